@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bench import jars
 from bench.servers import HEAP, HeadraceServer, KafkaServer, Process, Server
 
-from headrace.wire.client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 
 NODES = 3
 STREAM = "/default"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.wire.client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = Path(__file__).with_name("kind-kit") / "kind-kit"

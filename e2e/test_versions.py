@@ -9,7 +9,7 @@ from cluster_clients import Load
 from old_versions import LEVEL_0, export, needs_level_0
 from rolls import roll
 
-from headrace.levels import NEWEST
+from headrace.base.levels import NEWEST
 
 OLD = kube.tagged("node", LEVEL_0)
 NEW = kube.IMAGES["node"]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import resident_bytes
-from headrace.wire.client import BrokerConnection, admin_call
 
 sys.path.append(str(Path(__file__).parent / "cluster"))
 from own_ports import own_port

@@ -11,9 +11,9 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from headrace import acceptor as acceptor_module
-from headrace.acceptor import Acceptor
-from headrace.admission import Admission, Place
+from headrace.base import acceptor as acceptor_module
+from headrace.base.acceptor import Acceptor
+from headrace.base.admission import Admission, Place
 
 
 @contextmanager
@@ -78,7 +78,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_silent_connections_make_way(port: tuple[int, Admission], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.admission.LOCAL", 0)
+    monkeypatch.setattr("headrace.base.admission.LOCAL", 0)
     number, admission = port
     silent = [await asyncio.open_connection("127.0.0.1", number) for _ in range(3)]
     await connections(admission, 3)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.admission import LOCAL, LOG_EVERY_S, NEW_S, Admission, Place
-from headrace.descriptor_plan import descriptor_plan
+from headrace.base.admission import LOCAL, LOG_EVERY_S, NEW_S, Admission, Place
+from headrace.base.descriptor_plan import descriptor_plan
 
 
 class Port:

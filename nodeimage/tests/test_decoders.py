@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 import pytest
 
-from headrace.broker.headrace_admin import METHODS
-from headrace.broker.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
+from headrace.admin.admin_api import METHODS
 from headrace.links.link_admin import TAKEN
+from headrace.partitions.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec, VolumeSpec
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from headrace.broker.broker import NodeSettings
 from headrace.cli.main import app
+from headrace.kafka.dispatch import NodeSettings
 from headrace.node.options import parse
 from headrace.wire.api_keys import ADVERTISED
 from headrace_spark import options as spark_options

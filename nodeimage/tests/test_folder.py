@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import FolderRefused
-from headrace.folder import FORMAT, DataFolder, Identity
+from headrace.base.errors import FolderRefused
+from headrace.node.folder import FORMAT, DataFolder, Identity
 
 
 def test_a_new_folder_has_no_identity_until_it_is_claimed(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_folder_is_waited_for_that_a_killed_process_left_to_one_that_it_was_st
     script = (
         "import os, subprocess, sys\n"
         "from pathlib import Path\n"
-        "from headrace.folder import DataFolder\n"
+        "from headrace.node.folder import DataFolder\n"
         f"folder = DataFolder.open(Path({str(tmp_path)!r}))\n"
         "os.set_inheritable(folder._lock, True)\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1)'], close_fds=False)\n"
@@ -65,7 +65,7 @@ def test_a_folder_is_waited_for_that_a_killed_process_left_to_one_that_it_was_st
 
 def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
     hold = (
-        "from pathlib import Path; from headrace.folder import DataFolder; "
+        "from pathlib import Path; from headrace.node.folder import DataFolder; "
         f"folder = DataFolder.open(Path({str(tmp_path)!r})); print('held', flush=True); input()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace import log_limits
-from headrace.log_limits import CAUSE_BURST, CAUSE_EVERY_S, EVENT_BURST, EVENT_EVERY_S, LogLimits, network_of
+from headrace.base import log_limits
+from headrace.base.log_limits import CAUSE_BURST, CAUSE_EVERY_S, EVENT_BURST, EVENT_EVERY_S, LogLimits, network_of
 
 
 class Clock:

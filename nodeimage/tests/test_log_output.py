@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from headrace import log_limits
-from headrace.log_limits import CAUSE_BURST, EVENT_BURST, LogLimits
-from headrace.log_output import MOST_OF_A_LINE, Lossy, log_to, telling
+from headrace.base import log_limits
+from headrace.base.log_limits import CAUSE_BURST, EVENT_BURST, LogLimits
+from headrace.base.log_output import MOST_OF_A_LINE, Lossy, log_to, telling
 
 
 def test_a_log_on_a_full_disk_loses_lines_and_breaks_nothing() -> None:

@@ -53,7 +53,7 @@ def test_every_place_names_the_version(script: ModuleType) -> None:
 
 def test_no_level_is_of_a_version_that_is_still_to_come(script: ModuleType) -> None:
     rows = re.findall(r"^\| \d+ \| ([\d.]+) \|", (ROOT / "docs" / "upgrades.md").read_text(), re.MULTILINE)
-    levels = re.findall(r"^    \d+ +([\d.]+) ", (ROOT / "nodeimage/headrace/levels.py").read_text(), re.MULTILINE)
+    levels = re.findall(r"^    \d+ +([\d.]+) ", (ROOT / "nodeimage/headrace/base/levels.py").read_text(), re.MULTILINE)
     assert rows == levels != []
     assert all(script.parts(each) <= script.parts(__version__) for each in rows)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sealed_json import seal, unseal
+from headrace.base.sealed_json import seal, unseal
 
 TEXT = b'{"format": "f", "seen": 7}'
 

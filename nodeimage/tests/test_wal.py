@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace import wal
+from headrace.base import wal
+from headrace.base.ids import Millis, Position
+from headrace.base.wal import WalBound
 from headrace.catalog import tables
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
 from headrace.catalog.reader import Reader
-from headrace.ids import Millis, Position
 from headrace.store import sqlite as store_module
 from headrace.store.sqlite import SqliteStore
-from headrace.wal import WalBound
 
 MOST = 256 << 10
 ROUNDS = 600

@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import BrokerConnection, admin_call
 
 log = structlog.get_logger()
 
@@ -205,9 +205,9 @@ def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] 
 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-    from headrace.wire import cold
+    from headrace.wire import generic_codec
 
-    answer = connection.call(api_key, version, cold.encode_request(api_key, version, fields))
+    answer = connection.call(api_key, version, generic_codec.encode_request(api_key, version, fields))
     what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
     log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
-    return cold.decode_response(api_key, version, answer)
+    return generic_codec.decode_response(api_key, version, answer)

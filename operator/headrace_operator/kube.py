@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import structlog
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.actions import action
 from headrace_operator.builders.digest import digest

@@ -25,8 +25,8 @@ import kopf
 import structlog
 
 from headrace import __version__
-from headrace.log_limits import LogLimits
-from headrace.log_output import log_to, telling
+from headrace.base.log_limits import LogLimits
+from headrace.base.log_output import log_to, telling
 from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 
 log = structlog.get_logger()
 

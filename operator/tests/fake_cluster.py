@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 from headrace_operator.admin import Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy

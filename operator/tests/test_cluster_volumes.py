@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.engine import Key
 

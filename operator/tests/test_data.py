@@ -6,7 +6,7 @@ import base64
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator import specs
 from headrace_operator.engine import Key

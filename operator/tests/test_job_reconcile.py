@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders.job_definition import group_name
 from headrace_operator.builders.job_pods import ASKED

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.store.kubernetes.api import ApiSilent
 from headrace_operator.engine import Key
 from headrace_operator.kinds import link as links

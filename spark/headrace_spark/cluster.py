@@ -7,7 +7,7 @@ all speak, so none are negotiated.
 
 from collections.abc import Iterable, Sequence
 
-from headrace.errors import Code, HeadraceError
+from headrace.base.errors import Code, HeadraceError
 from headrace.wire import metadata
 from headrace.wire.api_keys import ApiKey
 from headrace_spark.connection import NodeConnection

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.wire.batch import APPEND_TIME_BIT, COMPRESSION_BITS, CONTROL_BIT, TRANSACTIONAL_BIT
 from headrace.wire.compression import decompress
 from headrace_spark.encode import CRC_START, HEADER

@@ -1,6 +1,6 @@
 """What goes wrong between Spark and the cluster, each as one line that says what to do."""
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 
 RETRIABLE = frozenset(
     {

@@ -27,7 +27,7 @@ from kio.serial.errors import DecodeError
 from kio.static.primitive import i8, i32, i64
 from kio.static.protocol import Entity, Payload
 
-from headrace.errors import Code, MalformedRequest
+from headrace.base.errors import Code, MalformedRequest
 from headrace_spark.cluster import BROKEN, Address, Cluster
 from headrace_spark.errors import RETRIABLE, BrokerError, code_name
 from headrace_spark.options import LATEST, Partition

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace_spark.cluster import BROKEN, Cluster

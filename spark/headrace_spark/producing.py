@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire import produce
 from headrace.wire.api_keys import ApiKey
 from headrace_spark.cluster import BROKEN, Cluster

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace_spark.cluster import BROKEN, Cluster

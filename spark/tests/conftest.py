@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import free_port
-from headrace.wire.client import BrokerConnection, admin_call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,12 +17,12 @@ from typing import Any
 
 from aiohttp import web
 
-from headrace.acceptor import Acceptor
 from headrace.admin.http_acceptor import HttpConnections
 from headrace.admin.metrics import CONTENT_TYPE, exposition
-from headrace.admission import is_local
-from headrace.descriptor_plan import plan_of_process
-from headrace.errors import HeadraceError
+from headrace.base.acceptor import Acceptor
+from headrace.base.admission import is_local
+from headrace.base.descriptor_plan import plan_of_process
+from headrace.base.errors import HeadraceError
 
 Check = Callable[[], str]
 """Why not; "": it is so."""

@@ -11,8 +11,8 @@ from typing import cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from headrace.admission import Admission, Place
-from headrace.descriptor_plan import DescriptorPlan
+from headrace.base.admission import Admission, Place
+from headrace.base.descriptor_plan import DescriptorPlan
 
 
 class HttpConnections:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from headrace.base.errors import Code
+from headrace.base.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
 from headrace.catalog.apply_deleted import free_streams, in_pieces
 from headrace.catalog.apply_topics import MAX_SERIAL, MAX_STREAM_NUMBER, NO_SERIALS
 from headrace.catalog.commands import (
@@ -25,7 +27,6 @@ from headrace.catalog.commands import (
     SkipNumbers,
 )
 from headrace.catalog.homes import settle
-from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
 from headrace.catalog.selects import (
     PARTITIONLET,
@@ -36,8 +37,7 @@ from headrace.catalog.selects import (
     select_topics_by_id,
     taken_out,
 )
-from headrace.errors import Code
-from headrace.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
+from headrace.tables.row_checksums import Tables
 
 ROLL_GAP = 256
 """Leader epochs left free at a roll (invariant 10), so that nothing which the sealed partitionlet's container still

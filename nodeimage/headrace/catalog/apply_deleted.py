@@ -14,12 +14,12 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from headrace.base.ids import StreamNumber
+from headrace.base.levels import Level
 from headrace.catalog.commands import ForgetDeleted
-from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import Forgotten
 from headrace.catalog.selects import json_list, level_of
-from headrace.ids import StreamNumber
-from headrace.levels import Level
+from headrace.tables.row_checksums import Tables
 
 AT_ONCE: Final = 1000
 """Rows that one command deletes, about: some 15 ms. The same for ever, as it belongs to the commands."""

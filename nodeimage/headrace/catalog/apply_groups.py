@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis
 from headrace.catalog.commands import (
     CommitCursors,
     CopyCursors,
@@ -19,11 +21,9 @@ from headrace.catalog.commands import (
     ExpireSomeCursors,
     PutGroup,
 )
-from headrace.catalog.row_sums import COLUMNS, Tables
 from headrace.catalog.rows import Expired, GroupRow, TopicRow
 from headrace.catalog.selects import TOPIC_IDS_AT_ONCE, group_row, select_topics_by_id
-from headrace.errors import Code, KafkaError
-from headrace.ids import Millis
+from headrace.tables.row_checksums import COLUMNS, Tables
 
 EMPTY = "Empty"
 """The state of a group without members, in Kafka's words."""

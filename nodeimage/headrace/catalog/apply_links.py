@@ -5,14 +5,14 @@ What a roll does for a home is in apply_chains.py and homes.py.
 
 import msgspec
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home
 from headrace.catalog.apply_topics import require_stream, take_numbers
 from headrace.catalog.homes import put_pending
 from headrace.catalog.link_commands import DeleteLink, HomeChange, PutLink, SetHome, SetLinkSource, SetLinkState
-from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import PAUSED, RUNNING, LinkOutcome, LinkRow, TopicRow
 from headrace.catalog.selects import encode_link, select_link, select_topics_by_id
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home
+from headrace.tables.row_checksums import Tables
 
 
 def put_link(connection: Tables, command: PutLink) -> LinkOutcome:

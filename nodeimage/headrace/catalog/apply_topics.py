@@ -6,6 +6,17 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import (
+    PARTITIONLET_BITS,
+    ContainerId,
+    Epoch,
+    Home,
+    LeaderEpoch,
+    Offset,
+    StreamNumber,
+    partitionlet_id,
+)
 from headrace.catalog.apply_deleted import (
     AT_ONCE,
     forget_some_of_stream,
@@ -29,7 +40,6 @@ from headrace.catalog.commands import (
 from headrace.catalog.homes import settle_new
 from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.catalog.retention import overrides_retention
-from headrace.catalog.row_sums import Parameters, Tables
 from headrace.catalog.rows import OPEN, PartitionletRow, StreamOutcome, StreamRow, TopicOutcome, TopicRow
 from headrace.catalog.selects import (
     counter,
@@ -44,17 +54,7 @@ from headrace.catalog.selects import (
     select_topics_by_name,
     taken_out,
 )
-from headrace.errors import Code, KafkaError
-from headrace.ids import (
-    PARTITIONLET_BITS,
-    ContainerId,
-    Epoch,
-    Home,
-    LeaderEpoch,
-    Offset,
-    StreamNumber,
-    partitionlet_id,
-)
+from headrace.tables.row_checksums import Parameters, Tables
 
 MAX_STREAM_NUMBER = 2**23 - 1
 MAX_SERIAL = 1 << PARTITIONLET_BITS

@@ -15,7 +15,10 @@ from typing import Final
 
 import msgspec
 
-from headrace.catalog.command_base import CatalogCommand, Item
+from headrace.base.errors import NewerFormat
+from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.base.levels import Level
+from headrace.catalog.command import CatalogCommand, Item
 from headrace.catalog.link_commands import (
     DeleteLink,
     HomeChange,
@@ -26,9 +29,6 @@ from headrace.catalog.link_commands import (
     SetLinkState,
     Start,
 )
-from headrace.errors import NewerFormat
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId
-from headrace.levels import Level
 
 __all__ = [
     "DeleteLink",
@@ -370,7 +370,7 @@ class SkipNumbers(CatalogCommand, frozen=True):
 
 
 class RaiseLevel(CatalogCommand, frozen=True):
-    """Behind here the log may hold what belongs to a feature level (headrace.levels). Outcome: list[Code].
+    """Behind here the log may hold what belongs to a feature level (headrace.base.levels). Outcome: list[Code].
 
     Since every replica meets it at the same position, commands may be applied otherwise from there on.
     """

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, Offset
 from headrace.catalog.link_commands import Start
-from headrace.catalog.row_sums import Tables
 from headrace.catalog.rows import HomeStart, TopicRow
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, Offset
+from headrace.tables.row_checksums import Tables
 
 _lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
 

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from headrace.catalog.command_base import CatalogCommand, Item
-from headrace.ids import Millis, Offset
+from headrace.base.ids import Millis, Offset
+from headrace.catalog.command import CatalogCommand, Item
 
 Start = tuple[int, str, Offset]
 """(counter, cluster, start): from which offset on a partition's records are those of that home."""

@@ -9,7 +9,7 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 
 MAX_LENGTH = 249
 """Of a full name, and of its alias. Kafka's own limit."""

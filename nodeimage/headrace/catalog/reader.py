@@ -9,11 +9,22 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
+from headrace.base.ids import (
+    PARTITIONLET_BITS,
+    ContainerId,
+    Home,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+    serial_of,
+    stream_of,
+)
 from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
 from headrace.catalog.homes import decode_lists
 from headrace.catalog.retention import retention
-from headrace.catalog.row_sums import COLUMNS, KEYS, prepare
 from headrace.catalog.rows import (
     INTENDED,
     OPEN,
@@ -50,20 +61,9 @@ from headrace.catalog.selects import (
     stream_row,
     topic_row,
 )
-from headrace.catalog.sqlite_errors import TablesDamaged
 from headrace.catalog.tables import applied
-from headrace.ids import (
-    PARTITIONLET_BITS,
-    ContainerId,
-    Home,
-    Offset,
-    PartitionletId,
-    Position,
-    StreamNumber,
-    partitionlet_id,
-    serial_of,
-    stream_of,
-)
+from headrace.tables.row_checksums import COLUMNS, KEYS, prepare
+from headrace.tables.sqlite_errors import TablesDamaged
 
 _PAGE = 1000
 _NEVER = 1 << 62

@@ -6,9 +6,8 @@ Rows are named tuples: a listing makes a hundred thousand of them.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.catalog.commands import LinkConfig, StreamPolicy
-from headrace.errors import Code, KafkaError
-from headrace.ids import (
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import (
     ContainerId,
     Epoch,
     Home,
@@ -19,6 +18,7 @@ from headrace.ids import (
     Position,
     StreamNumber,
 )
+from headrace.catalog.commands import LinkConfig, StreamPolicy
 
 INTENDED, OPEN, SEALED = 0, 1, 2
 """States of a partitionlet. A chain is sealed ones, one open, and at most one intended."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.base.ids import ContainerId, Home, Millis, StreamNumber
 from headrace.catalog.commands import LinkConfig, StreamPolicy
 from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
-from headrace.catalog.sqlite_errors import TablesDamaged
-from headrace.ids import ContainerId, Home, Millis, StreamNumber
+from headrace.tables.sqlite_errors import TablesDamaged
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
 TOPIC = (

@@ -27,8 +27,10 @@ from pathlib import Path
 
 import structlog
 
+from headrace.base.errors import Code, FolderRefused, KafkaError
+from headrace.base.ids import Position
+from headrace.base.wal import WalBound
 from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
-from headrace.catalog.check import damage_in
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
@@ -59,12 +61,10 @@ from headrace.catalog.commands import (
     ShortenChains,
     SkipNumbers,
 )
-from headrace.catalog.row_sums import GRID, SUMMED_FORMAT, Tables, is_summed
 from headrace.catalog.rows import Decided, Outcome
-from headrace.catalog.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
-from headrace.errors import Code, FolderRefused, KafkaError
-from headrace.ids import Position
-from headrace.wal import WalBound
+from headrace.tables.row_checksums import GRID, SUMMED_FORMAT, Tables, is_summed
+from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
+from headrace.tables.table_check import damage_in
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts, Uninterrupted
-from headrace.errors import HeadraceError
 
 BATCH: Final = 10_000
 SILENCE_S: Final = 30.0

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 
 TIME_FORMATS: Final = ("%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M")
 """Besides ISO 8601 and numbers. Day/month/year with slashes is ambiguous and left to `--time-format`."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.options import DataFolder, Output
 from headrace.cli.output import OutputFormat, flush, note, print_json, print_line
 from headrace.cli.signals import handled
-from headrace.errors import HeadraceError
 from headrace.local.hints import data_option
 
 if TYPE_CHECKING:

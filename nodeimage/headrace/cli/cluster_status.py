@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import show_duration, show_size
 from headrace.cli.words import described, in_words, rows_of
-from headrace.errors import HeadraceError
 from headrace.local.hints import data_option
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.folder import ClusterNotRunning, default_folder
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import BrokerConnection, admin_call
 
 CLIENT_ID: Final = "headrace-cli"
 TIMEOUT_S: Final = 30.0
@@ -91,15 +91,15 @@ class Cluster:
 
     def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """The response entity of one of Kafka's cold APIs."""
-        from headrace.wire import cold
+        from headrace.wire import generic_codec
 
         try:
-            request = cold.encode_request(api_key, version, fields)
+            request = generic_codec.encode_request(api_key, version, fields)
         except (ValueError, OverflowError, struct.error) as error:
             raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
         with _lost():
             body = self._connection.call(api_key, version, request)
-        return cold.decode_response(api_key, version, body)
+        return generic_codec.decode_response(api_key, version, body)
 
 
 @contextmanager

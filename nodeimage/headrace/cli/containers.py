@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_line, print_table
 from headrace.cli.words import described, rows_of
-from headrace.errors import HeadraceError
 from headrace.local.hints import data_option
 
 COLUMNS: Final = (

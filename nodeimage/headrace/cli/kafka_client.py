@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 
 METADATA_TIMEOUT_S: Final = 10.0
 MOST_MESSAGE_BYTES: Final = 96 << 20

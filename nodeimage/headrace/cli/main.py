@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli import (
     balancing,
     bench,
@@ -34,7 +35,6 @@ from headrace.cli import (
 )
 from headrace.cli.arguments import check_commands, in_utf8_mode
 from headrace.cli.output import ReaderGone, flush, let_go, note, own_standard_streams, print_line
-from headrace.errors import HeadraceError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """click's UsageError, from whichever click this typer brings."""

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import msgspec
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.text import exact, for_json, printable
-from headrace.errors import HeadraceError
 
 WIDE = 1_000
 """Characters of a table's row where no terminal is, at least: whole lines for grep."""

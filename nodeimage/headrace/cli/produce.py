@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.arguments import ANY_BYTES, LARGEST_INT32
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat, is_terminal, note, print_json
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.text import to_bytes
-from headrace.errors import HeadraceError
 
 INTERRUPTED_FLUSH_S = 10.0
 

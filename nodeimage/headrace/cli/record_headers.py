@@ -7,11 +7,11 @@ that is no UTF-8 cannot be had at all. So the batches of records with headers ar
 import time
 from typing import Any, Final
 
-from headrace.errors import Code, CorruptBatch, HeadraceError, MalformedRequest
+from headrace.base.errors import Code, CorruptBatch, HeadraceError, MalformedRequest
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
-from headrace.wire.client import BrokerConnection
 
 FETCH_VERSION: Final = 4
 """The oldest that every broker takes; a node answers it for old offsets too, wherever they lie."""

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.cells import moment_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, is_terminal, note, print_json
@@ -25,7 +26,6 @@ from headrace.cli.readings import STDIN, Asked, BadReadings, Reading, ReadingsFi
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.topic_names import in_stream
 from headrace.cli.units import parse_speed, show_duration
-from headrace.errors import HeadraceError
 
 BLOCK = 2_000
 """Readings that are read ahead, so that new topics are made together."""

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.connect import CLIENT_ID, TIMEOUT_S
 from headrace.cli.kafka_client import describe
 from headrace.cli.time_zero import Record, TimeZeroProducer
-from headrace.errors import HeadraceError
 
 POLL_EVERY: Final = 256
 FULL_WAIT_S: Final = 0.1

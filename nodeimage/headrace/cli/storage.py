@@ -6,12 +6,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.cluster_status import UP
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import split_partition
 from headrace.cli.words import described, rows_of
-from headrace.errors import HeadraceError
 
 POLL_S: Final = 0.2
 SUMS: Final = ("containers", "containers_done", "frames", "read_bytes")

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from headrace.base.errors import Code, HeadraceError, MalformedRequest
 from headrace.cli.kafka_client import client_errors, partitions_of
-from headrace.errors import Code, HeadraceError, MalformedRequest
-from headrace.wire import cold
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import generic_codec
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.client import BrokerConnection
 
 PRODUCE_VERSION: Final = 7
 INIT_PRODUCER_ID_VERSION: Final = 0
@@ -162,8 +162,8 @@ class TimeZeroProducer:
 
     def _take_id(self, connection: BrokerConnection) -> tuple[int, int]:
         api, version = ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION
-        body = cold.encode_request(api, version, {"transactional_id": None, "transaction_timeout": 0})
-        answer = cold.decode_response(api, version, connection.call(api, version, body))
+        body = generic_codec.encode_request(api, version, {"transactional_id": None, "transaction_timeout": 0})
+        answer = generic_codec.decode_response(api, version, connection.call(api, version, body))
         _check(int(answer.error_code), "no producer id", None)
         return int(answer.producer_id), int(answer.producer_epoch)
 

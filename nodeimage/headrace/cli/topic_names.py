@@ -4,8 +4,8 @@ import hashlib
 import re
 from typing import Final
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.text import is_utf8, printable, to_bytes
-from headrace.errors import HeadraceError
 
 MAX_LENGTH: Final = 249
 """Of a topic's full name."""

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 
 DURATIONS_MS: Final = {
     "ms": 1,

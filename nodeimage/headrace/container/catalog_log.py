@@ -9,9 +9,9 @@ from concurrent.futures import Executor
 
 import structlog
 
+from headrace.base.errors import Code, CorruptLog, KafkaError, TrimmedLog
+from headrace.base.ids import Position
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import Code, CorruptLog, KafkaError, TrimmedLog
-from headrace.ids import Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType
 

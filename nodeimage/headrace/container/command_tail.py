@@ -6,7 +6,7 @@ thread's own.
 
 from collections import deque
 
-from headrace.ids import Position
+from headrace.base.ids import Position
 
 MOST_BYTES = 8 * 1024 * 1024
 

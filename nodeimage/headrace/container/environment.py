@@ -8,9 +8,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.container.cycle import Room
-from headrace.errors import NewerFormat
-from headrace.ids import ContainerId, NodeId
+from headrace.base.errors import NewerFormat
+from headrace.base.ids import ContainerId, NodeId
+from headrace.container.sync_cycle import Room
 from headrace.log.container_log import LogOptions
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord

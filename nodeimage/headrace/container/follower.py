@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.base.errors import Code, CorruptLog, HeadraceError, NewerFormat, StorageFull
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import snapshot_transfer
 from headrace.container.history import History, clip, match_point
 from headrace.container.snapshot_transfer import Receive
-from headrace.errors import Code, CorruptLog, HeadraceError, NewerFormat, StorageFull
-from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
 from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused

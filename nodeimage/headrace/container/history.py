@@ -12,7 +12,7 @@ Pure functions, no I/O.
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.ids import Epoch, Position
+from headrace.base.ids import Epoch, Position
 
 MOST_ENTRIES: Final = 1_000
 """Older entries are forgotten: what lies below the kept ones is committed on all that are in sync."""

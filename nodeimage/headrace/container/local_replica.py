@@ -17,18 +17,18 @@ import msgspec
 import structlog
 from msgspec import structs
 
+from headrace.base.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.command_tail import CommandTail
-from headrace.container.container import Container
-from headrace.container.cycle import Room, SyncCycle
-from headrace.container.feed import Recent
 from headrace.container.follower import Follower
+from headrace.container.follower_feed import Recent
 from headrace.container.history import History, begin_epoch, clip, last_epoch
-from headrace.container.replica import Member
+from headrace.container.leader import Container
+from headrace.container.leader_state import Member
 from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
-from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.container.sync_cycle import Room, SyncCycle
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.container_records import descends_from
 from headrace.store.records import ContainerRecord

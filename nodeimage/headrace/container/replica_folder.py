@@ -3,11 +3,11 @@
     {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
      "held": position, "record": json}
 
-A checksum stands before these (headrace.sealed_json). `format` is made with the folder (invariant 5): a folder that was
-lost and made again is another replica. `seen` is the highest epoch that the replica has heard of, written before it
-answers in that epoch (invariant 4). `led` is the last epoch in which it was primary: no later run of the process writes
-in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room` is where the file is
-written the next time: a replica on a full disk must go on following whoever leads.
+A checksum stands before these (headrace.base.sealed_json). `format` is made with the folder (invariant 5): a folder
+that was lost and made again is another replica. `seen` is the highest epoch that the replica has heard of, written
+before it answers in that epoch (invariant 4). `led` is the last epoch in which it was primary: no later run of the
+process writes in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room` is
+where the file is written the next time: a replica on a full disk must go on following whoever leads.
 
 A replica that is damaged at a start is set aside, as the folder's name with `.damaged` behind it, until another leads:
 by the record others have it too, but all of them may be damaged, as on a disk that lost what it said it had synced.
@@ -24,9 +24,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from headrace.base.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull
+from headrace.base.ids import ContainerId, Epoch, Position
+from headrace.base.machine import boot_id
+from headrace.base.sealed_json import seal, unseal
 from headrace.container.history import History
-from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull
-from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.descriptors import listing, put_off_without_descriptors
 from headrace.log.files import (
     OpenFile,
@@ -38,8 +40,6 @@ from headrace.log.files import (
     write_back,
 )
 from headrace.log.synced_mark import keep_mark
-from headrace.machine import boot_id
-from headrace.sealed_json import seal, unseal
 from headrace.store.records import ContainerRecord
 
 log = structlog.get_logger()

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import structlog
 
+from headrace.base.errors import CorruptLog, LostTail, OutOfDescriptors, StorageFull
+from headrace.base.ids import ContainerId
 from headrace.container import replica_folder
 from headrace.container.replica_folder import ReplicaFile
-from headrace.errors import CorruptLog, LostTail, OutOfDescriptors, StorageFull
-from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog, LogOptions
 
 log = structlog.get_logger()

@@ -15,16 +15,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from headrace.container import feed, replica_folder, roles
-from headrace.container.container import Container
-from headrace.container.damage import Damage
-from headrace.container.environment import Environment
-from headrace.container.found import FoundReplica, found_replica
-from headrace.container.in_sync import InSync
-from headrace.container.local_replica import CATALOG, LocalReplica
-from headrace.container.replica import Member
-from headrace.container.snapshot_transfer import Receive, Snapshot
-from headrace.errors import (
+from headrace.base.errors import (
     Code,
     CorruptLog,
     HeadraceError,
@@ -34,7 +25,16 @@ from headrace.errors import (
     StorageFull,
     StoreSetBack,
 )
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
+from headrace.container import follower_feed, replica_folder, roles
+from headrace.container.damaged_replica import Damage
+from headrace.container.environment import Environment
+from headrace.container.in_sync_changes import InSync
+from headrace.container.leader import Container
+from headrace.container.leader_state import Member
+from headrace.container.local_replica import CATALOG, LocalReplica
+from headrace.container.lost_record import FoundReplica, found_replica
+from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
 from headrace.peer.replica_pages import Change, ReplicaTeller
@@ -501,7 +501,7 @@ class Replicas:
             epoch = container.epoch if container is not None else Epoch(-1)
             if container is None or asked.epoch > container.epoch:
                 self._env.view.refresh()
-            feed.refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "another epoch", epoch=epoch)
+            follower_feed.refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "another epoch", epoch=epoch)
             return
         replica = kept.replica
         snapshot = self.snapshot if replica.kind == CATALOG else None
@@ -518,7 +518,7 @@ class Replicas:
         snapshot: Snapshot | None,
     ) -> None:
         try:
-            await feed.accept(
+            await follower_feed.accept(
                 container,
                 asked,
                 session,

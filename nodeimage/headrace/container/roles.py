@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from headrace.container.container import Container
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Epoch
+from headrace.base.levels import Level
 from headrace.container.environment import Environment
 from headrace.container.follower import Follower
-from headrace.container.in_sync import members
+from headrace.container.in_sync_changes import members
+from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.snapshot_transfer import Receive
-from headrace.errors import Code, KafkaError
-from headrace.ids import Epoch
-from headrace.levels import Level
 from headrace.store import container_records
 from headrace.store.protocol import VersionConflict
 from headrace.store.records import ContainerRecord

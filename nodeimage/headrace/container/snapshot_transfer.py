@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, HeadraceError
-from headrace.ids import Position
+from headrace.base.errors import CorruptLog, HeadraceError
+from headrace.base.ids import Position
 from headrace.peer.messages import SnapshotPiece
 
 PIECE_BYTES: Final = 256 * 1024

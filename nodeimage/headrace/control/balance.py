@@ -25,11 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from headrace.base.ids import ContainerId, NodeId
+from headrace.control.candidates import hand_over, heirs
 from headrace.control.changes import Change, PutContainer, Roll
-from headrace.control.heirs import hand_over, heirs
 from headrace.control.kinds import OPEN
-from headrace.control.observed import Observed
-from headrace.ids import ContainerId, NodeId
+from headrace.control.observations import Observed
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord, ContainerRecord
 

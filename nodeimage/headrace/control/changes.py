@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.ids import ContainerId, NodeId
+from headrace.base.ids import ContainerId, NodeId
 from headrace.store.records import ContainerRecord
 
 

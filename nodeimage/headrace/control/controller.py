@@ -20,24 +20,24 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.levels import Level
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
-from headrace.control.clocks import Clocks
-from headrace.control.conditions import finding, forgettable
-from headrace.control.creation import Begun, Creation, Peers, create
+from headrace.control.cluster_clock import Clocks
+from headrace.control.container_creation import Begun, Creation, Peers, create
+from headrace.control.controller_lease import Office
 from headrace.control.events import Events, Status
 from headrace.control.inventory import Inventory
 from headrace.control.kinds import DATA
-from headrace.control.levels import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
-from headrace.control.observed import Condition, Life, Observed, Settings, Sight, cut_off
-from headrace.control.office import Office
+from headrace.control.lasting_conditions import finding, forgettable
+from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
+from headrace.control.observations import Condition, Life, Observed, Settings, Sight, cut_off
 from headrace.control.placement import choose_members
 from headrace.control.plan import planning
 from headrace.control.prober import Prober
 from headrace.control.put_queue import PutQueue
-from headrace.errors import HeadraceError
-from headrace.ids import ContainerId, NodeId
-from headrace.levels import Level
 from headrace.peer.messages import ProbeAnswer, RollAway
 from headrace.peer.replica_pages import Change as ReplicaChange
 from headrace.peer.replica_pages import ToldReplicas

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from headrace.ids import ContainerId, Millis, NodeId
+from headrace.base.ids import ContainerId, Millis, NodeId
 
 log = structlog.get_logger()
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from headrace.base.ids import NodeId
 from headrace.control.kinds import DELETED, OPEN
-from headrace.ids import NodeId
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 

@@ -19,8 +19,11 @@ costs a change of role, no record.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.control.candidates import hand_over, has_another, heirs, is_in_sync
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
-from headrace.control.conditions import (
+from headrace.control.kinds import CATALOG, DATA, OPEN
+from headrace.control.lasting_conditions import (
     apart,
     conditions,
     forgettable,
@@ -30,12 +33,9 @@ from headrace.control.conditions import (
     set_back,
     volumes_in_use,
 )
-from headrace.control.heirs import hand_over, has_another, heirs, is_in_sync
-from headrace.control.kinds import CATALOG, DATA, OPEN
-from headrace.control.observed import DEFAULT_VOLUME, Life, Observed
+from headrace.control.observations import DEFAULT_VOLUME, Life, Observed
 from headrace.control.placement import Held, choose_members
-from headrace.control.replicas import Replication, is_abandoned
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.control.replica_plan import Replication, is_abandoned
 from headrace.store.records import CATALOG_ID, ContainerRecord, NodeRecord, Room, VolumeRecord
 
 __all__ = ["conditions", "forgettable", "plan", "planning"]

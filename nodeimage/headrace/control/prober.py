@@ -20,11 +20,11 @@ from typing import Final, Protocol
 import structlog
 from msgspec import structs
 
-from headrace.control.clocks import Clocks
-from headrace.control.creation import Peers
-from headrace.control.observed import Sight
-from headrace.errors import HeadraceError
-from headrace.ids import NodeId
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId
+from headrace.control.cluster_clock import Clocks
+from headrace.control.container_creation import Peers
+from headrace.control.observations import Sight
 from headrace.peer.messages import Probe, ProbeAnswer
 from headrace.peer.replica_pages import Change, ToldReplicas
 from headrace.peer.session import PeerUnreachable

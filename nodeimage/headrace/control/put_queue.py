@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.levels import Level
 from headrace.control.changes import PutContainer
 from headrace.control.events import Events
-from headrace.ids import ContainerId, NodeId
-from headrace.levels import Level
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.view import ClusterView

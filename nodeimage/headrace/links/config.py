@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, KafkaError
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.names import MAX_LENGTH, check_stream
-from headrace.errors import Code, KafkaError
-from headrace.links.addresses import parse_addresses
-from headrace.links.security import security_of
+from headrace.security.client_security import security_of
 
 __all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "is_kafka", "seal", "unseal"]
 

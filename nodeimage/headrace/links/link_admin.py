@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from headrace.broker.admin_params import NoParams, Params
-from headrace.broker.admin_steps import found_one, now
-from headrace.broker.chains import ends
-from headrace.broker.stream_policies import PolicyFields, policy_from
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Offset
 from headrace.catalog.commands import CreateStream, DeleteLink, PutLink, SetLinkState, StreamPolicy
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Offset
-from headrace.links.addresses import parse_addresses
-from headrace.links.adopting import adopt_source
-from headrace.links.client import ANY, Client
+from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
-from headrace.links.figures import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
-from headrace.links.keeping import DIVERGED, source_problem
+from headrace.links.failover.failover import Moving
+from headrace.links.failover.name_clash import adopt_source
 from headrace.links.links import UNKNOWN, Links, LinkTold
-from headrace.links.moving import Moving
-from headrace.links.security import security_of
-from headrace.links.source import Hello
+from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
+from headrace.links.source.source import Hello
+from headrace.links.topics.topic_plan import DIVERGED, source_problem
+from headrace.partitions.admin_params import NoParams, Params
+from headrace.partitions.lookups import found_one, now
+from headrace.partitions.partition_states import ends
+from headrace.partitions.stream_policies import PolicyFields, policy_from
+from headrace.security.client_security import security_of
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.kafka.dispatch import Broker
 
 __all__ = ["LinkAdmin"]
 
@@ -91,7 +91,7 @@ class Move(Params, frozen=True):
 
 TAKEN: Final = (NewLink, OneLink, LinkChange, Adoption, Move)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see broker/headrace_admin.py."""
+"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
 
 class LinkAdmin:

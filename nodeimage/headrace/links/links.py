@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import HeadraceError
+from headrace.catalog.catalog import CatalogFailed, Change
 from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
-from headrace.catalog.service import CatalogFailed, Change
-from headrace.errors import HeadraceError
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
+from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
-from headrace.links.figures import LinkFigures
-from headrace.links.forwarding import Forwarding
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.kafka_source import KafkaSource
-from headrace.links.keeper import Keeper
-from headrace.links.link_state import LinkState, Phase
-from headrace.links.pull import Status
-from headrace.links.pullers import Pullers
-from headrace.links.security import security_of
-from headrace.links.setting_aside import append_once
-from headrace.links.settling import Settler
-from headrace.links.source import NO_OFFSET, Source
+from headrace.links.failover.forwarding import Forwarding
+from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.quarantine import append_once
+from headrace.links.pull.lag import LinkFigures
+from headrace.links.pull.link_state import LinkState, Phase
+from headrace.links.pull.partition_pull import Status
+from headrace.links.pull.pullers import Pullers
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.links.source.kafka_source import KafkaSource
+from headrace.links.source.source import NO_OFFSET, Source
+from headrace.links.topics.topic_syncer import Keeper
 from headrace.peer.messages import AppendedOnce, AppendOnce, LinksAsked, LinksTold, Message
 from headrace.peer.server import Handler
 from headrace.peer.session import Session
+from headrace.security.client_security import security_of
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.container.container import Container
+    from headrace.container.leader import Container
+    from headrace.kafka.dispatch import Broker
 
 __all__ = ["LinkTold", "Links"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import FolderRefused, HeadraceError
+from headrace.base.errors import FolderRefused, HeadraceError
 from headrace.local.folder import (
     ClusterFile,
     ClusterNotRunning,

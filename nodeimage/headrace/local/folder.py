@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.errors import FolderRefused, HeadraceError
+from headrace.base.errors import FolderRefused, HeadraceError
 
 FILE_VERSION = 1
 DATA_VARIABLE = "HEADRACE_DATA"

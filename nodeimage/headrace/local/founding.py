@@ -12,11 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import FolderRefused, HeadraceError
-from headrace.folder import DataFolder, Identity, level_seen
-from headrace.ids import NodeId
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.base.ids import NodeId
 from headrace.local.folder import keep_room, node_folders, node_name, node_number
 from headrace.local.hints import quoted
+from headrace.node.folder import DataFolder, Identity, level_seen
 from headrace.store import container_records, records
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore

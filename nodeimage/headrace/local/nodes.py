@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.local.cluster import STOP_TIMEOUT_S, end_processes, running_cluster
 from headrace.local.folder import (
     ClusterFile,

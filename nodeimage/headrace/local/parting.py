@@ -9,8 +9,8 @@ logs have in common. Knows nothing of records and stores. Everything here blocks
 from collections.abc import Iterator
 from typing import Final
 
+from headrace.base.ids import Position
 from headrace.container.history import History, match_point
-from headrace.ids import Position
 from headrace.log.container_log import ContainerLog, Layouts
 from headrace.log.frames import HEADER, FrameType
 from headrace.log.raw import RawFrames

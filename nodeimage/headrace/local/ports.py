@@ -7,7 +7,7 @@ one. A number was asked for: that one and the next ones, or none at all. 0: free
 import time
 from collections.abc import Sequence
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.local.processes import free_port, port_holder, port_is_free
 
 DEFAULT_PORT = 9092

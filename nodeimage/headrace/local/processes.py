@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from headrace.base.machine import boot_id
 from headrace.local.folder import NodeProcess
-from headrace.machine import boot_id
 
 CREATED_TOLERANCE_S = 2.0
 """The kernel's boot time, from which creation times are reckoned, moves when the clock is set: a little as it is kept

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.local.folder import NodeProcess
 from headrace.local.founding import STORE_FILE
 from headrace.local.processes import birth_of, created_at

@@ -24,11 +24,17 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from headrace.container.found import AS_IT_LIES, FoundReplica, ahead, found_replica, recovered_record, volumes_told
-from headrace.errors import CorruptLog, FolderRefused, HeadraceError
-from headrace.folder import DataFolder, Identity
-from headrace.ids import ContainerId, NodeId
-from headrace.levels import format_of
+from headrace.base.errors import CorruptLog, FolderRefused, HeadraceError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.levels import format_of
+from headrace.container.lost_record import (
+    AS_IT_LIES,
+    FoundReplica,
+    ahead,
+    found_replica,
+    recovered_record,
+    volumes_told,
+)
 from headrace.local.cluster import running_cluster
 from headrace.local.folder import expanded, node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
@@ -36,6 +42,7 @@ from headrace.local.hints import quoted
 from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog
 from headrace.log.synced_mark import read_mark
+from headrace.node.folder import DataFolder, Identity
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.features import get_features

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import StorageFull
-from headrace.ids import Position
+from headrace.base.errors import StorageFull
+from headrace.base.ids import Position
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.folder import chunk_path

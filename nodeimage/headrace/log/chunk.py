@@ -36,7 +36,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.base.errors import CorruptLog, HeadraceError
 from headrace.log.dead import DeadOffsets
 from headrace.log.descriptors import OPENED
 from headrace.log.files import (

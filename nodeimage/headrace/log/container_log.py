@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.errors import CorruptLog, StorageFull, SyncFailed
-from headrace.ids import Position
+from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
+from headrace.base.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
 from headrace.log.appending import Appender, LogOptions
 from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, HeadraceError, StorageFull
+from headrace.base.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.log.checkpoints import INDEX_KIND, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Chunk, load_closed
 from headrace.log.files import (

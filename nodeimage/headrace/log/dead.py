@@ -22,7 +22,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.files import FILE_HEAD_BYTES, FileHead, OpenFile, read_exactly, read_head, replace_file
 
 DEAD_KIND: Final = b"DEAD"

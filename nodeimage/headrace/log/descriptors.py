@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from headrace.errors import OutOfDescriptors
+from headrace.base.errors import OutOfDescriptors
 
 _LACKING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 DEFAULT_OPENED: Final = 128

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, NewerFormat, StorageFull, SyncFailed
+from headrace.base.errors import CorruptLog, NewerFormat, StorageFull, SyncFailed
 from headrace.log.descriptors import open_descriptor, put_off_without_descriptors
 
 FILE_HEAD_BYTES: Final = 64

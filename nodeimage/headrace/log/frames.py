@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, NewerFormat
+from headrace.base.errors import CorruptLog, NewerFormat
 
 HEADER: Final = struct.Struct("<IIB3xIQqqqq")
 _REST: Final = struct.Struct("<IB3xIQqqqq")

@@ -7,7 +7,7 @@ frames exactly where its index leaves places out, and an index that lost an entr
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
 from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
 from headrace.log.files import FILE_HEAD_BYTES, punch_hole
 from headrace.log.folder import drop_files

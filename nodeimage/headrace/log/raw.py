@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import ref
 
-from headrace.errors import CorruptLog
-from headrace.ids import Position
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import Position
 from headrace.log.chunk import Body, Chunk
 from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames, summed_bytes
 from headrace.log.gaps import stretches

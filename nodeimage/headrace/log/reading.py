@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in, take_batches
 from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Part, Place, ProducerBatch

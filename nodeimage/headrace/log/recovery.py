@@ -22,7 +22,7 @@ from typing import Final
 
 import structlog
 
-from headrace.errors import CorruptLog, LostTail, StorageFull
+from headrace.base.errors import CorruptLog, LostTail, StorageFull
 from headrace.log.checkpoints import append_checkpoint, load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_closed
 from headrace.log.cutting import finish

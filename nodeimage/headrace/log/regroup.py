@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, close_file, load_body, read_trailer
 from headrace.log.files import (
     FILE_HEAD_BYTES,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors
+from headrace.base.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors
 from headrace.log.checkpoints import load_checkpoints
 from headrace.log.chunk import CHUNK_KIND, Body, Chunk, load_body, read_trailer
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile, lost_as_corrupt_log, read_exactly, read_head

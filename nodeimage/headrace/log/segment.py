@@ -33,7 +33,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.files import mapped
 from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
 from headrace.log.table import Table

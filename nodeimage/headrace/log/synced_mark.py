@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import CorruptLog, OutOfDescriptors
+from headrace.base.errors import CorruptLog, OutOfDescriptors
 from headrace.log.files import (
     FILE_HEAD_BYTES,
     FileHead,

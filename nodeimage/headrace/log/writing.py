@@ -17,7 +17,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.errors import StorageFull
+from headrace.base.errors import StorageFull
 from headrace.log.checkpoints import append_checkpoint
 from headrace.log.chunk import CHUNK_KIND, Chunk
 from headrace.log.files import (

@@ -13,8 +13,8 @@ stands: its first request was not answered, and may still happen.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.errors import Code, KafkaError
-from headrace.ids import Epoch
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Epoch
 from headrace.peer.messages import Submit
 
 

@@ -19,16 +19,14 @@ from typing import Final, TypeVar
 
 import structlog
 
-from headrace.broker.broker import Broker
+from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import ContainerId, Millis, NodeId, Position
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
-from headrace.catalog.live_copy import Room, plenty
-from headrace.catalog.received_snapshot import ReceivedSnapshot
-from headrace.catalog.service import Catalog
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
-from headrace.errors import Code, HeadraceError, KafkaError, StorageFull
-from headrace.ids import ContainerId, Millis, NodeId, Position
+from headrace.kafka.dispatch import Broker
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
@@ -38,6 +36,8 @@ from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import Session
 from headrace.store.records import CATALOG_ID, NodeRecord
 from headrace.store.view import ClusterView
+from headrace.tables.live_copy import Room, plenty
+from headrace.tables.received_snapshot import ReceivedSnapshot
 
 log = structlog.get_logger()
 

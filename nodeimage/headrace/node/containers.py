@@ -7,10 +7,10 @@ from typing import Final
 import structlog
 from msgspec import structs
 
-from headrace.container.container import Container
+from headrace.base.errors import HeadraceError
+from headrace.container.leader import Container
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
-from headrace.errors import HeadraceError
 from headrace.node.changes import Changes
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreCall

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from headrace.broker.disk_room import DiskRoom
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
+from headrace.storage.disk_room import DiskRoom
 
 log = structlog.get_logger()
 

@@ -9,15 +9,15 @@ from typing import NoReturn, TypeVar
 
 import structlog
 
-from headrace.broker.broker import NodeSettings
-from headrace.broker.disk_room import DiskRoom, ReservedRoom
-from headrace.container.cycle import Room
+from headrace.base.errors import NewerFormat
+from headrace.base.ids import NodeId
 from headrace.container.local_replica import CATALOG
-from headrace.errors import NewerFormat
-from headrace.ids import NodeId
+from headrace.container.sync_cycle import Room
+from headrace.kafka.dispatch import NodeSettings
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
 from headrace.peer.session import Session
+from headrace.storage.disk_room import DiskRoom, ReservedRoom
 from headrace.store.protocol import ClusterStore, StoreCall
 from headrace.store.records import NodeRecord
 from headrace.store.view import ClusterView

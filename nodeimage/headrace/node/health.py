@@ -6,7 +6,7 @@ makes nobody unready, so nodes that start all at once do not wait for each other
 
 from collections.abc import Collection
 
-from headrace.ids import ContainerId, NodeId
+from headrace.base.ids import ContainerId, NodeId
 from headrace.store.records import ContainerRecord
 from headrace.store.view import ClusterView
 

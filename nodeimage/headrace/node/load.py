@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from headrace.peer.reports import NodeLoad
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.kafka.dispatch import Broker
 
 _SMOOTHING = 0.5
 

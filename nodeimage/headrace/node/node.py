@@ -19,23 +19,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from msgspec import structs
 
-from headrace.acceptor import Acceptor
-from headrace.broker import peer_apis
-from headrace.broker.broker import Broker, NodeIdentity
-from headrace.broker.cluster_link import ClusterLink
-from headrace.broker.disk_room import DiskRoom
-from headrace.broker.headrace_admin import add_methods
-from headrace.broker.node_status import node_status
-from headrace.catalog.service import Catalog
+from headrace.admin.admin_api import add_methods
+from headrace.admin.node_status import node_status
+from headrace.base.acceptor import Acceptor
+from headrace.base.descriptor_plan import plan_of_process
+from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
+from headrace.base.ids import ContainerId, Millis, NodeId
+from headrace.base.levels import Level
+from headrace.base.sockets import keep_alive
+from headrace.catalog.catalog import Catalog
 from headrace.container import replica_folder
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
-from headrace.control.observed import Settings
-from headrace.descriptor_plan import plan_of_process
-from headrace.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
-from headrace.folder import FORMER_S, DataFolder, Identity
-from headrace.ids import ContainerId, Millis, NodeId
-from headrace.levels import Level
+from headrace.control.observations import Settings
+from headrace.kafka.dispatch import Broker, NodeIdentity
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
 from headrace.log.descriptors import OPENED
@@ -44,11 +41,14 @@ from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
+from headrace.node.folder import FORMER_S, DataFolder, Identity
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
+from headrace.partitions import peer_apis
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import (
     Follow,
@@ -64,7 +64,7 @@ from headrace.peer.messages import (
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
-from headrace.sockets import keep_alive
+from headrace.storage.disk_room import DiskRoom
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreCall, StoreUnavailable
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord

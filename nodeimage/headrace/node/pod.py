@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
-from headrace.acceptor import Acceptor
 from headrace.admin.metrics import CONTENT_TYPE, merged
-from headrace.admission import Admission, Place
-from headrace.descriptor_plan import plan_of_process
-from headrace.errors import HeadraceError
+from headrace.base.acceptor import Acceptor
+from headrace.base.admission import Admission, Place
+from headrace.base.descriptor_plan import plan_of_process
+from headrace.base.errors import HeadraceError
 
 CLIENT_PORT: Final = 9092
 PEER_PORT: Final = 7092

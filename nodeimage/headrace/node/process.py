@@ -16,11 +16,11 @@ from typing import Any
 import structlog
 import uvloop
 
-from headrace.broker.broker import NodeIdentity
-from headrace.descriptor_plan import LEAST, raise_limit
-from headrace.errors import FolderRefused, HeadraceError
-from headrace.log_limits import LogLimits
-from headrace.log_output import log_to, telling
+from headrace.base.descriptor_plan import LEAST, raise_limit
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.base.log_limits import LogLimits
+from headrace.base.log_output import log_to, telling
+from headrace.kafka.dispatch import NodeIdentity
 from headrace.node.environment import EXIT_DISK_FAILED, EXIT_REFUSED
 from headrace.node.node import Node
 from headrace.node.options import Options, parse

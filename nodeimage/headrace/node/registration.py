@@ -19,9 +19,9 @@ from typing import Final, Protocol
 import structlog
 from msgspec import structs
 
-from headrace.errors import FolderRefused, HeadraceError
-from headrace.ids import ContainerId, NodeId
-from headrace.levels import Level
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.levels import Level
 from headrace.store import container_records, records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import NodeRecord

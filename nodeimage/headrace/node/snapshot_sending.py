@@ -9,12 +9,12 @@ import asyncio
 from concurrent.futures import Executor
 from typing import Final
 
-from headrace.catalog.snapshot_pool import SharedSnapshot
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import Position
 from headrace.container.snapshot_transfer import PIECE_BYTES
-from headrace.errors import HeadraceError
-from headrace.ids import Position
 from headrace.log.files import is_lost
 from headrace.peer.messages import SnapshotPart
+from headrace.tables.snapshot_pool import SharedSnapshot
 
 LENT_S: Final = 60.0
 """A snapshot that is read by calls is let go of when none has come for so long."""

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.container.found import FoundReplica, heard, recovered_record, told, unheard, volumes_told
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.levels import Level
+from headrace.container.lost_record import FoundReplica, heard, recovered_record, told, unheard, volumes_told
 from headrace.container.replicas import Replicas
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, NodeId
-from headrace.levels import Level
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Unrecorded, UnrecordedFound
 from headrace.peer.session import Session

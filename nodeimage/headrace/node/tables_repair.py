@@ -20,11 +20,11 @@ from typing import Final
 
 import structlog
 
-from headrace.catalog.service import Catalog
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId, Position
+from headrace.base.levels import Level
+from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import HeadraceError
-from headrace.ids import NodeId, Position
-from headrace.levels import Level
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import ReadMarks
 from headrace.store.records import CATALOG_ID

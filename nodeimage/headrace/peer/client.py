@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, cast
 import msgspec
 import structlog
 
-from headrace.errors import Code, KafkaError, MalformedRequest
-from headrace.ids import Epoch, NodeId
+from headrace.base.errors import Code, KafkaError, MalformedRequest
+from headrace.base.ids import Epoch, NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import ClientHandshake, Identity
 from headrace.peer.messages import Answer, AnswerT, Call, Message, Refused, Request

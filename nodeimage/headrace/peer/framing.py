@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.errors import Code, KafkaError, MalformedRequest
+from headrace.base.errors import Code, KafkaError, MalformedRequest
 from headrace.log.frames import MOST_BYTES
 from headrace.peer.messages import AnyMessage, Message
 

@@ -34,8 +34,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from headrace.errors import Code, HeadraceError
-from headrace.ids import NodeId
+from headrace.base.errors import Code, HeadraceError
+from headrace.base.ids import NodeId
 from headrace.peer.messages import (
     LEAST_VERSION,
     PEER_VERSION,

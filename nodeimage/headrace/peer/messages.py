@@ -19,8 +19,8 @@ from typing import ClassVar, Final, Generic, TypeVar, Union
 
 import msgspec
 
-from headrace.errors import Code
-from headrace.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
+from headrace.base.errors import Code
+from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
 from headrace.peer.reports import NodeLoad, ReplicaState
 
 ALL_AT_ONCE: Final = -1

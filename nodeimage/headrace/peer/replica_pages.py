@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import structlog
 from msgspec import structs
 
-from headrace.ids import ContainerId
+from headrace.base.ids import ContainerId
 from headrace.peer.messages import ALL_AT_ONCE, NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.reports import ReplicaState
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 
 
 class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,11 +21,11 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from headrace.acceptor import Acceptor
-from headrace.admission import Admission, Place
-from headrace.descriptor_plan import DescriptorPlan, plan_of_process
-from headrace.errors import Code, HeadraceError, MalformedRequest
-from headrace.ids import NodeId
+from headrace.base.acceptor import Acceptor
+from headrace.base.admission import Admission, Place
+from headrace.base.descriptor_plan import DescriptorPlan, plan_of_process
+from headrace.base.errors import Code, HeadraceError, MalformedRequest
+from headrace.base.ids import NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import Identity, ServerHandshake
 from headrace.peer.messages import Answer, Call, Message, Request, refusal

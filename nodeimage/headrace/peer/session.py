@@ -22,13 +22,13 @@ from typing import Final, cast
 
 import structlog
 
-from headrace.admission import Place
-from headrace.errors import HeadraceError, MalformedRequest
-from headrace.ids import NodeId
+from headrace.base.admission import Place
+from headrace.base.errors import HeadraceError, MalformedRequest
+from headrace.base.ids import NodeId
+from headrace.base.sockets import endpoints, keep_alive
 from headrace.peer.framing import MAX_FRAME, Buffer, FrameReader, decode_message, encode_frame
 from headrace.peer.handshake import HANDSHAKE_S, MAX_HANDSHAKE_FRAME, Handshake, HandshakeFailed, Met
 from headrace.peer.messages import Message
-from headrace.sockets import endpoints, keep_alive
 
 log = structlog.get_logger()
 

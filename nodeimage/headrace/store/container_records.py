@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 from msgspec import structs
 
-from headrace.errors import HeadraceError, StoreSetBack
-from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.levels import Level
+from headrace.base.errors import HeadraceError, StoreSetBack
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.base.levels import Level
 from headrace.store.compare_and_set import change, read, take_id
 from headrace.store.features import get_features
 from headrace.store.lineage import descends, with_next

@@ -1,4 +1,4 @@
-"""The cluster's feature level, one record of the store: who may raise it, and how (headrace.levels has what they are).
+"""The cluster's feature level, one record of the store: who may raise it, and how (see headrace.base.levels).
 
 A level is raised in two steps, so that whoever dies when, no version meets what it does not know:
 
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
-from headrace.errors import Code, HeadraceError, KafkaError, NewerFormat
-from headrace.ids import Millis, NodeId
-from headrace.levels import NEWEST, OLDEST, format_of
+from headrace.base.errors import Code, HeadraceError, KafkaError, NewerFormat
+from headrace.base.ids import Millis, NodeId
+from headrace.base.levels import NEWEST, OLDEST, format_of
 from headrace.store.compare_and_set import change, read
 from headrace.store.protocol import ClusterStore, NotOurs
 from headrace.store.record_types import (

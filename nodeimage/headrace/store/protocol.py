@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from headrace.errors import Code, HeadraceError, StorageFull
+from headrace.base.errors import Code, HeadraceError, StorageFull
 
 T = TypeVar("T")
 

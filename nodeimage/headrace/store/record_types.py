@@ -25,9 +25,9 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from headrace.errors import CorruptLog, HeadraceError
-from headrace.ids import ContainerId, Epoch, Millis, NodeId
-from headrace.levels import FORMAT
+from headrace.base.errors import CorruptLog, HeadraceError
+from headrace.base.ids import ContainerId, Epoch, Millis, NodeId
+from headrace.base.levels import FORMAT
 from headrace.store.lineage import Changes
 from headrace.store.protocol import Versioned
 

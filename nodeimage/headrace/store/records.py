@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from headrace.errors import FolderRefused, HeadraceError
-from headrace.ids import NodeId
-from headrace.levels import NEWEST, Level, format_of
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.base.ids import NodeId
+from headrace.base.levels import NEWEST, Level, format_of
 from headrace.store.compare_and_set import NEXT_PREFIX, change, had_id, read, skip_ids, take_id
 from headrace.store.container_records import containers
 from headrace.store.features import found

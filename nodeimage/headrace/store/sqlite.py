@@ -1,7 +1,7 @@
 """The cluster store of one machine: one SQLite file, shared by its processes.
 
     records(key, value, version)   value NULL: deleted; the row stays a while, for those who watch. A value has a
-                                   checksum (headrace.sealed_json) over key, version and itself
+                                   checksum (headrace.base.sealed_json) over key, version and itself
     revision                       one counter; each write takes the next one as the record's version
 
 A write is one IMMEDIATE transaction, so compare and set holds between processes; synchronous=FULL, so it is durable on
@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.errors import FolderRefused
-from headrace.sealed_json import seal, unseal
+from headrace.base.errors import FolderRefused
+from headrace.base.sealed_json import seal, unseal
+from headrace.base.wal import WalBound
 from headrace.store.protocol import Changes, StoreFull, StoreUnavailable, VersionConflict, Versioned
-from headrace.wal import WalBound
 
 APPLICATION_ID = 0x48525354
 """'HRST' in the file's header."""

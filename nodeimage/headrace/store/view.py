@@ -19,8 +19,8 @@ from typing import TypeVar
 
 import structlog
 
-from headrace.errors import CorruptLog
-from headrace.ids import ContainerId, NodeId
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import ContainerId, NodeId
 from headrace.store import records
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable
 from headrace.store.records import (

@@ -8,8 +8,8 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from headrace.errors import Code
-from headrace.wire import cold
+from headrace.base.errors import Code
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey
 from headrace.wire.primitives import INT16, Buffer, check_end, malformed, read_count
 
@@ -46,7 +46,7 @@ def _encoded(version: int, error: Code, feature: Finalized | None) -> bytes:
     }
     if feature is not None and version >= FEATURES_FROM:
         fields |= _features(version, feature)
-    return cold.encode_response(ApiKey.API_VERSIONS, version, fields)
+    return generic_codec.encode_response(ApiKey.API_VERSIONS, version, fields)
 
 
 def _features(version: int, feature: Finalized) -> dict[str, object]:

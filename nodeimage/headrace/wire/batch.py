@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.base.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
 from headrace.wire.compression import ZSTD, compress, decompress
 from headrace.wire.primitives import Buffer
 

@@ -7,7 +7,7 @@ import mmap
 import zlib
 from typing import Final
 
-from headrace.errors import CorruptBatch, InvalidBatch
+from headrace.base.errors import CorruptBatch, InvalidBatch
 
 NONE: Final = 0
 GZIP: Final = 1

@@ -10,7 +10,7 @@ ResponseHeader v1 => the same, then tagged fields; for flexible versions, but ne
 import struct
 from typing import NamedTuple
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 from headrace.wire.api_keys import ApiKey, is_flexible
 from headrace.wire.primitives import (
     INT16,

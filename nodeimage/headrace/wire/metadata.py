@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 from headrace.wire.primitives import (
     INT16,
     INT32,

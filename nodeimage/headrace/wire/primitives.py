@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 
 Buffer = bytes | bytearray | memoryview
 """What the codecs read, and what a response is made of."""

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.errors import InvalidBatch, MalformedRequest
+from headrace.base.errors import InvalidBatch, MalformedRequest
 from headrace.wire.primitives import (
     INT32,
     INT64,

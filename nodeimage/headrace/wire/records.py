@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from headrace.errors import CorruptBatch, HeadraceError, InvalidBatch
+from headrace.base.errors import CorruptBatch, HeadraceError, InvalidBatch
 from headrace.wire.batch import (
     BATCH_HEADER_SIZE,
     COMPRESSION_BITS,

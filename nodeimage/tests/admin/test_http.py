@@ -5,7 +5,7 @@ import aiohttp
 import pytest
 
 from headrace.admin.http import HttpPort, _is_local
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
 
 
 class Answers:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.broker.listener import Connection
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.node import Node, Options
-from headrace.wire import cold
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, read_batch
 
@@ -50,9 +50,9 @@ def ask(broker: Broker) -> Ask:
     """Asks the broker as a client would: through the request's bytes, its handler, and the response's bytes."""
 
     async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
+        request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
         answer = await broker._handlers[key](broker, request, Connection(broker))
-        return cold.decode_response(key, version, cold.encode_response(key, version, answer))
+        return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
     return asked
 

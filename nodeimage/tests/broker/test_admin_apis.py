@@ -5,9 +5,9 @@ import uuid
 
 import pytest
 
-from headrace.broker.admin_steps import submitted
+from headrace.base.errors import Code, KafkaError
 from headrace.catalog.commands import CreateStream, SetLogStart, StreamPolicy
-from headrace.errors import Code, KafkaError
+from headrace.partitions.lookups import submitted
 from headrace.wire.api_keys import ApiKey
 
 

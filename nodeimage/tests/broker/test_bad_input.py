@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.errors import Code, HeadraceError
+from headrace.base.errors import Code, HeadraceError
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.log.frames import MOST_PAYLOAD_BYTES
-from headrace.wire import cold, fetch, metadata, produce
+from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.batch import build_batch, iter_records, read_batch
-from headrace.wire.client import BrokerConnection
 from headrace.wire.header import request_header
 
 MIB = 1 << 20
@@ -33,8 +33,8 @@ class Client:
         self.wire = BrokerConnection(cluster.host, cluster.port, "bad", 30.0)
 
     def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        body = self.wire.call(key, version, cold.encode_request(key, version, fields))
-        return cold.decode_response(key, version, body)
+        body = self.wire.call(key, version, generic_codec.encode_request(key, version, fields))
+        return generic_codec.decode_response(key, version, body)
 
     def name(self, *topics: str) -> list[metadata.TopicMeta]:
         asked = metadata.MetadataRequest([(topic, None) for topic in topics], True)

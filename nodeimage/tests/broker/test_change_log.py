@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker import change_log
-from headrace.broker.change_log import CURSOR, PARTITION, TOPIC, ChangeLog
+from headrace.links.serving import change_log
+from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog
 
 KINDS = (PARTITION, TOPIC, CURSOR)
 TOPICS = [bytes([n]) * 16 for n in range(4)]

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.broker.chunk_closing import ChunkClosing
-from headrace.broker.container_closing import ContainerClosing
-from headrace.broker.giving_back import GivingBack
-from headrace.broker.scrub import SUSPECT_AGAIN_S, Scrub
-from headrace.broker.upkeep import Upkeep
-from headrace.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.base.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.storage.chunk_closing import ChunkClosing
+from headrace.storage.chunk_gc import GivingBack
+from headrace.storage.chunk_inventory import Upkeep
+from headrace.storage.container_closing import ContainerClosing
+from headrace.storage.scrub import SUSPECT_AGAIN_S, Scrub
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ async def test_an_open_chunk_that_cannot_be_read_keeps_no_other_from_being_looke
 ) -> None:
     bad, good = OneChunk(full=False, failure=DAMAGE), OneChunk(full=False, failure=DAMAGE)
     node = Node(bad, good)
-    monkeypatch.setattr("headrace.broker.chunk_closing.EARLY_EVERY_S", 0.0)
+    monkeypatch.setattr("headrace.storage.chunk_closing.EARLY_EVERY_S", 0.0)
 
     async def shares(held: Any, _chunk: object) -> None:
         held.log.look()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.wire.api_keys import ApiKey
 
 

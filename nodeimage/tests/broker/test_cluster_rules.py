@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from headrace.broker import cluster_rules as rules
-from headrace.errors import KafkaError
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.admin import cluster_rules as rules
+from headrace.base.errors import KafkaError
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import stamped
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from headrace.broker.broker_config_table import BROKER_CONFIGS
-from headrace.broker.config_apis import ResourceType
-from headrace.broker.topic_config_table import DEFINITIONS, ConfigType
-from headrace.broker.topic_configs import AlterOp
+from headrace.base.errors import Code
 from headrace.catalog.commands import AlterStream, PolicyChanges
-from headrace.errors import Code
+from headrace.kafka.broker_config_table import BROKER_CONFIGS
+from headrace.kafka.configs import ResourceType
+from headrace.partitions.topic_config_table import DEFINITIONS, ConfigType
+from headrace.partitions.topic_configs import AlterOp
 from headrace.store.records import change_volume
 from headrace.wire.api_keys import ApiKey
 

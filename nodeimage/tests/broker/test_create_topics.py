@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from headrace.broker.create_topics import MAX_PARTITIONS
+from headrace.base.errors import Code
 from headrace.catalog.commands import CreateStream, CreateTopics, RaiseLevel, StreamPolicy
-from headrace.errors import Code
+from headrace.kafka.create_topics import MAX_PARTITIONS
 from headrace.wire.api_keys import ApiKey
 
 

@@ -5,7 +5,7 @@ import time
 
 import uvloop
 
-from headrace.broker.deadlines import Deadlines
+from headrace.base.deadlines import Deadlines
 
 
 async def test_deadlines_run_in_the_order_of_their_times() -> None:

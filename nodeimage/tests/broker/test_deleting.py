@@ -5,12 +5,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace.broker.broker import Broker
+from headrace.base.errors import Code
+from headrace.base.ids import Millis
+from headrace.base.levels import Level
 from headrace.catalog.apply_deleted import AT_ONCE
 from headrace.catalog.commands import CreateStream, CreateTopics, DeleteStream, NewTopic, StreamPolicy
-from headrace.errors import Code
-from headrace.ids import Millis
-from headrace.levels import Level
+from headrace.kafka.dispatch import Broker
 from headrace.wire.api_keys import ApiKey
 
 NOW = Millis(1)

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.broker import headrace_admin
-from headrace.broker.broker import Broker
-from headrace.broker.listener import Connection
-from headrace.errors import Code
-from headrace.levels import FEATURE, NEWEST
+from headrace.admin import admin_api
+from headrace.base.errors import Code
+from headrace.base.levels import FEATURE, NEWEST
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker
+from headrace.kafka_client.blocking_client import BrokerConnection, encode_admin_request
 from headrace.store.records import FEATURES_KEY, FeaturesRecord
 from headrace.store.sqlite import SqliteStore
-from headrace.wire import cold
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import BrokerConnection, encode_admin_request
 
 Ask = Callable[..., Awaitable[Any]]
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
@@ -48,7 +48,7 @@ def admin(broker: Broker) -> Callable[..., Awaitable[Any]]:
 
     async def called(method: str, **params: Any) -> tuple[int, Any]:
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await headrace_admin.handle(broker, body, Connection(broker)))
+        answer = msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
         return answer["error"], answer["result"] if not answer["error"] else answer["message"]
 
     return called
@@ -58,7 +58,9 @@ def api_versions(port: int) -> bytes:
     """The answer to version 4, through a socket."""
     with BrokerConnection("127.0.0.1", port) as connection:
         asked = {"client_software_name": "a", "client_software_version": "1"}
-        return bytes(connection.call(ApiKey.API_VERSIONS, 4, cold.encode_request(ApiKey.API_VERSIONS, 4, asked)))
+        return bytes(
+            connection.call(ApiKey.API_VERSIONS, 4, generic_codec.encode_request(ApiKey.API_VERSIONS, 4, asked))
+        )
 
 
 async def level(admin: Any) -> int:
@@ -77,7 +79,9 @@ async def test_an_upgrade_raises_the_level_and_the_epoch(update: Any, admin: Any
     _, after = await admin("features.show")
     assert (after["level"], after["wanted"], after["raising"]) == (NEWEST, None, None)
     assert after["epoch"] > before["epoch"]
-    told = cold.decode_response(ApiKey.API_VERSIONS, 4, await asyncio.to_thread(api_versions, broker.node.port))
+    told = generic_codec.decode_response(
+        ApiKey.API_VERSIONS, 4, await asyncio.to_thread(api_versions, broker.node.port)
+    )
     assert [(each.name, each.max_version_level) for each in told.finalized_features] == [(FEATURE, NEWEST)]
     assert told.finalized_features_epoch == after["epoch"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import fetch
-from headrace.broker.broker import Broker
-from headrace.broker.listener import Connection
-from headrace.broker.topics import Topic
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis
 from headrace.catalog.commands import CreateTopics, NewTopic
-from headrace.errors import Code, KafkaError
-from headrace.ids import Millis
+from headrace.kafka import fetch
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topic
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, request_header

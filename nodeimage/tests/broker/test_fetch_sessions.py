@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.broker.fetch_sessions import UNUSED_S, FetchSession, FetchSessions
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka.fetch_sessions import UNUSED_S, FetchSession, FetchSessions
 from headrace.wire.fetch import FetchPartition
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from nodeimage.tests.broker.conftest import options
 
-from headrace.broker.broker import Broker
-from headrace.broker.group_apis import HANDLERS, MOST_REBALANCE_MS, make_service
-from headrace.broker.groups.limits import GroupLimits
-from headrace.errors import Code, KafkaError, StorageFull
+from headrace.base.errors import Code, KafkaError, StorageFull
+from headrace.coordination.limits import GroupLimits
+from headrace.kafka.dispatch import Broker
+from headrace.kafka.groups import HANDLERS, MOST_REBALANCE_MS, make_service
 from headrace.node import Node
-from headrace.wire import cold
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 
 Ask = Callable[..., Awaitable[Any]]
@@ -29,10 +29,10 @@ def asker(broker: Broker) -> Ask:
 
     async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
         version = SUPPORTED[key][1] if version is None else version
-        request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
+        request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
         session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
         answer = await HANDLERS[key](broker, request, session)
-        return cold.decode_response(key, version, cold.encode_response(key, version, answer))
+        return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
     return ask
 

@@ -7,20 +7,20 @@ import time
 import msgspec
 import pytest
 
-from headrace.broker import headrace_admin, stream_figures
-from headrace.broker.headrace_admin import METHODS
-from headrace.broker.listener import Connection
+from headrace.admin import admin_api, stream_metrics
+from headrace.admin.admin_api import METHODS
+from headrace.base.errors import Code, MalformedRequest
 from headrace.catalog.commands import CommitCursors, Cursor
-from headrace.errors import Code, MalformedRequest
+from headrace.kafka.connection import Connection
+from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import encode_admin_request
 
 
 @pytest.fixture
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await headrace_admin.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
 
     return called
 
@@ -61,7 +61,7 @@ class TestEnvelope:
     @pytest.mark.parametrize("body", [b"", b"\x01", b"\x00", b"\x00\xc1", b"\x00\x90", b"\x00\x91\xa1x"])
     async def test_bytes_that_are_no_request_end_the_connection(self, broker, body):
         with pytest.raises(MalformedRequest):
-            await headrace_admin.handle(broker, body, Connection(broker))
+            await admin_api.handle(broker, body, Connection(broker))
 
     async def test_an_unknown_method_is_answered_with_the_known_ones(self, refused):
         code, message = await refused("stream.destroy")
@@ -129,8 +129,8 @@ class TestStreams:
         assert "messages" not in await call("stream.show", path="/b")
 
     async def test_a_large_stream_is_gone_through_in_several_calls(self, call, ask, append, monkeypatch):
-        monkeypatch.setattr(stream_figures, "AT_ONCE", 2)
-        monkeypatch.setattr(stream_figures, "WORK_S", 0.0)
+        monkeypatch.setattr(stream_metrics, "AT_ONCE", 2)
+        monkeypatch.setattr(stream_metrics, "WORK_S", 0.0)
         await call("stream.create", path="/a")
         await create(ask, "/a:t", 5)
         for partition in range(5):

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import fetch, produce
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.broker.cold_reads import locate, read_all
-from headrace.broker.listener import Connection
-from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
+from headrace.base.errors import Code, KafkaError, StorageFull
+from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
-from headrace.errors import Code, KafkaError, StorageFull
-from headrace.ids import Home, Millis, Offset
-from headrace.links.settling import Settler, Unsettled
+from headrace.kafka import fetch, produce
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker, NodeSettings
+from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.node import Node, Options
+from headrace.partitions.partition import Partition
+from headrace.partitions.reads.fetch_planner import locate, read_all
+from headrace.partitions.topics import Topic
 from headrace.wire import fetch as fetch_wire
 from headrace.wire import produce as wire
 from headrace.wire.api_keys import ApiKey

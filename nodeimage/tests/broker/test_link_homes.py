@@ -6,8 +6,9 @@ import uuid
 import msgspec
 import pytest
 
-from headrace.broker import headrace_admin, link_homes, link_topics
-from headrace.broker.listener import Connection
+from headrace.admin import admin_api
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home
 from headrace.catalog.commands import (
     CopyCursors,
     CreateTopics,
@@ -22,11 +23,11 @@ from headrace.catalog.commands import (
     SetHome,
 )
 from headrace.catalog.link_commands import HomeChange, LinkConfig
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home
-from headrace.links.settling import Settler
+from headrace.kafka.connection import Connection
+from headrace.kafka_client.blocking_client import encode_admin_request
+from headrace.links.failover.home_apply import Settler
+from headrace.links.serving import homes, topics
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import encode_admin_request
 
 STREAM = "/plant"
 THERE = "cluster-there"
@@ -37,7 +38,7 @@ BOOTSTRAP = ["there:9092"]
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await headrace_admin.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
 
     return called
 
@@ -143,7 +144,7 @@ class TestTopics:
         assert names == [["a", "b"], ["c", "d"], ["e"]]
 
     async def test_a_page_ends_where_partitions_are_many(self, call, stream, create, monkeypatch):
-        monkeypatch.setattr(link_topics, "MAX_PARTITIONS", 4)
+        monkeypatch.setattr(topics, "MAX_PARTITIONS", 4)
         for name, partitions in (("a", 2), ("b", 2), ("c", 7), ("d", 1)):
             await create(f"/plant:{name}", partitions)
         first = await call("link.topics")
@@ -157,7 +158,7 @@ class TestTopics:
         assert ([row["topic_id"] for row in page["topics"]], page["after"]) == ([a], None)
 
     async def test_too_many_partitions_by_id(self, raw_call, stream, create, monkeypatch):
-        monkeypatch.setattr(link_topics, "MOST_PARTITIONS", 3)
+        monkeypatch.setattr(topics, "MOST_PARTITIONS", 3)
         ids = [await create("/plant:a", 2), await create("/plant:b", 2)]
         answer = await raw_call("link.topics", {"version": 1, "stream": STREAM, "ids": ids})
         assert answer["error"] == Code.INVALID_REQUEST
@@ -212,13 +213,13 @@ class TestMeet:
     ):
         topic = await create("/plant:t")
         await append("/plant:t", b"a")
-        read = link_topics.read_homes
+        read = topics.read_homes
 
         def later(reader, ids):
             homes = read(reader, ids)
             return homes._replace(opened={place: id_ + 1 for place, id_ in homes.opened.items()})
 
-        monkeypatch.setattr(link_topics, "read_homes", later)
+        monkeypatch.setattr(topics, "read_homes", later)
         (met,) = (await call("link.meet", partitions=[[topic, 0]]))["partitions"]
         assert met["error"] == Code.LEADER_NOT_AVAILABLE
         monkeypatch.undo()
@@ -337,7 +338,7 @@ class TestAnnounce:
     async def test_the_link_takes_up_more_topics_and_in_the_end_the_stream(
         self, announce, stream, create, broker, links, monkeypatch
     ):
-        monkeypatch.setattr(link_homes, "MOST_PATTERNS", 2)
+        monkeypatch.setattr(homes, "MOST_PATTERNS", 2)
         patterns = []
         for name in "abc":
             topic = await create(f"/plant:{name}")
@@ -424,7 +425,7 @@ class TestAnnounce:
 class TestCede:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr(link_homes, "SETTLES_S", 0.2)
+        monkeypatch.setattr(homes, "SETTLES_S", 0.2)
 
     @pytest.fixture
     async def settling(self, broker):
@@ -465,7 +466,7 @@ class TestCede:
     async def test_a_home_is_given_away_with_where_its_partitions_end(
         self, call, stream, create, append, settling, broker, monkeypatch
     ):
-        monkeypatch.setattr(link_homes, "SETTLES_S", 10.0)
+        monkeypatch.setattr(homes, "SETTLES_S", 10.0)
         topic = await create("/plant:t", 2)
         await append("/plant:t", b"a", b"b", b"c", partition=1)
         for _ in range(2):  # asked again it is answered again

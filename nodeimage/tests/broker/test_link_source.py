@@ -7,14 +7,15 @@ import time
 import msgspec
 import pytest
 
-from headrace.broker import change_feed, headrace_admin, link_source
-from headrace.broker.change_feed import ROUNDED_S
-from headrace.broker.listener import Connection
+from headrace.admin import admin_api
+from headrace.base.errors import Code
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteCursors, DeleteGroups, LogStart, SetLogStart
 from headrace.catalog.rows import Replaced
-from headrace.errors import Code
+from headrace.kafka.connection import Connection
+from headrace.kafka_client.blocking_client import encode_admin_request
+from headrace.links.serving import change_feed, source_apis
+from headrace.links.serving.change_feed import ROUNDED_S
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import encode_admin_request
 from headrace.wire.header import read_response_header, request_header
 
 STREAM = "/plant"
@@ -24,7 +25,7 @@ STREAM = "/plant"
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await headrace_admin.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
 
     return called
 
@@ -468,7 +469,7 @@ class TestCursors:
 
 
 def test_the_longest_wait_is_shorter_than_a_subscription():
-    assert link_source.MAX_WAIT_MS / 1000 < change_feed.SUBSCRIBED_S / 2
+    assert source_apis.MAX_WAIT_MS / 1000 < change_feed.SUBSCRIBED_S / 2
 
 
 def test_whoever_waited_until_a_millisecond_finds_that_it_has_come() -> None:

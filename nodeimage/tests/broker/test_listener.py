@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.broker import metadata as broker_metadata
-from headrace.broker.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
-from headrace.broker.broker import Broker
-from headrace.broker.idle_connections import IDLE_S
-from headrace.broker.listener import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
-from headrace.errors import Code
-from headrace.log_limits import CAUSE_BURST, LEFT_OUT, LogLimits
-from headrace.wire import cold, fetch, metadata, produce
+from headrace.base.errors import Code
+from headrace.base.log_limits import CAUSE_BURST, LEFT_OUT, LogLimits
+from headrace.kafka import metadata as broker_metadata
+from headrace.kafka.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
+from headrace.kafka.connection import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
+from headrace.kafka.dispatch import Broker
+from headrace.kafka.idle_connections import IDLE_S
+from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import read_response_header, request_header
@@ -248,7 +248,7 @@ async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
     for _ in range(10):
         client.send(sends(client, batch(bytes(900_000))))
         await client.answer()
-    monkeypatch.setattr("headrace.broker.answer_budget.SHARED_BYTES", 3 << 20)
+    monkeypatch.setattr("headrace.kafka.answer_budget.SHARED_BYTES", 3 << 20)
     broker.answer_budget._counted_at -= COUNTED_S
     client.send(fetches(client, 0, max_wait_ms=0, max_bytes=64 << 20))
     assert 900_000 < len(await client.answer()) < 3 << 20
@@ -304,7 +304,7 @@ async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
 
     monkeypatch.setitem(broker._handlers, ApiKey.LIST_GROUPS, slow)
     raw = b"".join(
-        client.request(ApiKey.LIST_GROUPS, 0, cold.encode_request(ApiKey.LIST_GROUPS, 0, {})) for _ in range(4)
+        client.request(ApiKey.LIST_GROUPS, 0, generic_codec.encode_request(ApiKey.LIST_GROUPS, 0, {})) for _ in range(4)
     )
     client.send(raw + versions(client))
     assert await client.ids(6) == [3, 4, 5, 6, 7, 8]
@@ -430,7 +430,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_with_version_0(con
     client.send(client.request(ApiKey.API_VERSIONS, version, b"whatever it says"))
     raw = await client.answer()
     assert struct.unpack_from(">ih", raw) == (1, Code.UNSUPPORTED_VERSION)
-    found = cold.decode_response(ApiKey.API_VERSIONS, 0, raw[4:])
+    found = generic_codec.decode_response(ApiKey.API_VERSIONS, 0, raw[4:])
     assert {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}[18] == (0, 4)
     client.send(versions(client))
     assert await client.ids(1) == [2]

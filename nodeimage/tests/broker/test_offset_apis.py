@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import offset_apis
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
-from headrace.broker.roll_frames import Seal
-from headrace.broker.topics import Topic
+from headrace.kafka import list_offsets
+from headrace.kafka.dispatch import Broker
+from headrace.partitions.partition import Partition
+from headrace.partitions.rolls.frames import Seal
+from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
 
 Append = Callable[..., Awaitable[int]]
@@ -116,14 +116,14 @@ async def test_batches_are_never_taken_apart_on_the_loop(
     """A batch holds as many records as a client likes, and all others wait for the loop."""
     await made(broker, "t")
     await append("t", b"a", b"b")
-    look = getattr(offset_apis, looks)
+    look = getattr(list_offsets, looks)
     threads = []
 
     def found(*args: Any) -> Any:
         threads.append(threading.current_thread())
         return look(*args)
 
-    monkeypatch.setattr(offset_apis, looks, found)
+    monkeypatch.setattr(list_offsets, looks, found)
     part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [part]}]}
     answer = (await ask(ApiKey.LIST_OFFSETS, 7, fields)).topics[0].partitions[0]

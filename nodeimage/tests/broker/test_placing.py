@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.cluster_link import ClusterLink
-from headrace.broker.placing import Placing
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.placement import Placing
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 FORMAT = uuid.UUID(int=1)

@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from headrace.broker import produce
-from headrace.broker.broker import Broker
-from headrace.broker.listener import Connection
-from headrace.broker.topics import Topic
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.kafka import produce
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topic
 from headrace.wire import produce as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch

@@ -2,8 +2,8 @@
 
 import uuid
 
-from headrace.broker.redundancy import Redundancy
-from headrace.ids import ContainerId, Epoch, Millis, NodeId
+from headrace.base.ids import ContainerId, Epoch, Millis, NodeId
+from headrace.partitions.redundancy import Redundancy
 from headrace.store.records import ContainerRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import ClusterView

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import refusals as refusals_module
-from headrace.broker.refusals import EARLY_S, REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
-from headrace.container.producers import Producers
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
+from headrace.partitions import refusals as refusals_module
+from headrace.partitions.producer_state import Producers
+from headrace.partitions.refusals import EARLY_S, REMEMBERED_OF_ANOTHER_LIFE_S, REMEMBERED_S, Refusals, told
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.layout import NodeSettings
-from headrace.broker.regrouping import HURRY_CHUNKS, PAUSES_S, Regrouping
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
+from headrace.partitions.cluster_layout import NodeSettings
+from headrace.storage.regroup import HURRY_CHUNKS, PAUSES_S, Regrouping
 
 RESERVE = 1 << 20
 

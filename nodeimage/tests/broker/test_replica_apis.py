@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire.api_keys import ApiKey
 
 

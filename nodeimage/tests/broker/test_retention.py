@@ -1,9 +1,9 @@
 """Which records are expired: by time, by size, only from the oldest on."""
 
-from headrace.broker.retention import Share, expired, gone
+from headrace.base.ids import Offset, PartitionletId, StreamNumber, partitionlet_id
 from headrace.catalog.commands import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
-from headrace.ids import Offset, PartitionletId, StreamNumber, partitionlet_id
+from headrace.storage.retention import Share, expired, gone
 
 STREAM = StreamNumber(3)
 OTHER = StreamNumber(4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.broker.rolls import to_move
+from headrace.partitions.rolls.rolls import to_move
 
 Rates = dict[str, int]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import Broker
-from headrace.broker.topics import Topic
+from headrace.base.errors import Code, CorruptLog, KafkaError
+from headrace.base.ids import ContainerId, Millis, PartitionletId
 from headrace.catalog.commands import RollIntent, RollTarget
-from headrace.errors import Code, CorruptLog, KafkaError
-from headrace.ids import ContainerId, Millis, PartitionletId
+from headrace.kafka.dispatch import Broker
 from headrace.log.container_log import ContainerLog, PartitionletState
+from headrace.partitions.topics import Topic
 
 Append = Callable[..., Awaitable[int]]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 
 ANY = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3}

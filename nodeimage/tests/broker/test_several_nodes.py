@@ -11,30 +11,33 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from headrace.broker import headrace_admin, metadata, partitions, produce, rolls
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.broker.groups import takeover
-from headrace.broker.listener import Connection
-from headrace.broker.partition import Partition
-from headrace.broker.placing import Placing
-from headrace.broker.roll_frames import Seal
-from headrace.broker.roll_steps import RollSteps
+from headrace.admin import admin_api
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis, Position
 from headrace.catalog.commands import PutLink
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Replaced
-from headrace.container.container import Container
-from headrace.errors import Code, KafkaError
-from headrace.ids import Millis, Position
+from headrace.container.leader import Container
+from headrace.coordination import takeover
+from headrace.kafka import metadata, produce
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker, NodeSettings
+from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.log.frames import FrameType
 from headrace.node import Node, Options
+from headrace.partitions import partitions
+from headrace.partitions.partition import Partition
+from headrace.partitions.placement import Placing
+from headrace.partitions.rolls import rolls
+from headrace.partitions.rolls.frames import Seal
+from headrace.partitions.rolls.steps import RollSteps
 from headrace.store.records import VolumeRecord
 from headrace.store.sqlite import SqliteStore
-from headrace.wire import cold
+from headrace.wire import generic_codec
 from headrace.wire import metadata as wire_metadata
 from headrace.wire import produce as wire_produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.client import encode_admin_request
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
 
@@ -76,9 +79,9 @@ def brokers(nodes: list[Node]) -> list[Broker]:
 
 async def ask(broker: Broker, key: ApiKey, version: int, /, **fields: Any) -> Any:
     """Ask a node as a client would."""
-    request = cold.decode_request(key, version, cold.encode_request(key, version, fields))
+    request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
     answer = await broker._handlers[key](broker, request, session(broker))
-    return cold.decode_response(key, version, cold.encode_response(key, version, answer))
+    return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
 
 def session(broker: Broker) -> Connection:
@@ -280,7 +283,7 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
     broker = await coordinator(brokers)
     (index, *_) = await led_by(broker)
     await held(broker, index)
-    monkeypatch.setattr("headrace.broker.commits.OUT_OF_TOUCH_S", 0.0)
+    monkeypatch.setattr("headrace.container.commit_wait.OUT_OF_TOUCH_S", 0.0)
     monkeypatch.setattr(Container, "in_touch", property(lambda _: False))
 
     async def listed(timestamp: int) -> int:
@@ -764,7 +767,7 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
     brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each refusal is remembered for a minute."""
-    monkeypatch.setattr("headrace.broker.refusals.MOST_REMEMBERED", 5)
+    monkeypatch.setattr("headrace.partitions.refusals.MOST_REMEMBERED", 5)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     primary = (await held(broker, index)).container.primary
@@ -783,7 +786,7 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic could not be looked up for the first; for the second it took longer than the refusal is remembered."""
-    monkeypatch.setattr("headrace.broker.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
+    monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     known = broker.topics.cached(topic)
@@ -836,7 +839,7 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
 
     third = session(broker)
     assert (await sent(third, 5)).error == Code.LEADER_NOT_AVAILABLE
-    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 0.0)  # time goes by
+    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # time goes by
     assert (await sent(third, 5)).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "what it follows has not come"
     assert (await sent(third, 4)).error == 0
 
@@ -845,7 +848,7 @@ async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
     brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All before its batch would count as stored: its first may be on its way from the partition's last leader."""
-    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 60.0)
+    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 60.0)
     broker = brokers[0]
     index, other, *_ = await led_by(broker)
     connection = session(broker)
@@ -868,7 +871,7 @@ async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
     assert (await sent(index, 1, epoch=1)).base_offset == 4
 
     assert (await sent(other, 7)).error == Code.LEADER_NOT_AVAILABLE
-    monkeypatch.setattr("headrace.broker.refusals.EARLY_S", 0.0)  # time goes by
+    monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 0.0)  # time goes by
     assert (await sent(other, 7)).base_offset == 0, "it was forgotten, or its topic is a new one"
     assert (await sent(other, 8)).base_offset == 1
 
@@ -933,7 +936,7 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
         return await answer
 
     created = await meanwhile(
-        headrace_admin.stream_create(maker, headrace_admin.NewStream(path="/s")),
+        admin_api.stream_create(maker, admin_api.NewStream(path="/s")),
         lambda: ask(behind, ApiKey.CREATE_TOPICS, 7, topics=[made], timeout=10_000),
     )
     assert created.topics[0].error_code == 0, created.topics[0].error_message
@@ -944,8 +947,8 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
     )
     assert grown.results[0].error_code == 0, grown.results[0].error_message
     shown = await meanwhile(
-        headrace_admin.stream_create(maker, headrace_admin.NewStream(path="/other")),
-        lambda: headrace_admin.stream_show(behind, headrace_admin.OneStream(path="/other")),
+        admin_api.stream_create(maker, admin_api.NewStream(path="/other")),
+        lambda: admin_api.stream_show(behind, admin_api.OneStream(path="/other")),
     )
     assert shown["path"] == "/other"
 
@@ -974,14 +977,14 @@ async def test_links_and_topics_made_by_way_of_another_node_are_there_for_links_
 
     async def call(method: str, **params: Any) -> Any:
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await headrace_admin.handle(behind, body, session(behind)))
+        answer = msgspec.msgpack.decode(await admin_api.handle(behind, body, session(behind)))
         return answer["message"] if answer["error"] else answer["result"]
 
     async def made(path: str) -> None:
         """A stream with a topic `t`, and a link into it by the stream's name."""
         topic = {"name": f"{path}:t", "num_partitions": 1, "replication_factor": -1}
         config = LinkConfig(source=["127.0.0.1:1"], source_stream="/s", source_cluster="far")
-        await headrace_admin.stream_create(maker, headrace_admin.NewStream(path=path))
+        await admin_api.stream_create(maker, admin_api.NewStream(path=path))
         await ask(maker, ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000)
         await maker.catalog.submit(PutLink(name=path[1:], stream=path, config=config, now=Millis(1), create=True))
 

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.topic_config_table import DEFINITIONS, ConfigType
-from headrace.broker.topic_configs import (
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.retention import overrides_retention, retention
+from headrace.catalog.rows import Retention
+from headrace.partitions.topic_config_table import DEFINITIONS, ConfigType
+from headrace.partitions.topic_configs import (
     AlterOp,
     ConfigSource,
     changed_by,
@@ -17,10 +21,6 @@ from headrace.broker.topic_configs import (
     effective,
     replaced_by,
 )
-from headrace.catalog.commands import StreamPolicy
-from headrace.catalog.retention import overrides_retention, retention
-from headrace.catalog.rows import Retention
-from headrace.errors import Code, KafkaError
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.errors import Code, MalformedRequest
+from headrace.base.errors import Code, MalformedRequest
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, read_batch
 from headrace.wire.primitives import MOST_PARTITIONS

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.base.errors import Code, KafkaError, TrimmedLog
+from headrace.base.ids import ContainerId, Epoch, Millis, Position
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import Command, CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.reader import Reader
-from headrace.catalog.service import Catalog
 from headrace.catalog.tables import apply_all, open_tables
-from headrace.errors import Code, KafkaError, TrimmedLog
-from headrace.ids import ContainerId, Epoch, Millis, Position
 
 NOW = Millis(1)
 FRAME = 50

@@ -10,6 +10,20 @@ import msgspec
 import pytest
 from catalog_kit import Tables
 
+from headrace.base.errors import Code, FolderRefused, KafkaError
+from headrace.base.ids import (
+    PARTITIONLET_BITS,
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    StreamNumber,
+    partitionlet_id,
+    serial_of,
+    stream_of,
+)
 from headrace.catalog.apply_chains import LOST_ROLLS_GAP, ROLL_GAP, SKIPPED_BITS, SKIPPED_STREAMS
 from headrace.catalog.commands import (
     AlterStream,
@@ -42,20 +56,6 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
 from headrace.catalog.tables import applied, apply_all, open_tables
-from headrace.errors import Code, FolderRefused, KafkaError
-from headrace.ids import (
-    PARTITIONLET_BITS,
-    ContainerId,
-    Epoch,
-    LeaderEpoch,
-    Millis,
-    Offset,
-    PartitionletId,
-    StreamNumber,
-    partitionlet_id,
-    serial_of,
-    stream_of,
-)
 
 NOW = Millis(1_700_000_000_000)
 

@@ -7,6 +7,19 @@ from pathlib import Path
 import pytest
 from catalog_kit import Tables
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+    serial_of,
+)
 from headrace.catalog import apply_deleted, apply_groups, apply_topics
 from headrace.catalog.apply_deleted import AT_ONCE
 from headrace.catalog.commands import (
@@ -29,21 +42,8 @@ from headrace.catalog.commands import (
     SkipNumbers,
     StreamPolicy,
 )
-from headrace.catalog.row_sums import COLUMNS
 from headrace.catalog.tables import apply_all, open_tables
-from headrace.errors import Code, KafkaError
-from headrace.ids import (
-    ContainerId,
-    Epoch,
-    LeaderEpoch,
-    Millis,
-    Offset,
-    PartitionletId,
-    Position,
-    StreamNumber,
-    partitionlet_id,
-    serial_of,
-)
+from headrace.tables.row_checksums import COLUMNS
 
 NOW = Millis(1)
 ROWS_OF_TOPICS = ("partitionlets", "log_starts", "home_starts", "settled_homes", "pending_homes", "cursors", "topics")

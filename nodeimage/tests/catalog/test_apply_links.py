@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from catalog_kit import NOW, Tables, stream
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import (
     CommitCursors,
     CopyCursors,
@@ -33,8 +35,6 @@ from headrace.catalog.commands import (
     encode,
 )
 from headrace.catalog.rows import PAUSED, RUNNING, SEALED, HomeStart
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset
 
 HERE, THERE = "here", "there"
 CONFIG = LinkConfig(["far:9092"], "/src", ["pump-*"], throttle=5, credentials=b"sealed")

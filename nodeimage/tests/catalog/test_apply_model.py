@@ -15,9 +15,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import (
+    ContainerId,
+    Epoch,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    PartitionletId,
+    Position,
+    StreamNumber,
+    partitionlet_id,
+)
 from headrace.catalog import apply_deleted, apply_topics
 from headrace.catalog.apply_chains import ROLL_GAP
-from headrace.catalog.check import damage_in
 from headrace.catalog.commands import (
     Command,
     CommitCursors,
@@ -51,18 +62,7 @@ from headrace.catalog.commands import (
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, SEALED
 from headrace.catalog.tables import apply_all, open_tables
-from headrace.errors import Code, KafkaError
-from headrace.ids import (
-    ContainerId,
-    Epoch,
-    LeaderEpoch,
-    Millis,
-    Offset,
-    PartitionletId,
-    Position,
-    StreamNumber,
-    partitionlet_id,
-)
+from headrace.tables.table_check import damage_in
 
 PATHS = st.sampled_from(["/a", "/b/c"])
 NAMES = st.sampled_from(["t", "u", "v.w"])

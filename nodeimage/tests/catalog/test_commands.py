@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
+from headrace.base.errors import NewerFormat
+from headrace.base.ids import Millis
 from headrace.catalog.commands import CreateStream, DeleteGroups, StreamPolicy, decode, encode
-from headrace.errors import NewerFormat
-from headrace.ids import Millis
 
 
 def test_a_command_is_read_as_it_was_written() -> None:

@@ -14,7 +14,10 @@ from catalog_kit import NOW, MemoryLog, Tables, paths, stream, topics, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.catalog import apply_deleted, apply_topics, check, snapshots
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Offset, PartitionletId, Position, StreamNumber
+from headrace.catalog import apply_deleted, apply_topics
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import (
     CommitCursors,
     CreatePartitions,
@@ -38,14 +41,12 @@ from headrace.catalog.commands import (
     StreamPolicy,
 )
 from headrace.catalog.link_commands import HomeChange
-from headrace.catalog.outcomes import CatalogFailed
 from headrace.catalog.reader import Reader
-from headrace.catalog.row_sums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
-from headrace.catalog.service import Catalog
-from headrace.catalog.sqlite_errors import TablesDamaged, is_damage
 from headrace.catalog.tables import UNSUMMED_FORMAT, apply_all, open_tables
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Offset, PartitionletId, Position, StreamNumber
+from headrace.tables import snapshots, table_check
+from headrace.tables.outcomes import CatalogFailed
+from headrace.tables.row_checksums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
+from headrace.tables.sqlite_errors import TablesDamaged, is_damage
 
 TOPIC = b"t" * 16
 MOVED = b"m" * 16
@@ -115,7 +116,7 @@ def answered(reader: Reader, table: str) -> list[Any]:
 
 def test_there_is_a_row_in_each_table(tables: Tables) -> None:
     assert [table for table, rows in all_answers(tables.reader).items() if not rows] == []
-    assert check.damage_in(Path(tables.reader._connection.execute("PRAGMA database_list").fetchone()[2])) == []
+    assert table_check.damage_in(Path(tables.reader._connection.execute("PRAGMA database_list").fetchone()[2])) == []
 
 
 def test_the_columns_are_those_of_the_schema(tables: Tables) -> None:
@@ -188,7 +189,7 @@ def test_whichever_bit_of_the_file_flips_no_answer_is_wrong_and_the_check_finds_
     for part in ("", "-wal", "-shm"):
         path.with_name(path.name + part).unlink(missing_ok=True)
     path.write_bytes(flipped)
-    found = check.damage_in(path)
+    found = table_check.damage_in(path)
     reader = None
     try:
         reader = Reader(path)
@@ -245,7 +246,7 @@ def test_a_column_that_has_another_value_is_found_by_whoever_reads_the_row(
     with pytest.raises(sqlite3.OperationalError) as raised:
         tables.reader._connection.execute(f"SELECT * FROM {table}").fetchall()
     assert is_damage(raised.value)
-    assert any(line.startswith(f"{table}: ") for line in check.damage_in(path))
+    assert any(line.startswith(f"{table}: ") for line in table_check.damage_in(path))
 
 
 def test_a_damaged_row_is_not_changed_and_its_sum_is_not_made_anew(tables: Tables, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_damaged_row_is_not_changed_and_its_sum_is_not_made_anew(tables: Table
     with pytest.raises(sqlite3.OperationalError):
         tables.apply(RollIntent([RollTarget(TOPIC, 1, open_one, ContainerId(3))], NOW))
     tables.position -= 100
-    assert check.damage_in(tmp_path / "catalog.sqlite")
+    assert table_check.damage_in(tmp_path / "catalog.sqlite")
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -313,11 +314,11 @@ def test_rows_that_are_missing_or_older_than_the_others_are_found_by_the_totals(
     path = tmp_path / "catalog.sqlite"
     older = tables.connection.execute("SELECT *, sum FROM main.cursors").fetchone()
     tables.apply(CommitCursors("g", 1, "a", [Cursor(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
-    assert check.damage_in(path) == []
+    assert table_check.damage_in(path) == []
     changed(path, 'UPDATE cursors SET "offset" = ?, metadata = ?, sum = ?', older[3], older[5], older[-1])
-    assert check.damage_in(path) == ["cursors: rows are missing, or are older than the others"]
+    assert table_check.damage_in(path) == ["cursors: rows are missing, or are older than the others"]
     changed(path, "DELETE FROM cursors")
-    assert check.damage_in(path) == ["cursors: rows are missing, or are older than the others"]
+    assert table_check.damage_in(path) == ["cursors: rows are missing, or are older than the others"]
 
 
 def test_an_index_that_leads_to_no_row_is_found_by_the_check(tables: Tables, tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_an_index_that_leads_to_no_row_is_found_by_the_check(tables: Tables, tmp
     connection.execute("UPDATE sqlite_schema SET sql = 'CREATE INDEX chains ON partitionlets(topic, state, container)' "
                        "WHERE name = 'chains'")  # fmt: skip
     connection.close()
-    assert any(line.startswith("structure: ") for line in check.damage_in(path))
+    assert any(line.startswith("structure: ") for line in table_check.damage_in(path))
 
 
 def test_the_totals_of_two_that_applied_the_same_are_equal_however_it_was_cut_into_transactions(tmp_path: Path) -> None:
@@ -352,7 +353,7 @@ def test_a_refused_command_moves_no_total(tables: Tables, tmp_path: Path) -> Non
     with pytest.raises(KafkaError):
         tables.apply(CommitCursors("g", 7, "a", [Cursor(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
     assert tables.connection.now().digest == before
-    assert check.damage_in(tmp_path / "catalog.sqlite") == []
+    assert table_check.damage_in(tmp_path / "catalog.sqlite") == []
 
 
 def test_commits_of_offsets_know_a_topic_as_the_commands_before_have_left_it(tables: Tables) -> None:
@@ -384,7 +385,7 @@ def test_what_a_transaction_that_failed_has_read_is_forgotten(tables: Tables, mo
         with pytest.raises(sqlite3.OperationalError):
             apply_all(tables.connection, [(tables.position + 1, more), (tables.position + 2, commit)])
     assert tables.apply(commit) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
-    assert check.damage_in(path_of(tables)) == []
+    assert table_check.damage_in(path_of(tables)) == []
 
 
 def path_of(tables: Tables) -> Path:
@@ -400,14 +401,14 @@ def test_a_file_without_sums_is_written_as_before_until_they_may_be_there(tmp_pa
     apply_all(older, [(Position(100 * at), command) for at, command in enumerate(commands(), start=1)])
     assert older.execute("PRAGMA user_version").fetchone() == (UNSUMMED_FORMAT,)
     older.execute("INSERT INTO retired VALUES (5)")  # as the version before writes it
-    assert check.damage_in(path) == []
+    assert table_check.damage_in(path) == []
     answers = all_answers(Reader(path))
     older.close()
     newer = open_tables(path)
     assert newer.summed
     assert newer.filled
     assert all_answers(Reader(path)) == answers
-    assert check.damage_in(path) == []
+    assert table_check.damage_in(path) == []
     changed(path, 'UPDATE cursors SET "offset" = 78')
     with pytest.raises(sqlite3.OperationalError):
         newer.execute("SELECT * FROM cursors").fetchall()
@@ -423,7 +424,7 @@ def test_rows_get_their_sums_piece_by_piece_while_commands_are_applied(tmp_path:
     while older.fill_some(rows=4):
         position += 100
         apply_all(older, [(Position(position), topics(1))])
-        assert check.damage_in(path) == []
+        assert table_check.damage_in(path) == []
     assert position > 2000
     assert older.filled
     assert older.execute("SELECT count(*) FROM main.topics WHERE sum IS NULL").fetchone() == (0,)
@@ -447,7 +448,7 @@ async def test_a_catalog_gives_its_rows_their_sums_once_the_level_is_raised(tmp_
     assert await catalog.query(lambda reader: reader.checks)
     assert await catalog.marks() != []
     await catalog.close()
-    assert check.damage_in(tmp_path / "catalog.sqlite") == []
+    assert table_check.damage_in(tmp_path / "catalog.sqlite") == []
 
 
 # --- a catalog at work
@@ -499,7 +500,7 @@ async def test_damage_is_told_and_the_tables_are_made_anew_of_the_snapshot_and_t
     assert await paths(catalog) == ["/a", "/b", "/c", "/d"]
     await catalog.close()
     assert (tmp_path / "catalog.damaged").exists()
-    assert check.damage_in(tmp_path / "catalog.sqlite") == []
+    assert table_check.damage_in(tmp_path / "catalog.sqlite") == []
 
 
 async def test_a_snapshot_of_damaged_tables_is_neither_kept_nor_given_away(tmp_path: Path) -> None:
@@ -615,7 +616,7 @@ async def test_a_crash_at_any_step_of_making_tables_anew_leaves_what_the_next_st
         again = await Catalog.open(image, log)
         assert await paths(again) == ["/a", "/b", "/c"], image.name
         await again.close()
-        assert check.damage_in(image / "catalog.sqlite") == []
+        assert table_check.damage_in(image / "catalog.sqlite") == []
     await here.close()
     await there.close()
 
@@ -633,7 +634,7 @@ async def test_a_start_does_not_go_on_with_damaged_tables(tmp_path: Path) -> Non
 
 async def test_a_large_file_is_checked_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = await opened(tmp_path, MemoryLog())
-    monkeypatch.setattr(check, "SMALL_BYTES", 0)
+    monkeypatch.setattr(table_check, "SMALL_BYTES", 0)
     assert await catalog.snapshot() == catalog.applied
     snapshots.check_live(tmp_path)
     damage_stream(tmp_path)
@@ -643,10 +644,10 @@ async def test_a_large_file_is_checked_in_a_process_of_its_own(tmp_path: Path, m
 
 
 async def test_a_node_that_stops_waits_for_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "SMALL_BYTES", -1)
+    monkeypatch.setattr(table_check, "SMALL_BYTES", -1)
     os.mkfifo(tmp_path / "endless")  # who opens it waits for somebody who writes
     stop = threading.Event()
-    checking = asyncio.ensure_future(asyncio.to_thread(check.damage, tmp_path / "endless", stop=stop))
+    checking = asyncio.ensure_future(asyncio.to_thread(table_check.damage, tmp_path / "endless", stop=stop))
     stop.set()
     with pytest.raises(sqlite3.OperationalError, match="could not be checked"):
         await asyncio.wait_for(checking, 30)
@@ -657,19 +658,19 @@ def test_what_cannot_be_opened_just_now_has_no_damage(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
     if large:
-        monkeypatch.setattr(check, "SMALL_BYTES", 0)
+        monkeypatch.setattr(table_check, "SMALL_BYTES", 0)
     path = tmp_path / "folder"
     path.mkdir()  # SQLite says of one that it cannot open it, and no more
     with pytest.raises(sqlite3.OperationalError):
-        check.damage(path)
+        table_check.damage(path)
 
 
 async def test_a_snapshot_whose_check_came_to_no_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = await opened(tmp_path, MemoryLog())
     position = await catalog.snapshot()
     with monkeypatch.context() as patched:
-        patched.setattr(check, "SMALL_BYTES", 0)
-        patched.setattr(check.sys, "executable", "/bin/false")  # as one that the kernel ended for want of memory
+        patched.setattr(table_check, "SMALL_BYTES", 0)
+        patched.setattr(table_check.sys, "executable", "/bin/false")  # as one that the kernel ended for want of memory
         with pytest.raises(sqlite3.OperationalError, match="could not be checked"):
             await catalog.newest_snapshot(position, keeps_log=False)
     assert snapshots.positions(tmp_path) == [position]
@@ -691,7 +692,7 @@ def test_a_step_of_a_deletion_that_meets_damage_deletes_nothing(tables: Tables, 
     with pytest.raises(sqlite3.DatabaseError) as found:
         _ = [tables.apply(ForgetDeleted()) for _ in range(9)]
     assert is_damage(found.value)
-    assert any(line.startswith(f"{table}: ") for line in check.damage_in(path))
+    assert any(line.startswith(f"{table}: ") for line in table_check.damage_in(path))
 
 
 def test_the_shape_of_the_tables_is_pinned(tables: Tables) -> None:

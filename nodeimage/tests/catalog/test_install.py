@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from catalog_kit import MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import snapshots
+from headrace.base.errors import FolderRefused, HeadraceError, StorageFull
+from headrace.base.ids import Position
+from headrace.base.levels import NEWEST
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
-from headrace.catalog.service import Catalog
 from headrace.catalog.tables import applied
-from headrace.errors import FolderRefused, HeadraceError, StorageFull
-from headrace.ids import Position
-from headrace.levels import NEWEST
+from headrace.tables import snapshots
 
 
 class Pair:

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import MAX_LENGTH, Form, TopicName, alias, check_stream, render, split
-from headrace.errors import Code, KafkaError
 
 SEGMENT = st.text("abcXYZ019_-", min_size=1, max_size=12)
 STREAM = st.lists(SEGMENT, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))

@@ -12,6 +12,8 @@ from typing import Any, Final, get_args
 import pytest
 from catalog_kit import Tables
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
 from headrace.catalog import commands
 from headrace.catalog.commands import (
     Cursor,
@@ -26,9 +28,7 @@ from headrace.catalog.commands import (
 from headrace.catalog.commands import Shortened as Shorter
 from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.reader import Reader
-from headrace.catalog.row_sums import COLUMNS, KEYS
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
+from headrace.tables.row_checksums import COLUMNS, KEYS
 
 NOW: Final = Millis(5)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from catalog_kit import NOW, MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import applying, submitting
+from headrace.base.errors import Code, KafkaError, StorageFull
+from headrace.base.ids import Position
+from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import DeleteStream, DeleteTopics, SetLogStart, encode
 from headrace.catalog.reader import Reader
-from headrace.catalog.service import Catalog, CatalogFailed
-from headrace.errors import Code, KafkaError, StorageFull
-from headrace.ids import Position
+from headrace.tables import command_apply, submission
 
 
 class Nodes:
@@ -245,7 +245,7 @@ async def test_a_node_that_comes_to_lead_while_it_submits_appends_itself(nodes: 
 async def test_after_the_limit_a_submitter_hears_what_happened(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    monkeypatch.setattr(submitting, "LIMIT_S", 0.2)
+    monkeypatch.setattr(submission, "LIMIT_S", 0.2)
     nodes.logs[0].held = hangs
     if not hangs:
         nodes.logs[0].step_down()
@@ -259,7 +259,7 @@ async def test_after_the_limit_a_submitter_hears_what_happened(
 async def test_a_leader_that_cannot_commit_says_so_after_the_limit(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "LIMIT_S", 0.1)
+    monkeypatch.setattr(submission, "LIMIT_S", 0.1)
     nodes.logs[0].held = True
     with pytest.raises(KafkaError, match="not committed") as caught:
         await nodes.catalogs[0].submit(stream("/a"))
@@ -272,7 +272,7 @@ async def test_a_leader_that_cannot_commit_says_so_after_the_limit(
 async def test_a_replica_that_lags_says_after_the_limit_that_the_command_is_committed(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "LIMIT_S", 0.1)
+    monkeypatch.setattr(submission, "LIMIT_S", 0.1)
     nodes.prompt = False
     with pytest.raises(KafkaError, match=r"is committed at .*has not applied it") as caught:
         await nodes.catalogs[1].submit(stream("/a"))
@@ -334,7 +334,7 @@ async def test_commands_that_are_not_in_memory_are_read_from_the_disk(nodes: Nod
 async def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "_READ_RETRY_S", 0.01)
+    monkeypatch.setattr(command_apply, "_READ_RETRY_S", 0.01)
     nodes.logs[1].in_memory_from = Position(1)
     nodes.logs[1].broken_reads = 3
     assert (await nodes.catalogs[1].submit(stream("/a"))).changed
@@ -342,7 +342,7 @@ async def test_a_log_that_cannot_be_read_for_a_moment_is_read_again(
 
 
 async def test_a_log_that_stays_unreadable_fails_the_catalog(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_READ_RETRY_S", 0.001)
+    monkeypatch.setattr(command_apply, "_READ_RETRY_S", 0.001)
     nodes.logs[1].in_memory_from = Position(1)
     nodes.logs[1].broken_reads = 1000
     with pytest.raises(CatalogFailed, match="file is closed"):
@@ -353,12 +353,12 @@ async def test_a_log_that_stays_unreadable_fails_the_catalog(nodes: Nodes, monke
 async def test_a_log_that_begins_behind_the_tables_fails_the_catalog_where_nobody_brings_a_snapshot(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "_READ_RETRY_S", 0.001)
+    monkeypatch.setattr(command_apply, "_READ_RETRY_S", 0.001)
     nodes.logs[1].in_memory_from = nodes.logs[1].trimmed = Position(1)
     submitted = asyncio.ensure_future(nodes.catalogs[1].submit(stream("/a")))
-    await until(lambda: nodes.logs[1].disk_reads > applying._READ_RETRIES)
+    await until(lambda: nodes.logs[1].disk_reads > command_apply._READ_RETRIES)
     assert not nodes.catalogs[1].failed.done(), "it may come yet"
-    monkeypatch.setattr(applying, "_TRIMMED_S", 0.2)
+    monkeypatch.setattr(command_apply, "_TRIMMED_S", 0.2)
     with pytest.raises(CatalogFailed, match="trimmed"):
         await submitted
     assert nodes.catalogs[1].failed.done()

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from catalog_kit import NOW, MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import applying, snapshots
-from headrace.catalog.command_log import open_and_replay
+from headrace.base.errors import Code, FolderRefused, KafkaError, StorageFull
+from headrace.base.ids import Position
+from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import DeleteStream, encode
 from headrace.catalog.reader import Reader
-from headrace.catalog.service import Catalog, CatalogFailed
 from headrace.catalog.tables import applied
-from headrace.errors import Code, FolderRefused, KafkaError, StorageFull
-from headrace.ids import Position
+from headrace.tables import command_apply, snapshots
+from headrace.tables.command_log import open_and_replay
 
 
 async def test_a_command_is_visible_when_its_submitter_wakes(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def dump(opened: tuple[sqlite3.Connection, Position]) -> list[str]:
 async def test_a_full_disk_makes_submitters_wait_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "_FULL_DISK_RETRY_S", 0.01)
+    monkeypatch.setattr(command_apply, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
     await catalog.submit(stream("/s"))
     limit(catalog, pages=20)
@@ -487,7 +487,7 @@ APPLIER = """
 import asyncio, collections, os, struct, sys, uuid
 from pathlib import Path
 from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
-from headrace.catalog.service import Catalog
+from headrace.catalog.catalog import Catalog
 
 class FileLog:
     def __init__(self, path):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from catalog_kit import MemoryLog, paths, stream, topics, until
 
-from headrace.catalog import live_copy, snapshot_pool, snapshots
-from headrace.catalog.service import Catalog
-from headrace.catalog.snapshot_pool import SharedSnapshot
-from headrace.errors import HeadraceError, StorageFull
-from headrace.ids import Position
+from headrace.base.errors import HeadraceError, StorageFull
+from headrace.base.ids import Position
+from headrace.catalog.catalog import Catalog
+from headrace.tables import live_copy, snapshot_pool, snapshots
+from headrace.tables.snapshot_pool import SharedSnapshot
 
 
 class Disk:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from catalog_kit import MemoryLog, paths, stream, until
 
-from headrace.catalog import applying, snapshots
-from headrace.catalog.service import Catalog
-from headrace.errors import CorruptLog, OutOfDescriptors
+from headrace.base.errors import CorruptLog, OutOfDescriptors
+from headrace.catalog.catalog import Catalog
+from headrace.tables import command_apply, snapshots
 
 
 @contextmanager
@@ -95,16 +95,16 @@ async def test_a_restore_that_runs_out_of_descriptors_is_made_by_the_next_start(
 
 
 async def test_what_cannot_be_applied_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_FULL_DISK_RETRY_S", 0.01)
+    monkeypatch.setattr(command_apply, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
-    apply_all, lacking = applying.apply_all, [True]
+    apply_all, lacking = command_apply.apply_all, [True]
 
     def limited(connection: sqlite3.Connection, work: list[object]) -> object:
         if lacking:
             raise cannot_open()
         return apply_all(connection, work)
 
-    monkeypatch.setattr(applying, "apply_all", limited)
+    monkeypatch.setattr(command_apply, "apply_all", limited)
     with no_descriptors():
         waiting = asyncio.create_task(catalog.submit(stream("/s")))
         await until(lambda: catalog.full)
@@ -118,13 +118,13 @@ async def test_what_cannot_be_applied_waits(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_a_file_that_can_never_be_opened_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_FULL_DISK_RETRY_S", 0.01)
+    monkeypatch.setattr(command_apply, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
 
     def never(_connection: sqlite3.Connection, _work: list[object]) -> object:
         raise cannot_open()
 
-    monkeypatch.setattr(applying, "apply_all", never)
+    monkeypatch.setattr(command_apply, "apply_all", never)
     waiting = asyncio.create_task(catalog.submit(stream("/s")))
     await until(lambda: catalog.failed.done())
     await asyncio.wait([waiting], timeout=10)
@@ -134,7 +134,7 @@ async def test_a_file_that_can_never_be_opened_is_found_out(tmp_path: Path, monk
 
 async def test_a_log_that_cannot_be_read_for_now_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten tries, which are enough while a log is cut, are over in two seconds."""
-    monkeypatch.setattr(applying, "_READ_RETRY_S", 0.001)
+    monkeypatch.setattr(command_apply, "_READ_RETRY_S", 0.001)
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log)
     tries = 0

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from headrace.cli.bench import percentile
 from headrace.cli.connect import connected, split_address
 from headrace.cli.topic_names import in_stream
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.client import BrokerConnection
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.errors import HeadraceError
+from headrace.base.properties import parse_properties
 from headrace.cli.links import link_fields, split_source, told_link, told_move
-from headrace.errors import HeadraceError
-from headrace.links.properties import parse_properties
 
 
 def test_a_source_is_addresses_and_a_path() -> None:

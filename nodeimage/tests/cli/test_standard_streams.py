@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.errors import FolderRefused
 from headrace.cli import output
 from headrace.cli.signals import Interrupts, handled
-from headrace.errors import FolderRefused
 from headrace.local.folder import default_folder, expanded
 from headrace.local.hints import data_option, quoted
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import Code
 from headrace.cli import time_zero
 from headrace.cli.time_zero import NotStored, Record, TimeZeroProducer
-from headrace.errors import Code
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_batches, iter_records

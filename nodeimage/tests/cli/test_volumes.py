@@ -1,8 +1,8 @@
 import pytest
 
+from headrace.base.errors import HeadraceError
 from headrace.cli.units import BadQuantity
 from headrace.cli.volumes import volume_fields
-from headrace.errors import HeadraceError
 
 
 def test_what_is_not_said_is_not_sent() -> None:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from headrace.wire import cold, fetch, produce
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import fetch, generic_codec, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import Record, build_batch, iter_records
-from headrace.wire.client import BrokerConnection
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult
 
@@ -36,8 +36,8 @@ class RawClient:
 
     def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
         """Any API but the hot ones: the decoded answer."""
-        body = self.connection.call(key, version, cold.encode_request(key, version, fields))
-        return cold.decode_response(key, version, body)
+        body = self.connection.call(key, version, generic_codec.encode_request(key, version, fields))
+        return generic_codec.decode_response(key, version, body)
 
     def produce(
         self, topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1, version: int = 9

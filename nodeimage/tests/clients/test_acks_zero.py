@@ -5,10 +5,10 @@ import struct
 import time
 from typing import Any
 
-from headrace.wire import cold, produce
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import generic_codec, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.client import BrokerConnection
 from headrace.wire.header import request_header
 
 
@@ -27,15 +27,15 @@ def create(cluster: Any, topics: list[str]) -> None:
             for topic in topics
         ]
         fields = {"topics": wanted, "timeout_ms": 10_000, "validate_only": False}
-        connection.call(ApiKey.CREATE_TOPICS, 5, cold.encode_request(ApiKey.CREATE_TOPICS, 5, fields))
+        connection.call(ApiKey.CREATE_TOPICS, 5, generic_codec.encode_request(ApiKey.CREATE_TOPICS, 5, fields))
 
 
 def end_of(cluster: Any, topic: str) -> int:
     with BrokerConnection(cluster.host, cluster.port) as connection:
         partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
         fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": [partition]}]}
-        body = connection.call(ApiKey.LIST_OFFSETS, 5, cold.encode_request(ApiKey.LIST_OFFSETS, 5, fields))
-        answer = cold.decode_response(ApiKey.LIST_OFFSETS, 5, body)
+        body = connection.call(ApiKey.LIST_OFFSETS, 5, generic_codec.encode_request(ApiKey.LIST_OFFSETS, 5, fields))
+        answer = generic_codec.decode_response(ApiKey.LIST_OFFSETS, 5, body)
     return int(answer.topics[0].partitions[0].offset)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
 

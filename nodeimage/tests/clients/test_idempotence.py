@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 from headrace.wire.api_keys import ApiKey
 
 BatchOf = Callable[..., bytearray]

@@ -36,9 +36,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 from machine_disk import machine_disk
 
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import metadata
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import BrokerConnection
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""

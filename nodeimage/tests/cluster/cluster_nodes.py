@@ -25,13 +25,13 @@ from cluster_ways import Ways
 from forked import Forked, fork_server
 from own_ports import HOST, own_port
 
-from headrace.ids import NodeId
+from headrace.base.ids import NodeId
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.founding import STORE_FILE
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
-from headrace.wire.client import BrokerConnection, admin_call
 
 SCRIPT = Path(__file__).parent / "faulty_node.py"
 PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster_nodes import Cluster, Node, until
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.chunk import load_body
 from headrace.log.files import FILE_HEAD_BYTES
 

@@ -40,12 +40,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker import disk_room
-from headrace.catalog.service import Catalog
-from headrace.links import client as link_client
-from headrace.links import opening
+from headrace.catalog.catalog import Catalog
+from headrace.kafka_client import client as link_client
+from headrace.kafka_client import connection_setup
 from headrace.node import node, process
 from headrace.peer import client
+from headrace.storage import disk_room
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.sqlite import SqliteStore
 
@@ -211,7 +211,7 @@ class RoutedClient(client.PeerClient):
 
 async def _open_routed(host: str, port: int, **named: Any) -> Any:
     """A link's connection to a source goes by the ways of the test."""
-    return await opening.open_connection(host, _routes().get(str(port), port), **named)
+    return await connection_setup.open_connection(host, _routes().get(str(port), port), **named)
 
 
 def _routes() -> dict[str, int]:

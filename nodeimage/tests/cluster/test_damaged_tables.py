@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 sys.path.insert(0, str(Path(__file__).parent))
 from cluster_nodes import Cluster, until
 
-from headrace.catalog import check
-from headrace.wire.client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.tables import table_check
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -67,7 +67,7 @@ def test_a_committed_offset_that_changes_on_the_disk_is_told_to_nobody(three: Cl
         three.start(damaged)
         three.await_ready(damaged)
     until("it is told", lambda: "catalog_damaged" in three.nodes[damaged].log())
-    until("the tables check", lambda: not check.damage_in(tables(three, damaged)))
+    until("the tables check", lambda: not table_check.damage_in(tables(three, damaged)))
     three.await_whole()
     until("its events say so", lambda: {"damaged", "repaired"} <= kinds_of(three, damaged))
     for number in [number for number in three.nodes if number != damaged]:  # now it leads, by all that it has

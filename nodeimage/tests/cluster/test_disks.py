@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from conftest import MakeCluster
 
-from headrace.container.cycle import HANGS_S
+from headrace.container.sync_cycle import HANGS_S
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import HEADER_BYTES
 from headrace.log.synced_mark import read_mark

@@ -18,7 +18,7 @@ from cluster_targets import busiest_primary
 from confluent_kafka.admin import AdminClient
 from toy_api import ToyApi, toy_api
 
-from headrace.levels import NEWEST
+from headrace.base.levels import NEWEST
 
 STORE = "/api/v1/namespaces/ns/configmaps/c-store"
 

@@ -13,7 +13,7 @@ from cluster_nodes import Cluster, until
 from conftest import MakeCluster
 from old_versions import LEVEL_0, needs_level_0, old_version
 
-from headrace.levels import NEWEST
+from headrace.base.levels import NEWEST
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), needs_level_0]
 

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 from msgspec import structs
 from several import OneNode, Several, until
 
+from headrace.base.errors import StorageFull
+from headrace.base.ids import Epoch, Millis, Position
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
-from headrace.catalog.service import Catalog
-from headrace.errors import StorageFull
-from headrace.ids import Epoch, Millis, Position
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from headrace.base.errors import NewerFormat
+from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.container.catalog_log import commands_in
-from headrace.container.container import Container
+from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
-from headrace.errors import NewerFormat
-from headrace.ids import ContainerId, NodeId, Position
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, Message

@@ -10,16 +10,16 @@ from catalog_nodes import WithTables
 from msgspec import structs
 from several import until
 
-from headrace.catalog import check
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId, Position
 from headrace.catalog.commands import AlterStream, PolicyChanges
-from headrace.catalog.outcomes import CatalogFailed
 from headrace.catalog.tables import apply_all
-from headrace.errors import HeadraceError
-from headrace.ids import NodeId, Position
 from headrace.node import tables_repair
 from headrace.node.tables_repair import differing
 from headrace.store import features
 from headrace.store.records import CATALOG_ID
+from headrace.tables import table_check
+from headrace.tables.outcomes import CatalogFailed
 
 PATHS = ["/a", "/b", "/c"]
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -64,7 +64,7 @@ async def whole(nodes: WithTables, number: int) -> None:
     await until(lambda: not nodes.tables(number).damage or None)
     await nodes.tables(number).wait_applied(max(nodes.tables(each).applied for each in range(3)))
     assert await nodes.paths(number) == await nodes.paths((number + 1) % 3)
-    assert await asyncio.to_thread(check.damage_in, live(nodes, number)) == []
+    assert await asyncio.to_thread(table_check.damage_in, live(nodes, number)) == []
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["follower", "observer"])
@@ -132,7 +132,7 @@ async def test_a_node_that_has_applied_in_another_way_finds_it_by_the_others(nod
     connection.delete("streams", "path = ?1", "/b")  # as a fault of its program would
     apply_all(connection, [])
     connection.committed(connection.applied)
-    assert await asyncio.to_thread(check.damage_in, live(nodes, 2)) == []
+    assert await asyncio.to_thread(table_check.damage_in, live(nodes, 2)) == []
     await nodes.catalog(2)._repair.compare()  # type: ignore[union-attr]
     assert "differ from those of the nodes" in tables.damage
     await whole(nodes, 2)

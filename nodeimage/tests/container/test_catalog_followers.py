@@ -15,17 +15,17 @@ from catalog_nodes import CHUNK_BYTES, WithTables
 from msgspec import structs
 from several import until
 
-from headrace.catalog import applying as applying_module
+from headrace.base.errors import KafkaError
+from headrace.base.ids import Epoch, Millis, Position
 from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
-from headrace.container import feed
-from headrace.errors import KafkaError
-from headrace.ids import Epoch, Millis, Position
+from headrace.container import follower_feed
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames
 from headrace.node import snapshot_sending
 from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session
 from headrace.store.records import CATALOG_ID
+from headrace.tables import command_apply as applying_module
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_who_is_fed_while_the_log_is_trimmed_begins_anew(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gap in place of commands would leave its tables without what they said."""
-    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it is fed from the disk
+    monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it is fed from the disk
     await nodes.stop(2)
     leads = nodes.several.replica(0, CATALOG_ID).log
     while not (full := leads.chunks_to_close()):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.errors import StorageFull, TrimmedLog
+from headrace.base.ids import ContainerId, Epoch, NodeId, PartitionletId, Position
 from headrace.container.catalog_log import commands_in
-from headrace.container.container import Container
-from headrace.container.cycle import HANGS_S
-from headrace.container.replica import Member
-from headrace.errors import StorageFull, TrimmedLog
-from headrace.ids import ContainerId, Epoch, NodeId, PartitionletId, Position
+from headrace.container.leader import Container
+from headrace.container.leader_state import Member
+from headrace.container.sync_cycle import HANGS_S
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
 

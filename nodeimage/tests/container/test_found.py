@@ -4,8 +4,8 @@ import uuid
 
 from msgspec import structs
 
-from headrace.container.found import FoundReplica, ahead, recovered_record, unheard
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.container.lost_record import FoundReplica, ahead, recovered_record, unheard
 from headrace.store.container_records import descends_from, stamped
 from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord

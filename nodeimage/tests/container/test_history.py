@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.ids import Epoch, Position
 from headrace.container.history import MOST_ENTRIES, begin_epoch, clip, last_epoch, match_point
-from headrace.ids import Epoch, Position
 
 
 def test_logs_of_the_same_epochs_match_up_to_the_shorter_end() -> None:

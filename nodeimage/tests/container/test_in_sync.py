@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.container import in_sync
-from headrace.container.container import Container
-from headrace.container.in_sync import InSync, KeptRecords, StoreAndView
-from headrace.container.replica import LET_GO_S, Member, Primary
-from headrace.errors import HeadraceError
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
+from headrace.container import in_sync_changes
+from headrace.container.in_sync_changes import InSync, KeptRecords, StoreAndView
+from headrace.container.leader import Container
+from headrace.container.leader_state import LET_GO_S, Member, Primary
 from headrace.store import container_records
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.records import ContainerRecord
@@ -41,7 +41,7 @@ async def test_a_put_that_fails_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, landed: bool
 ) -> None:
     """None: the record was not there, and is back before anybody else has seen that."""
-    monkeypatch.setattr(in_sync, "RETRY_S", 0.0)
+    monkeypatch.setattr(in_sync_changes, "RETRY_S", 0.0)
     loop = asyncio.get_running_loop()
     formats = [uuid.uuid4() for _ in range(3)]
     pairs = tuple((NodeId(number), format) for number, format in enumerate(formats, 1))

@@ -15,14 +15,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from headrace.base.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
-from headrace.container.container import Container
 from headrace.container.history import History
+from headrace.container.leader import Container
+from headrace.container.leader_state import Member
 from headrace.container.local_replica import LocalReplica
-from headrace.container.replica import Member
 from headrace.container.replica_folder import decode_record
-from headrace.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
-from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.log import files as files_module
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.container.producers import BATCHES_KEPT, EXPIRE_EVERY, KnownBatch, Producer, Producers
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
+from headrace.partitions.producer_state import BATCHES_KEPT, EXPIRE_EVERY, KnownBatch, Producer, Producers
 
 
 def add(
@@ -180,7 +180,7 @@ def test_idle_producers_expire() -> None:
 
 
 def test_of_too_many_producers_those_that_wrote_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.container.producers.MOST_KNOWN", 400)
+    monkeypatch.setattr("headrace.partitions.producer_state.MOST_KNOWN", 400)
     producers = Producers()
     add(producers, 7, pid=-12345)
     for number in range(1000):

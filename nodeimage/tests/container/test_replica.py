@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.container.replica import IN_TOUCH_S, LET_GO_S, STUCK_S, Member, Primary
-from headrace.ids import Epoch, NodeId, Position
+from headrace.base.ids import Epoch, NodeId, Position
+from headrace.container.leader_state import IN_TOUCH_S, LET_GO_S, STUCK_S, Member, Primary
 
 MEMBERS = [Member(NodeId(number), f"format-{number}") for number in (1, 2, 3)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from headrace.base.errors import CorruptLog, StorageFull
+from headrace.base.ids import Position
 from headrace.container import replica_folder
-from headrace.errors import CorruptLog, StorageFull
-from headrace.ids import Position
 
 
 def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:

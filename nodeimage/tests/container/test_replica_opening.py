@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from headrace.base.ids import ContainerId
 from headrace.container import replica_folder
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replica_opening import open_folder
-from headrace.ids import ContainerId
 from headrace.log.container_log import LogOptions
 
 SYNCED = LogOptions(chunk_bytes=1 << 20)

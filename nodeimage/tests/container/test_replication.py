@@ -15,13 +15,13 @@ import pytest
 from msgspec import structs
 from several import OneNode, Several, until
 
-from headrace.container import cycle, feed, replica_folder
-from headrace.container.container import Container
-from headrace.container.damage import Damage
-from headrace.container.replica import LET_GO_S, Member
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, Position
+from headrace.container import follower_feed, replica_folder, sync_cycle
+from headrace.container.damaged_replica import Damage
+from headrace.container.leader import Container
+from headrace.container.leader_state import LET_GO_S, Member
 from headrace.container.replicas import SUPERSEDED_S
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, Position
 from headrace.log import raw
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
@@ -347,7 +347,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Invariants 1, 7: a replica made anew has a gap where another had dropped a chunk; the next primary ends in it."""
-    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it gets what is on the disk
+    monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it gets what is on the disk
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await until(lambda: len(container.primary.in_sync) == 3 or None)
@@ -511,8 +511,8 @@ async def test_regrouped_chunks_are_laid_out_once_for_who_is_fed_from_them_and_f
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With small frames a layout is large, and a node may feed a rebuilt peer from many containers."""
-    monkeypatch.setattr(feed, "KEPT_BYTES", 0)  # it is fed from the disk
-    monkeypatch.setattr(feed, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it is fed from the disk
+    monkeypatch.setattr(follower_feed, "PIECE_BYTES", 100_000)
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await three.nodes[2].stop()
@@ -624,7 +624,7 @@ async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_doe
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is told at once, and what the node does besides its disk goes on; once it writes, it follows."""
-    monkeypatch.setattr(cycle, "HANGS_S", 0.3)
+    monkeypatch.setattr(sync_cycle, "HANGS_S", 0.3)
     first, threads = three.nodes[0], 3
     containers = [await three.create(replicas=3, min_in_sync=2) for _ in range(threads + 1)]
     led = [await three.led(container_id) for container_id in containers]

@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 from several import Several, until
 
-from headrace.container import found, replica_folder, replicas
-from headrace.container.in_sync import ASKED_AGAIN_S
-from headrace.ids import ContainerId, Epoch, Position
+from headrace.base.ids import ContainerId, Epoch, Position
+from headrace.container import lost_record, replica_folder, replicas
+from headrace.container.in_sync_changes import ASKED_AGAIN_S
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.lineage import merged
@@ -179,7 +179,7 @@ async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
         assert state is not None
         return structs.replace(state, history=(*state.history, (Epoch(before + 3), Position(end - 1))))
 
-    monkeypatch.setattr(found.replica_folder, "read", of_later)
+    monkeypatch.setattr(lost_record.replica_folder, "read", of_later)
     _, (told,), _ = await three.nodes[1].replicas.unrecorded(set(), seen=True)
     assert (told.end, told.last_epoch) == (end, before)
 
@@ -194,7 +194,7 @@ async def test_a_log_is_not_opened_to_be_looked_at_while_it_is_opened_for_a_role
     kept = replicas._kept[made]
     replica, kept.replica = kept.replica, None
     opened: list[object] = []
-    look = found.found_replica
+    look = lost_record.found_replica
 
     def looked(*arguments: Any, **more: Any) -> Any:
         opened.append(more["opened"])

@@ -12,15 +12,15 @@ import pytest
 from catalog_nodes import CHUNK_BYTES, WithTables
 from several import until
 
-from headrace.catalog.received_snapshot import ReceivedSnapshot
-from headrace.container import feed, follower, snapshot_transfer
-from headrace.container.feed import FollowerFeed
+from headrace.base.errors import CorruptLog, HeadraceError
+from headrace.base.ids import Position
+from headrace.container import follower, follower_feed, snapshot_transfer
 from headrace.container.follower import Follower
-from headrace.errors import CorruptLog, HeadraceError
-from headrace.ids import Position
+from headrace.container.follower_feed import FollowerFeed
 from headrace.node.snapshot_sending import GivenSnapshot, Pacer
 from headrace.peer.messages import Commit, SnapshotPiece
 from headrace.store.records import CATALOG_ID
+from headrace.tables.received_snapshot import ReceivedSnapshot
 
 PIECE = 16_384
 
@@ -392,4 +392,4 @@ def turns(rate: int, lengths: list[int]) -> Iterator[float]:
 async def test_all_who_are_sent_snapshots_share_one_pace_in_turn() -> None:
     assert list(turns(1000, [500, 500, 1000, 10])) == pytest.approx([0.0, 0.5, 1.0, 2.0])
     assert list(turns(0, [500, 500])) == [0.0, 0.0]
-    assert feed.PREPARING_S < follower.SILENCE_S
+    assert follower_feed.PREPARING_S < follower.SILENCE_S

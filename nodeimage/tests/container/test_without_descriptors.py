@@ -10,11 +10,11 @@ from typing import NoReturn
 
 import pytest
 
+from headrace.base.errors import OutOfDescriptors
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.container import local_replica, replica_folder
-from headrace.container.container import Container
+from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import OutOfDescriptors
-from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.log.container_log import LogOptions
 
 PAYLOAD = bytes(20 << 10)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
-from headrace.control.observed import Condition, Observed, Settings, Sight
+from headrace.control.observations import Condition, Observed, Settings, Sight
 from headrace.control.plan import conditions, plan
-from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
+from headrace.base.ids import NodeId, Position
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer
-from headrace.control.observed import Life, Observed, Sight
-from headrace.ids import NodeId, Position
+from headrace.control.observations import Life, Observed, Sight
 from headrace.peer.reports import NodeLoad
 
 

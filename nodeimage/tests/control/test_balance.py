@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from nodeimage.tests.control.conftest import World
 
+from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, BalanceState, balance
 from headrace.control.changes import Change, PutContainer, Roll
-from headrace.ids import ContainerId, NodeId, Position
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord
 

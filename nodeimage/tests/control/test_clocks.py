@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.control.clocks import OFF_S, RIGHT_S, Clocks
-from headrace.ids import Millis, NodeId
+from headrace.base.ids import Millis, NodeId
+from headrace.control.cluster_clock import OFF_S, RIGHT_S, Clocks
 
 NOW = 1_800_000_000.0
 

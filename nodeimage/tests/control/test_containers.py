@@ -3,9 +3,9 @@
 from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
-from headrace.control.observed import Sight
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.control.observations import Sight
 from headrace.control.plan import forgettable
-from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 
 

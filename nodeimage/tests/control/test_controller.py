@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import structs
 
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.control import controller as controller_module
 from headrace.control.controller import Controller
-from headrace.control.observed import Settings
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, NodeId, Position
+from headrace.control.observations import Settings
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled
 from headrace.peer.reports import NodeLoad, ReplicaState

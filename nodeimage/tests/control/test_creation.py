@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import structs
 
-from headrace.control.creation import Begun, create
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, NodeId
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.control.container_creation import Begun, create
 from headrace.peer.messages import Prepare, Prepared
 from headrace.peer.session import PeerUnreachable
 from headrace.store import container_records, records

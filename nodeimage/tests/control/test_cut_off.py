@@ -3,8 +3,8 @@
 import pytest
 from nodeimage.tests.control.conftest import World
 
-from headrace.control.observed import Life, Sight, cut_off
-from headrace.ids import NodeId
+from headrace.base.ids import NodeId
+from headrace.control.observations import Life, Sight, cut_off
 
 
 def why(world: World) -> str:

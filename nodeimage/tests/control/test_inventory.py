@@ -10,13 +10,13 @@ from msgspec import structs
 from nodeimage.tests.control.conftest import World
 from nodeimage.tests.control.test_any_cluster import clusters
 
+from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.control.balance import BalanceState, balance
-from headrace.control.conditions import conditions, forgettable
 from headrace.control.inventory import Inventory
-from headrace.control.levels import level_step
-from headrace.control.observed import Observed, Sight
+from headrace.control.lasting_conditions import conditions, forgettable
+from headrace.control.level_raise import level_step
+from headrace.control.observations import Observed, Sight
 from headrace.control.plan import plan
-from headrace.ids import ContainerId, Millis, NodeId, Position
 from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord, FeaturesRecord, VolumeRecord
 

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
-from headrace.control.levels import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
-from headrace.ids import Millis, NodeId
+from headrace.base.ids import Millis, NodeId
+from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
 from headrace.store.records import FeaturesRecord, SupportedLevels
 
 HOUR = FeaturesRecord(wait_s=3600)

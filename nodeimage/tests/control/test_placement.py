@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodeimage.tests.control.conftest import World
 
+from headrace.base.ids import NodeId
 from headrace.control.placement import choose_members
-from headrace.ids import NodeId
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 from nodeimage.tests.control.conftest import World, replica_format
 
+from headrace.base.ids import NodeId, Position
 from headrace.control.changes import PutContainer
-from headrace.control.observed import Life, Sight
-from headrace.ids import NodeId, Position
+from headrace.control.observations import Life, Sight
 
 
 def test_a_healthy_cluster_is_left_alone(three: World) -> None:

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.control.prober import Prober
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.replica_pages import ReplicaTeller
 from headrace.peer.reports import NodeLoad, ReplicaState

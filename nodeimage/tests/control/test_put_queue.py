@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.control.changes import PutContainer
 from headrace.control.events import Events
 from headrace.control.put_queue import PUTS_AT_ONCE, PutQueue
-from headrace.ids import ContainerId, Epoch, NodeId
 from headrace.store.protocol import StoreUnavailable, VersionConflict
 from headrace.store.records import ContainerRecord
 

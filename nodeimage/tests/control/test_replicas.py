@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 from nodeimage.tests.control.conftest import World, replica_format
 
-from headrace.ids import ContainerId, NodeId, Position
+from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
 

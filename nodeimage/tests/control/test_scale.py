@@ -9,13 +9,13 @@ from typing import Final
 
 import pytest
 
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, PutContainer
-from headrace.control.conditions import finding
 from headrace.control.inventory import Inventory
-from headrace.control.observed import Condition, Observed, Sight
+from headrace.control.lasting_conditions import finding
+from headrace.control.observations import Condition, Observed, Sight
 from headrace.control.plan import planning
-from headrace.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord

@@ -3,8 +3,8 @@
 from msgspec import structs
 from nodeimage.tests.control.conftest import World
 
+from headrace.base.ids import ContainerId
 from headrace.control.changes import Wait
-from headrace.ids import ContainerId
 from headrace.store.container_records import stamped
 
 C = ContainerId(3)

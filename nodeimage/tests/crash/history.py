@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import fetch, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
-from headrace.wire.client import BrokerConnection
 
 VERSION = 8
 FETCH_VERSION = 11

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.wire import cold
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import BrokerConnection
 
 sys.path.insert(0, str(Path(__file__).parent))
 from history import Writer, check, read_all
@@ -26,9 +26,11 @@ OPTIONS = ("--chunk-bytes=1048576", "--partitionlet-bytes=400000", "--container-
 def producer_id(address: tuple[str, int]) -> int:
     with BrokerConnection(*address) as connection:
         fields = {"transactional_id": None, "transaction_timeout_ms": 60000}
-        body = cold.encode_request(ApiKey.INIT_PRODUCER_ID, 1, fields)
-        answer = cold.decode_response(ApiKey.INIT_PRODUCER_ID, 1, connection.call(ApiKey.INIT_PRODUCER_ID, 1, body))
-    assert int(cold.field(answer, "error_code", 0)) == 0
+        body = generic_codec.encode_request(ApiKey.INIT_PRODUCER_ID, 1, fields)
+        answer = generic_codec.decode_response(
+            ApiKey.INIT_PRODUCER_ID, 1, connection.call(ApiKey.INIT_PRODUCER_ID, 1, body)
+        )
+    assert int(generic_codec.field(answer, "error_code", 0)) == 0
     return int(answer.producer_id)
 
 
@@ -43,7 +45,7 @@ def test_kills_under_load_lose_nothing_and_double_nothing(new_cluster: Callable[
     topics = ["/default:crash-a", "/default:crash-b"]
     cluster.admin("stream.alter", {"path": "/default", "changes": {"default_partitions": 3}})  # type: ignore[attr-defined]
     with BrokerConnection(*address) as connection:
-        body = cold.encode_request(
+        body = generic_codec.encode_request(
             ApiKey.CREATE_TOPICS,
             5,
             {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.base.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
 from headrace.wire.batch import (
     BATCH_HEADER_SIZE,
     build_batch,

@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 
-from headrace.broker.broker import NodeSettings
-from headrace.broker.listener import Connection
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import NodeSettings
 from headrace.node import Node, Options
-from headrace.wire import cold, fetch, metadata, produce
+from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import request_header
@@ -106,7 +106,7 @@ def seeds() -> Iterator[bytes]:
         if key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.HEADRACE_ADMIN):
             continue
         for version in range(low, high + 1):
-            yield frame(key, version, cold.encode_request(key, version, {}))
+            yield frame(key, version, generic_codec.encode_request(key, version, {}))
     talk = b""
     for version in (1, 9, 12):
         talk += frame(
@@ -122,7 +122,7 @@ def seeds() -> Iterator[bytes]:
         talk += frame(ApiKey.FETCH, version, fetch.encode_request(version, asked))
     yield talk
     part_of = {"partitions": [{"partition_index": 0, "timestamp": -1}], "name": "t"}
-    yield frame(ApiKey.LIST_OFFSETS, 7, cold.encode_request(ApiKey.LIST_OFFSETS, 7, {"topics": [part_of]}))
+    yield frame(ApiKey.LIST_OFFSETS, 7, generic_codec.encode_request(ApiKey.LIST_OFFSETS, 7, {"topics": [part_of]}))
     subscription = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
     join = {
         "group_id": "g",
@@ -131,8 +131,8 @@ def seeds() -> Iterator[bytes]:
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": subscription}],
     }
-    yield frame(ApiKey.JOIN_GROUP, 5, cold.encode_request(ApiKey.JOIN_GROUP, 5, join)) + frame(
-        ApiKey.HEARTBEAT, 3, cold.encode_request(ApiKey.HEARTBEAT, 3, {"group_id": "g"})
+    yield frame(ApiKey.JOIN_GROUP, 5, generic_codec.encode_request(ApiKey.JOIN_GROUP, 5, join)) + frame(
+        ApiKey.HEARTBEAT, 3, generic_codec.encode_request(ApiKey.HEARTBEAT, 3, {"group_id": "g"})
     )
     for method in (b"status", b"stream.list", b"chain", b"topic.show"):
         yield frame(

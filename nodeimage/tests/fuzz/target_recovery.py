@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from headrace.errors import CorruptLog, FolderRefused
+from headrace.base.errors import CorruptLog, FolderRefused
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.frames import FrameType
 from headrace.wire.batch import build_batch

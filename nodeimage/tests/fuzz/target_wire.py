@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold, fetch, metadata, produce
+from headrace.base.errors import MalformedRequest
+from headrace.kafka_client.blocking_client import decode_admin_request
+from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
-from headrace.wire.client import decode_admin_request
 from headrace.wire.header import read_request_header, read_response_header
 
 Decode = Callable[[memoryview, int, int], Any]
@@ -32,8 +32,8 @@ def seeds() -> Iterator[bytes]:
         low, high = SUPPORTED[key]
         for version in range(low, high + 1):
             if key not in HOT:
-                yield bytes((REQUEST, row, version)) + cold.encode_request(key, version, {})
-                yield bytes((RESPONSE, row, version)) + cold.encode_response(key, version, {})
+                yield bytes((REQUEST, row, version)) + generic_codec.encode_request(key, version, {})
+                yield bytes((RESPONSE, row, version)) + generic_codec.encode_response(key, version, {})
     part = fetch.FetchPartition(0, -1, 0, -1, -1, 1)
     asked = fetch.FetchRequest(1, 1, 1, 0, 0, -1, [fetch.FetchTopic("t", bytes(16), [part])], [], "")
     for version in range(4, 17):
@@ -68,11 +68,11 @@ def run(data: bytes) -> None:
                 if key in HOT:
                     HOT[key][0](memoryview(raw), 0, version)
                 else:
-                    cold.decode_request(key, version, memoryview(raw))
+                    generic_codec.decode_request(key, version, memoryview(raw))
             case _:
                 if key in HOT:
                     HOT[key][1](memoryview(raw), 0, version)
                 else:
-                    cold.decode_response(key, version, memoryview(raw))
+                    generic_codec.decode_response(key, version, memoryview(raw))
     except MalformedRequest:
         return

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headrace.levels import NEWEST, format_of
+from headrace.base.levels import NEWEST, format_of
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import StartOptions, start
-from headrace.wire.client import BrokerConnection, admin_call
 
 sys.path.insert(0, str(Path(__file__).parent))
 from folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, TOPIC, committed, key_of, value_of

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from headrace.base.levels import NEWEST, Level
 from headrace.catalog import commands
-from headrace.levels import NEWEST, Level
 
 sys.path.insert(0, str(Path(__file__).parent))
 from written_fields import written_fields

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 sys.path.insert(0, str(Path(__file__).parent))
 from folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, SHORT, TOPIC, committed, key_of, value_of
 
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import StartOptions, start
-from headrace.wire.client import BrokerConnection, admin_call
 
 
 def write(folder: Path) -> None:

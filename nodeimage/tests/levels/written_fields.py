@@ -15,7 +15,7 @@ from headrace.log.frames import FrameType
 MODULES: Final = (
     "headrace.catalog.commands",
     "headrace.catalog.link_commands",
-    "headrace.broker.roll_frames",
+    "headrace.partitions.rolls.frames",
     "headrace.store.record_types",
     "headrace.peer.messages",
     "headrace.peer.reports",

@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter
 
-from headrace.errors import Code
-from headrace.links.kafka_topics import EARLIEST, EARLIEST_LOCAL
-from headrace.links.source import TopicPartition
-from headrace.wire import cold, fetch
+from headrace.base.errors import Code
+from headrace.links.source.kafka_topics import EARLIEST, EARLIEST_LOCAL
+from headrace.links.source.source import TopicPartition
+from headrace.wire import fetch, generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.fetch import FetchResult, FetchTopicResult
@@ -47,8 +47,8 @@ class PlayedKafka:
         self.asked[key] += 1
         if key is ApiKey.FETCH:
             return await self._fetched(version, body)
-        cold.prepare(key, version)
-        asked = cold.decode_request(key, version, body)
+        generic_codec.prepare(key, version)
+        asked = generic_codec.decode_request(key, version, body)
         said: dict[str, object]
         match key:
             case ApiKey.DESCRIBE_CONFIGS:
@@ -65,7 +65,7 @@ class PlayedKafka:
                         for topic in asked.topics
                     ]
                 }
-        return cold.encode_response(key, version, said)
+        return generic_codec.encode_response(key, version, said)
 
     async def _fetched(self, version: int, body: memoryview) -> bytes:
         if self.busy:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.errors import KafkaError
-from headrace.links.addresses import Address, parse_addresses
+from headrace.base.addresses import Address, parse_addresses
+from headrace.base.errors import KafkaError
 
 
 def test_lists_are_read_with_commas_and_as_elements() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.ids import NodeId
-from headrace.links.client import ANY
-from headrace.links.errors import SourceUnreachable
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.source import CursorKey
+from headrace.base.ids import NodeId
+from headrace.kafka_client.client import ANY
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.links.source.source import CursorKey
 
 TOPIC_ID = bytes(16)
 ANSWERS: Mapping[str, Any] = {

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.links.choosing import TROUBLE_S, Candidate, choose
+from headrace.links.pull.pull_choice import TROUBLE_S, Candidate, choose
 
 
 def name_of(links: Sequence[Candidate], *, home: str = "home", now: float) -> str | None:

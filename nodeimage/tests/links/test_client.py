@@ -15,17 +15,17 @@ import pytest
 from certificates import Certificates
 from fake_kafka import HANG_UP, SILENCE, Act, Answer, FakeKafka, framed, until
 
-from headrace.errors import Code, KafkaError
-from headrace.ids import NodeId
-from headrace.links.addresses import Address
-from headrace.links.client import ANY, Client, Lane
-from headrace.links.connection import Limits
-from headrace.links.errors import SourceRefuses, SourceUnreachable
-from headrace.links.security import Security, security_of
+from headrace.base.addresses import Address
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import NodeId
+from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
+from headrace.kafka_client.client import ANY, Client, Lane
+from headrace.kafka_client.connection import Limits
+from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
+from headrace.security.client_security import Security, security_of
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
-from headrace.wire.client import decode_admin_request, encode_admin_response
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic, FetchTopicResult
 from headrace.wire.header import RequestHeader
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.ids import Home, Offset
-from headrace.links.comparing import divergence, home_at
-from headrace.links.source import HomeStart
+from headrace.base.ids import Home, Offset
+from headrace.links.source.histories import divergence, home_at
+from headrace.links.source.source import HomeStart
 
 
 class Record(NamedTuple):

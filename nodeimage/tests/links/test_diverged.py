@@ -8,10 +8,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ids import Home, Offset
-from headrace.links import diverged
-from headrace.links.diverged import AsideBatch, Kept, aside_batches, diverged_name, place_of, token
-from headrace.links.source import HomeStart
+from headrace.base.ids import Home, Offset
+from headrace.links.failover import diverged
+from headrace.links.failover.diverged import AsideBatch, Kept, aside_batches, diverged_name, place_of, token
+from headrace.links.source.source import HomeStart
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire.batch import (
     BatchHeader,

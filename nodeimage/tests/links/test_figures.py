@@ -1,8 +1,8 @@
 import random
 
-from headrace.ids import Home, Millis, NodeId, Offset
-from headrace.links.effects import Looked, LookUp
-from headrace.links.figures import (
+from headrace.base.ids import Home, Millis, NodeId, Offset
+from headrace.links.pull.effects import Looked, LookUp
+from headrace.links.pull.lag import (
     CATCHING_UP,
     CAUGHT_UP,
     CONNECTING,
@@ -14,8 +14,8 @@ from headrace.links.figures import (
     figures,
     together,
 )
-from headrace.links.link_state import LinkState
-from headrace.links.source import Changes, FeedPlace, SourceTopic, TopicPartition
+from headrace.links.pull.link_state import LinkState
+from headrace.links.source.source import Changes, FeedPlace, SourceTopic, TopicPartition
 
 NODE = NodeId(1)
 FIRST, SECOND = TopicPartition(b"a" * 16, 0), TopicPartition(b"b" * 16, 0)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
-from headrace.links.errors import SourceUnreachable
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.security import Security
+from headrace.base.addresses import parse_addresses
+from headrace.kafka_client.client import Client
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.security.client_security import Security
 
 ID = b"i" * 16
 TOPIC: dict[str, Any] = {

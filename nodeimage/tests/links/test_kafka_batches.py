@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from headrace.errors import CorruptBatch
-from headrace.links.kafka_batches import kept
+from headrace.base.errors import CorruptBatch
+from headrace.links.source.kafka_batches import kept
 from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT, build_batch, iter_batches, iter_records, read_batch
 
 ABORT, COMMIT = 0, 1

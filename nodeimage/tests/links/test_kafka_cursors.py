@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 import pytest
 from fake_kafka import FakeKafka
 
-from headrace.errors import Code, KafkaError
-from headrace.links import kafka_cursors
-from headrace.links.addresses import Address
-from headrace.links.client import Client
-from headrace.links.kafka_cursors import KafkaCursors, whole_group
-from headrace.links.kafka_topics import KafkaTopics
-from headrace.links.security import security_of
-from headrace.wire import cold
+from headrace.base.addresses import Address
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka_client.client import Client
+from headrace.links.source import kafka_committed_offsets
+from headrace.links.source.kafka_committed_offsets import KafkaCursors, whole_group
+from headrace.links.source.kafka_topics import KafkaTopics
+from headrace.security.client_security import security_of
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import PartitionMeta, TopicMeta
@@ -32,14 +32,14 @@ class Coordinator:
 
     def answer(self, header: RequestHeader, body: memoryview) -> bytes:
         key, version = header.api_key, header.api_version
-        cold.prepare(key, version)
+        generic_codec.prepare(key, version)
         if key == ApiKey.LIST_GROUPS:
             groups = [{"group_id": each, "protocol_type": "consumer"} for each in self.committed]
             said = {"error_code": int(self.listing), "groups": [] if self.listing else groups}
         else:
-            asked = cold.decode_request(key, version, body)
+            asked = generic_codec.decode_request(key, version, body)
             said = {"groups": [self._group(each.group_id) for each in asked.groups]}
-        return cold.encode_response(key, version, said)
+        return generic_codec.encode_response(key, version, said)
 
     def _group(self, group: str) -> dict[str, object]:
         if group in self.loading:
@@ -55,7 +55,7 @@ def coordinator() -> Coordinator:
 
 @pytest.fixture
 async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaCursors]:
-    monkeypatch.setattr(kafka_cursors, "pace_s", lambda _rows: 0.0)
+    monkeypatch.setattr(kafka_committed_offsets, "pace_s", lambda _rows: 0.0)
     topics = [TopicMeta(0, "t", ID, False, [PartitionMeta(0, 0, 1, 0, [1], [1], [])])]
     async with FakeKafka(coordinator.answer, topics=topics) as server:
         client = Client([Address("127.0.0.1", server.port)], security=security_of({}))
@@ -66,7 +66,7 @@ async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
     coordinator: Coordinator, cursors: KafkaCursors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_cursors, "GROUPS", 2)
+    monkeypatch.setattr(kafka_committed_offsets, "GROUPS", 2)
     coordinator.committed = {"a": 1, "b": 2, "c": 3, "d": 4}
     answer = coordinator._group
 

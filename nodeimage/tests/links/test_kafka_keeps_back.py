@@ -6,14 +6,14 @@ import pytest
 from fake_kafka import FakeKafka
 from played_kafka import AT, ID, OTHER, PlayedKafka, played_topic
 
-from headrace.errors import Code
-from headrace.ids import NodeId, Offset
-from headrace.links import kafka_feed
-from headrace.links.addresses import Address
-from headrace.links.client import Client
-from headrace.links.kafka_source import KafkaSource
-from headrace.links.security import security_of
-from headrace.links.source import NO_EPOCH, NO_OFFSET, Fetched, TopicPartition, Wanted
+from headrace.base.addresses import Address
+from headrace.base.errors import Code
+from headrace.base.ids import NodeId, Offset
+from headrace.kafka_client.client import Client
+from headrace.links.source import kafka_feed
+from headrace.links.source.kafka_source import KafkaSource
+from headrace.links.source.source import NO_EPOCH, NO_OFFSET, Fetched, TopicPartition, Wanted
+from headrace.security.client_security import security_of
 from headrace.wire.api_keys import ApiKey
 
 ONE = NodeId(1)

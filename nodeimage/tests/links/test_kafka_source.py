@@ -13,14 +13,14 @@ from certificates import Certificates
 from confluent_kafka import admin
 from real_kafka import NOT_YET, PASSWORD, USER, RealKafka
 
-from headrace.errors import Code
-from headrace.ids import Home, NodeId, Offset
-from headrace.links.addresses import Address
-from headrace.links.client import Client
-from headrace.links.errors import SourceRefuses, SourceUnreachable
-from headrace.links.kafka_source import KafkaSource
-from headrace.links.security import security_of
-from headrace.links.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
+from headrace.base.addresses import Address
+from headrace.base.errors import Code
+from headrace.base.ids import Home, NodeId, Offset
+from headrace.kafka_client.client import Client
+from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
+from headrace.links.source.kafka_source import KafkaSource
+from headrace.links.source.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
+from headrace.security.client_security import security_of
 from headrace.wire.batch import Record, iter_batches, iter_records
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(480)]

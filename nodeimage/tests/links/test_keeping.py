@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.base.ids import Home, Millis, NodeId, StreamNumber
 from headrace.catalog.rows import TopicRow
-from headrace.ids import Home, Millis, NodeId, StreamNumber
-from headrace.links.keeping import Plan, gone_at_source, kept_configs, plan, source_problem
-from headrace.links.source import SourceTopic
+from headrace.links.source.source import SourceTopic
+from headrace.links.topics.topic_plan import Plan, gone_at_source, kept_configs, plan, source_problem
 
 ID, OTHER = b"i" * 16, b"o" * 16
 

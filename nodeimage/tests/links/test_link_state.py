@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.errors import Code
-from headrace.ids import Home, LeaderEpoch, NodeId, Offset
-from headrace.links import fetching
-from headrace.links.choosing import Share
-from headrace.links.effects import (
+from headrace.base.errors import Code
+from headrace.base.ids import Home, LeaderEpoch, NodeId, Offset
+from headrace.links.pull import fetch_plan
+from headrace.links.pull.effects import (
     Arrived,
     Connect,
     Effect,
@@ -27,10 +26,11 @@ from headrace.links.effects import (
     Met,
     Poll,
 )
-from headrace.links.limits import Limits
-from headrace.links.link_state import LinkState, Phase
-from headrace.links.pull import Status
-from headrace.links.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition, Wanted
+from headrace.links.pull.limits import Limits
+from headrace.links.pull.link_state import LinkState, Phase
+from headrace.links.pull.partition_pull import Status
+from headrace.links.pull.pull_choice import Share
+from headrace.links.source.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition, Wanted
 
 RECORD = 100
 """Bytes of a record, each a batch."""
@@ -885,7 +885,7 @@ def test_a_fetch_without_the_leaders_epoch_is_noticed(monkeypatch: pytest.Monkey
     def unfenced(at: TopicPartition, offset: Offset, _epoch: LeaderEpoch, max_bytes: int) -> Wanted:
         return Wanted(at, offset, NO_EPOCH, max_bytes)
 
-    monkeypatch.setattr(fetching, "Wanted", unfenced)
+    monkeypatch.setattr(fetch_plan, "Wanted", unfenced)
     driver = Driver(ModelSource(1, 1, 1))
     driver.source.produce(next(iter(driver.source.partitions)), 1)
     for _ in range(1_000):

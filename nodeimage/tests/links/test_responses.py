@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import MalformedRequest
-from headrace.links.responses import ResponseReader
+from headrace.base.errors import MalformedRequest
+from headrace.kafka_client.responses import ResponseReader
 
 
 def feed(reader: ResponseReader, data: bytes, piece: int) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.errors import Code, KafkaError
-from headrace.links.security import Security, security_of
+from headrace.base.errors import Code, KafkaError
+from headrace.security.client_security import Security, security_of
 
 
 def test_no_properties_are_plaintext() -> None:

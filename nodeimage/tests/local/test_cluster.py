@@ -10,7 +10,8 @@ import psutil
 import pytest
 from own_ports import own_port
 
-from headrace.errors import FolderRefused
+from headrace.base.errors import FolderRefused
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import (
     AlreadyRunning,
     NodeDied,
@@ -25,7 +26,6 @@ from headrace.local.cluster import (
 from headrace.local.folder import ClusterNotRunning, read_cluster_file, write_cluster_file
 from headrace.local.founding import ensure_nodes
 from headrace.local.processes import is_alive, port_is_free
-from headrace.wire.client import BrokerConnection, admin_call
 
 
 def started(folder: Path, **options: object) -> Started:

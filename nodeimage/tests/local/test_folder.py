@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import FolderRefused
+from headrace.base.errors import FolderRefused
 from headrace.local.folder import (
     ClusterFile,
     NodeProcess,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import FolderRefused
-from headrace.ids import NodeId
+from headrace.base.errors import FolderRefused
+from headrace.base.ids import NodeId
 from headrace.local.founding import (
     OtherNodes,
     default_volume,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import AlreadyRunning, NodeDied, Started, StartOptions, running_cluster, start, stop
 from headrace.local.folder import ClusterNotRunning, NodeProcess, node_folders, read_cluster_file
 from headrace.local.founding import OtherNodes
@@ -18,7 +19,6 @@ from headrace.local.processes import is_alive
 from headrace.local.store_recovery import recover_store
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import HEADER_BYTES
-from headrace.wire.client import BrokerConnection, admin_call
 
 SMALL = ("--chunk-bytes=1048576",)
 

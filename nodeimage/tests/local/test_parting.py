@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.ids import Epoch, Position
 from headrace.container.history import History
-from headrace.ids import Epoch, Position
 from headrace.local.parting import parts
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.frames import FrameType

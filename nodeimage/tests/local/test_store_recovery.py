@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.container.found import FoundReplica, heard, recovered_record, told
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.container.lost_record import FoundReplica, heard, recovered_record, told
 from headrace.local.founding import ensure_nodes, opened_store
 from headrace.local.store_recovery import NotRecovered, recover_store
 from headrace.store import records

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import settings
 
-from headrace.errors import StorageFull
+from headrace.base.errors import StorageFull
 from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 
 settings.register_profile("log", deadline=None, max_examples=60)  # a busy machine is no reason to fail

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import StorageFull
+from headrace.base.errors import StorageFull
 from headrace.log import files
 from headrace.log.chunk import Chunk
 from headrace.log.container_log import ContainerLog, LogOptions

@@ -28,8 +28,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.errors import SyncFailed
-from headrace.ids import Position
+from headrace.base.errors import SyncFailed
+from headrace.base.ids import Position
 from headrace.log import files
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import OpenFile

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import CorruptLog, StorageFull
-from headrace.ids import Position
+from headrace.base.errors import CorruptLog, StorageFull
+from headrace.base.ids import Position
 from headrace.log import cutting
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES, OpenFile

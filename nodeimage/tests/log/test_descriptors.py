@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull
-from headrace.ids import Position
+from headrace.base.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull
+from headrace.base.ids import Position
 from headrace.log import descriptors
 from headrace.log.chunk import ClosedFile
 from headrace.log.container_log import ContainerLog

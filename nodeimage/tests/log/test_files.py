@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import CorruptLog, StorageFull
+from headrace.base.errors import CorruptLog, StorageFull
 from headrace.log import files
 from headrace.log.files import OpenFile, read_exactly, read_head, rewrite_file, write_and_sync
 

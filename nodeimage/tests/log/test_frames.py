@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import CorruptLog, NewerFormat
+from headrace.base.errors import CorruptLog, NewerFormat
 from headrace.log.frames import (
     GAP_BYTES,
     HEADER_BYTES,

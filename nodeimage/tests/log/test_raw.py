@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log import raw
 from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES

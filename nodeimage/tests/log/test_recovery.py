@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from headrace.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
+from headrace.base.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
 from headrace.log.chunk import read_trailer
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from headrace.broker.replica_reads import Replica, committed_end, has_all, read_range
-from headrace.ids import ContainerId, Position
+from headrace.base.ids import ContainerId, Position
 from headrace.log.regroup import rewrite
+from headrace.partitions.reads.local_reads import Replica, committed_end, has_all, read_range
 
 Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60

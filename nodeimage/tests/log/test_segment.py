@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.log.index import Place, Summary
 from headrace.log.segment import BLOCK_BYTES, SEGMENT_HEAD_BYTES, Segment, encode_table
 from headrace.log.table import Table

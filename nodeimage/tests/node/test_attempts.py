@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import Code, KafkaError
-from headrace.ids import Epoch
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Epoch
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.peer.messages import Submit
 

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from headrace.broker.disk_room import DiskRoom
-from headrace.broker.layout import NodeSettings
 from headrace.log.regroup import regrouped_path
 from headrace.node.disk import LOOK_S, NodeDisk
+from headrace.partitions.cluster_layout import NodeSettings
+from headrace.storage.disk_room import DiskRoom
 from headrace.store.protocol import StoreUnavailable
 
 CHUNK = 100

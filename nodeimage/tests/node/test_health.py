@@ -3,7 +3,7 @@ from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.store.records import ContainerRecord
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 from own_ports import own_port
 
-from headrace.errors import FolderRefused
+from headrace.base.errors import FolderRefused
 from headrace.node import node
 from headrace.node.node import _listen
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import OutOfDescriptors, StorageFull
+from headrace.base.ids import NodeId
 from headrace.container import replica_folder
-from headrace.errors import OutOfDescriptors, StorageFull
-from headrace.folder import DataFolder
-from headrace.ids import NodeId
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
+from headrace.node.folder import DataFolder
 from headrace.node.node import Node
 from headrace.node.options import parse
 from headrace.store import records
@@ -55,7 +55,7 @@ async def test_a_run_that_cannot_be_noted_does_not_register(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.folder.rewrite_file", fails)
+        patched.setattr("headrace.node.folder.rewrite_file", fails)
         with pytest.raises(type(error)):
             register(store, folder)
     assert records.get_node(store, first.node_id) == first

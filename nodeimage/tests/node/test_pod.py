@@ -5,7 +5,7 @@ import pytest
 from own_ports import own_port
 
 from headrace.admin.http import HttpPort
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.node import pod
 from headrace.node.options import KubernetesCluster, Options, parse
 

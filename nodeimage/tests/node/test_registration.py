@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ids import NodeId
+from headrace.base.ids import NodeId
 from headrace.node import registration
 from headrace.node.registration import FELL_S, Registration
 from headrace.store import container_records, records

@@ -10,7 +10,7 @@ import pytest
 import structlog
 import uvloop
 
-from headrace.ids import NodeId
+from headrace.base.ids import NodeId
 from headrace.peer.client import PeerClient
 from headrace.peer.handshake import Identity
 from headrace.peer.messages import Message

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.admission import Admission
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.admission import Admission
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import session as session_module
 from headrace.peer.framing import FrameReader, decode_message, encode_frame, encode_message
 from headrace.peer.handshake import MAX_HANDSHAKE_FRAME, ClientHandshake, Identity
@@ -265,7 +265,7 @@ async def test_a_client_led_to_something_else_says_so(nodes: Any, data: bytes) -
 async def test_strangers_that_say_nothing_keep_no_node_out(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     few = Admission(kind="nodes", most=5, most_of_address=100, descriptors=1 << 20, time=loop.time)
-    monkeypatch.setattr("headrace.admission.LOCAL", 0)
+    monkeypatch.setattr("headrace.base.admission.LOCAL", 0)
     server = await nodes.server({Submit: submitted}, admission=few)
     known = await ByHand.connect(server)
     await known.greet(nodes.identity())

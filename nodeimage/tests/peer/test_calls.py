@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headrace.errors import Code, CorruptLog, KafkaError
-from headrace.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
+from headrace.base.errors import Code, CorruptLog, KafkaError
+from headrace.base.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
+from headrace.base.sockets import endpoints
 from headrace.peer.client import PeerClient, PeerRefused
 from headrace.peer.messages import (
     Message,
@@ -34,7 +35,6 @@ from headrace.peer.messages import (
 from headrace.peer.reports import NodeLoad
 from headrace.peer.server import MAX_UNDER_WAY
 from headrace.peer.session import PeerUnreachable, Session
-from headrace.sockets import endpoints
 
 READ = ReadRange(ContainerId(1), PartitionletId(2), Offset(0), Offset(9), 100)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import Code, KafkaError, MalformedRequest
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.errors import Code, KafkaError, MalformedRequest
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.framing import (
     MAX_FRAME,
     MAX_HEADER,

@@ -11,7 +11,7 @@ import uuid
 import msgspec
 import pytest
 
-from headrace.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
+from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Offset, PartitionletId, Position
 from headrace.peer import handshake, messages, reports
 from headrace.peer.framing import FrameReader, decode_message, encode_frame, encode_message
 from headrace.peer.handshake import Identity

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.errors import Code
-from headrace.ids import NodeId
+from headrace.base.errors import Code
+from headrace.base.ids import NodeId
 from headrace.peer.handshake import ClientHandshake, HandshakeFailed, Identity, ServerHandshake
 from headrace.peer.messages import LEAST_VERSION, PEER_VERSION, Challenge, Hello, Message, Proof, Refused, Welcome
 

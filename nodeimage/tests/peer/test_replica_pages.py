@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import replica_pages
 from headrace.peer.framing import MAX_HEADER, encode_message
 from headrace.peer.messages import ALL_AT_ONCE, NO_REPLICAS, Probe, ProbeAnswer

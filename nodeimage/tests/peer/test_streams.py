@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ids import ContainerId, Epoch, NodeId, Position
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Submit, Submitted
 from headrace.peer.server import PeerServer

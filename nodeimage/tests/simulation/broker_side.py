@@ -12,25 +12,25 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.broker import produce
-from headrace.broker.broker import Broker, NodeIdentity
-from headrace.broker.cluster_link import ClusterLink
-from headrace.broker.layout import NodeSettings
-from headrace.broker.offset_apis import settled
-from headrace.broker.partition import Partition
-from headrace.broker.tails import read_chain
-from headrace.broker.topics import Topic
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
-from headrace.catalog.snapshots import live_file
-from headrace.catalog.sqlite_errors import is_damage
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, LeaderEpoch, Millis, Offset
+from headrace.kafka import produce
+from headrace.kafka.dispatch import Broker, NodeIdentity
+from headrace.kafka.list_offsets import settled
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.node import PeerHandlers, make_broker
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_layout import NodeSettings
+from headrace.partitions.partition import Partition
+from headrace.partitions.partition_tail import read_chain
+from headrace.partitions.topics import Topic
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit
 from headrace.store.records import PRODUCER_IDS_KEY, next_producer_block
+from headrace.tables.snapshots import live_file
+from headrace.tables.sqlite_errors import is_damage
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 

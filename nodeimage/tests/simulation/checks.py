@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container.catalog_log import commands_in
-from headrace.container.container import Container
+from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import CorruptLog
-from headrace.ids import ContainerId, Epoch, Position
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, FEATURES_KEY, NODE_PREFIX, ContainerRecord
 

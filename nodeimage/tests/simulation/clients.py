@@ -8,8 +8,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
-from headrace.ids import ContainerId
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import ContainerId
 from simulation.network import PORT
 from simulation.node import Append, Latest, Read
 

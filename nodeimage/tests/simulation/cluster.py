@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from headrace.base.ids import ContainerId, NodeId
 from headrace.container import replica_folder
-from headrace.control.clocks import OFF_S
-from headrace.ids import ContainerId, NodeId
+from headrace.control.cluster_clock import OFF_S
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.store.container_records import deleted_containers
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, ContainerRecord, decode_container

@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import StorageFull
+from headrace.base.errors import StorageFull
 from headrace.log.chunk import TRAILER_BYTES, read_trailer
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES

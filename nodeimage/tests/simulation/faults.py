@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from headrace.broker.partition import Partition
-from headrace.broker.rolls import Rolls
+from headrace.base.errors import HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Epoch
+from headrace.base.levels import NEWEST
 from headrace.catalog.commands import RetireContainer
-from headrace.errors import HeadraceError, KafkaError
-from headrace.ids import ContainerId, Epoch
-from headrace.levels import NEWEST
+from headrace.partitions.partition import Partition
+from headrace.partitions.rolls.rolls import Rolls
 from headrace.store import container_records, features, records
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headrace.errors import Code, HeadraceError
+from headrace.base.errors import Code, HeadraceError
 from simulation.checks import Violation
 from simulation.cluster import Outcome, freeze, in_memory
 from simulation.faults import Trouble, draw, draw_rolls

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.base.ids import Home
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, PartitionletRow
-from headrace.ids import Home
-from headrace.links.diverged import HOME, OFFSET, PARTITION
-from headrace.links.keeping import DIVERGED
+from headrace.links.failover.diverged import HOME, OFFSET, PARTITION
+from headrace.links.topics.topic_plan import DIVERGED
 from headrace.wire.batch import batch_records, iter_batches
 from simulation.broker_side import BrokerSide
 from simulation.checks import Violation

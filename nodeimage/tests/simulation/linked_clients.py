@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.catalog.submitting import LIMIT_S
-from headrace.errors import Code, HeadraceError
+from headrace.base.errors import Code, HeadraceError
+from headrace.tables.submission import LIMIT_S
 from headrace.wire.batch import build_batch
 from simulation.linked_cluster import CommitTo, FetchFrom, FindLeader, LinkedCluster, ProduceTo
 from simulation.network import PORT

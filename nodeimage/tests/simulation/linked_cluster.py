@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.broker import produce
-from headrace.broker.chains import ends
-from headrace.broker.headrace_admin import add_methods, handle
-from headrace.broker.offset_apis import settled
-from headrace.broker.partition import Partition
-from headrace.broker.tails import read_chain
-from headrace.broker.topics import Topic
+from headrace.admin.admin_api import add_methods, handle
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.links.keeping import is_copied
+from headrace.kafka import produce
+from headrace.kafka.list_offsets import settled
+from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
+from headrace.links.topics.topic_plan import is_copied
+from headrace.partitions.partition import Partition
+from headrace.partitions.partition_states import ends
+from headrace.partitions.partition_tail import read_chain
+from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import encode_admin_request
 from headrace.wire.header import RequestHeader
 from simulation.broker_side import BrokerSide, Slot, Talk
 from simulation.cluster import Cluster, Shape

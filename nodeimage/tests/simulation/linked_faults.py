@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from headrace.errors import HeadraceError
-from headrace.ids import ContainerId, Epoch
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import ContainerId, Epoch
 from headrace.store import container_records
 from headrace.store.records import CATALOG_ID
 from simulation.faults import Fault

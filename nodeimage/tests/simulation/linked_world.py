@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from headrace.broker.change_feed import _Subscribed as ChangesSubscribed
 from headrace.catalog.reader import Reader
-from headrace.links.connection import Connection
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.puller import Puller
-from headrace.wire import cold
+from headrace.kafka_client.connection import Connection
+from headrace.links.pull.puller import Puller
+from headrace.links.serving.change_feed import _Subscribed as ChangesSubscribed
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions
 from simulation.loop import PROCESS
@@ -50,13 +50,13 @@ def linked(world: "World") -> Iterator[None]:
         for patch in (
             mock.patch.object(Reader, "retention", expire_after(LONG_TTL_S)),
             mock.patch.object(HeadraceSource, "fetch", counted),
-            mock.patch("headrace.links.keeper.random", _Randoms(seeded)),
+            mock.patch("headrace.links.topics.topic_syncer.random", _Randoms(seeded)),
             mock.patch.dict(Puller.__init__.__kwdefaults__, randomness=seeded.random),
             mock.patch.object(Connection, "__hash__", lambda connection: zlib.crc32(connection.address.encode())),
             mock.patch.object(ChangesSubscribed, "__hash__", lambda subscribed: subscribed.number),
         ):
             patches.enter_context(patch)
         for version in range(5):
-            cold.prepare(ApiKey.API_VERSIONS, version)
+            generic_codec.prepare(ApiKey.API_VERSIONS, version)
             encode_api_versions(version)
         yield

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 
 TICK_S = 1e-9
 """The least that a timer waits, if it waits."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.peer.client import PeerRefused
 from headrace.peer.messages import Message, refusal
 from headrace.peer.session import PeerUnreachable

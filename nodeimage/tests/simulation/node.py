@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from headrace.container import replica_folder
-from headrace.container.catalog_log import commands_in
-from headrace.container.container import Container
-from headrace.container.local_replica import LocalReplica
-from headrace.container.replicas import Replicas
-from headrace.control.controller import Controller
-from headrace.control.observed import Settings
-from headrace.errors import (
+from headrace.base.errors import (
     Code,
     CorruptLog,
     FolderRefused,
@@ -31,7 +24,14 @@ from headrace.errors import (
     OutOfDescriptors,
     StorageFull,
 )
-from headrace.ids import ContainerId, Millis, NodeId, Position
+from headrace.base.ids import ContainerId, Millis, NodeId, Position
+from headrace.container import replica_folder
+from headrace.container.catalog_log import commands_in
+from headrace.container.leader import Container
+from headrace.container.local_replica import LocalReplica
+from headrace.container.replicas import Replicas
+from headrace.control.controller import Controller
+from headrace.control.observations import Settings
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.node.registration import Registration

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import FolderRefused
+from headrace.base.errors import FolderRefused
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CLUSTER_KEY, NODE_PREFIX, ClusterRecord
 

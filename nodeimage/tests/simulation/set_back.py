@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.node.store_recovery import StoreRecovery
 from headrace.store import records
 from simulation.odd_calls import OddError

@@ -9,9 +9,9 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.catalog import snapshots
-from headrace.catalog.check import damage_in
-from headrace.catalog.row_sums import COLUMNS, KEYS, is_summed, totals_in
+from headrace.tables import snapshots
+from headrace.tables.row_checksums import COLUMNS, KEYS, is_summed, totals_in
+from headrace.tables.table_check import damage_in
 from simulation.broker_side import data_folder
 from simulation.faults import Fault
 

@@ -9,11 +9,11 @@ from unittest import mock
 
 import pytest
 
-from headrace.broker import produce
-from headrace.ids import Home, LeaderEpoch, Offset
-from headrace.links import fetching
-from headrace.links.settling import Settler
-from headrace.links.source import TopicPartition, Wanted
+from headrace.base.ids import Home, LeaderEpoch, Offset
+from headrace.kafka import produce
+from headrace.links.failover.home_apply import Settler
+from headrace.links.pull import fetch_plan
+from headrace.links.source.source import TopicPartition, Wanted
 from simulation.linked import World, run_linked
 
 Planted = Callable[[], Any]
@@ -53,7 +53,7 @@ def asks_for_one_offset_too_far() -> Any:
     def planted(at: TopicPartition, offset: Offset, epoch: LeaderEpoch, max_bytes: int) -> Wanted:
         return Wanted(at, Offset(offset + 1), epoch, max_bytes)
 
-    return mock.patch.object(fetching, "Wanted", planted)
+    return mock.patch.object(fetch_plan, "Wanted", planted)
 
 
 def has(kind: str, seed: int) -> bool:

@@ -14,34 +14,37 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
-from headrace.broker import container_closing, roll_steps, tails
-from headrace.broker.roll_steps import RollSteps
-from headrace.broker.tails import read_tail
-from headrace.catalog import apply_chains, apply_groups, row_sums, snapshots
+from headrace.base.errors import OutOfDescriptors
+from headrace.base.ids import Position
+from headrace.catalog import apply_chains, apply_groups
 from headrace.catalog.apply_chains import _finish
 from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
-from headrace.catalog.row_sums import Tables
-from headrace.container import feed, replica_folder
+from headrace.container import follower_feed, replica_folder
 from headrace.container.catalog_log import CatalogLog
-from headrace.container.cycle import SyncCycle
 from headrace.container.follower import Follower
 from headrace.container.history import History
-from headrace.container.in_sync import InSync
+from headrace.container.in_sync_changes import InSync
+from headrace.container.leader_state import Member, Primary
 from headrace.container.local_replica import LocalReplica
-from headrace.container.replica import Member, Primary
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
-from headrace.control import levels
-from headrace.control.clocks import Clocks
-from headrace.errors import OutOfDescriptors
-from headrace.ids import Position
+from headrace.container.sync_cycle import SyncCycle
+from headrace.control import level_raise
+from headrace.control.cluster_clock import Clocks
 from headrace.log import frames
 from headrace.log.container_log import WriteJob
 from headrace.node.catalog import NodeCatalog
+from headrace.partitions import partition_tail
+from headrace.partitions.partition_tail import read_tail
+from headrace.partitions.rolls import steps
+from headrace.partitions.rolls.steps import RollSteps
 from headrace.peer.messages import Acked
+from headrace.storage import container_closing
 from headrace.store import container_records, features
 from headrace.store.records import NodeRecord
+from headrace.tables import row_checksums, snapshots
+from headrace.tables.row_checksums import Tables
 from simulation.cluster import has_damaged_tables, has_odd_calls, has_topics, has_versions, is_set_back, run
 from simulation.node import Node
 from simulation.odd_calls import OddError
@@ -77,7 +80,7 @@ def finds_the_match_point_by_position_alone() -> Any:
     def planted(_mine: History, my_end: int, _theirs: History, their_end: int) -> Position:
         return Position(min(my_end, their_end))
 
-    return mock.patch.object(feed, "match_point", planted)
+    return mock.patch.object(follower_feed, "match_point", planted)
 
 
 def acknowledges_before_it_cut() -> Any:
@@ -156,7 +159,7 @@ def records_a_roll_without_its_end() -> Any:
 
 def rolls_without_its_producers() -> Any:
     """Invariant 11 over a roll: a batch that is sent again to the next partitionlet is there already."""
-    return mock.patch.object(roll_steps, "carried", return_value=[])
+    return mock.patch.object(steps, "carried", return_value=[])
 
 
 def writes_behind_a_seal() -> Any:
@@ -165,7 +168,7 @@ def writes_behind_a_seal() -> Any:
     def planted(*args: Any, **others: Any) -> Any:
         return read_tail(*args, **others)._replace(seal=None)
 
-    return mock.patch.object(tails, "read_tail", planted)
+    return mock.patch.object(partition_tail, "read_tail", planted)
 
 
 def applies_what_is_not_committed() -> Any:
@@ -220,7 +223,7 @@ def expires_by_its_own_clock() -> Any:
 
 
 def raises_a_level_that_not_all_have_taken() -> Any:
-    return mock.patch.object(levels, "_are_fenced", return_value=True)
+    return mock.patch.object(level_raise, "_are_fenced", return_value=True)
 
 
 def believes_the_range_of_a_former_run() -> Any:
@@ -287,7 +290,7 @@ def takes_rows_as_they_are() -> Any:
         return connection.execute(f"SELECT * FROM main.{table} WHERE {where}", parameters).fetchall()
 
     both = ExitStack()
-    both.enter_context(mock.patch.object(row_sums, "_checking", return_value=lambda *_row: 1))
+    both.enter_context(mock.patch.object(row_checksums, "_checking", return_value=lambda *_row: 1))
     both.enter_context(mock.patch.object(Tables, "rows", rows))
     both.enter_context(mock.patch.object(snapshots, "damage", return_value=[]))
     both.enter_context(mock.patch.object(snapshots, "damage_in", return_value=[]))

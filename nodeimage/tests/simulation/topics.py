@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.broker.roll_frames import Seal
+from headrace.base.errors import Code, HeadraceError
+from headrace.base.ids import ContainerId, Offset
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, PartitionletRow
-from headrace.errors import Code, HeadraceError
-from headrace.ids import ContainerId, Offset
 from headrace.log.container_log import ContainerLog
 from headrace.log.frames import FrameType
+from headrace.partitions.rolls.frames import Seal
 from headrace.store.records import CATALOG_ID
 from headrace.wire.batch import build_batch, iter_batches
 from simulation.broker_side import Commit, Committed, Fetch, Find, Produce, Roll, Trim

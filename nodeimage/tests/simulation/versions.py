@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.levels import NEWEST
+from headrace.base.levels import NEWEST
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CLUSTER_KEY, FEATURES_KEY, NODE_PREFIX, ClusterRecord, FeaturesRecord, NodeRecord
 from simulation.faults import Fault

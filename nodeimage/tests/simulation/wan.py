@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.listener import Connection
+from headrace.kafka.connection import Connection
 from simulation.loop import PROCESS, Process, SimulatedLoop
 from simulation.network import KEEPALIVE_S, WORLD
 

@@ -21,18 +21,18 @@ from unittest import mock
 import msgspec
 import structlog
 
-from headrace.broker.loop_lag import LoopLag
-from headrace.broker.scrub import Scrub
+from headrace.base.errors import OutOfDescriptors
+from headrace.base.ids import Position, StreamNumber
+from headrace.base.loop_lag import LoopLag
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Retention, StreamRetention
-from headrace.catalog.service import Catalog
-from headrace.container.container import Container
-from headrace.errors import OutOfDescriptors
-from headrace.ids import Position, StreamNumber
+from headrace.container.leader import Container
 from headrace.log.descriptors import OPENED
 from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
+from headrace.storage.scrub import Scrub
 from simulation.disk import Writer, open_within_limits
 from simulation.loop import PROCESS, Event, Task
 from simulation.odd_calls import OddError
@@ -142,7 +142,7 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         if name.startswith("headrace.") and isinstance(getattr(module, "log", None), _LAZY)
     ]
     patches = [
-        mock.patch("headrace.container.cycle.Writer", Writer),
+        mock.patch("headrace.container.sync_cycle.Writer", Writer),
         mock.patch("headrace.store.records.secrets", seeded),
         mock.patch("headrace.store.compare_and_set.secrets", seeded),
         mock.patch("headrace.store.lineage.secrets", seeded),
@@ -198,16 +198,16 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
     """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
     return [
         mock.patch.object(Reader, "retention", expire_after(TTL_S)),
-        mock.patch("headrace.broker.placing.random", seeded),
-        mock.patch("headrace.broker.container_closing.REST_S", 2.0),
-        mock.patch("headrace.broker.space.EVERY_S", 2.0),
+        mock.patch("headrace.partitions.placement.random", seeded),
+        mock.patch("headrace.storage.container_closing.REST_S", 2.0),
+        mock.patch("headrace.storage.maintenance.EVERY_S", 2.0),
         mock.patch.object(Container, "__hash__", lambda container: hash((container.id, container.epoch))),
         mock.patch.object(LoopLag, "start", _nothing),
         mock.patch.object(Scrub, "_read", _scrubbed),
         mock.patch.object(asyncio, "create_subprocess_exec", _regrouped),
         mock.patch("headrace.container.snapshot_transfer.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         mock.patch("headrace.node.snapshot_sending.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
-        *([mock.patch("headrace.catalog.scrubbing.REST_S", 5.0)] if cluster.table_faults else ()),
+        *([mock.patch("headrace.tables.table_scrub.REST_S", 5.0)] if cluster.table_faults else ()),
         mock.patch.dict(Catalog.open.__func__.__kwdefaults__, snapshot_bytes=SNAPSHOT_BYTES),  # type: ignore[attr-defined]
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.broker import NodeSettings
+from headrace.kafka.dispatch import NodeSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from storage_kit import MIB, Client, Running

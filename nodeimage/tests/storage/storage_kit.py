@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.kafka.dispatch import Broker, NodeSettings
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.node import Node, Options
-from headrace.wire import cold, fetch, produce
+from headrace.wire import fetch, generic_codec, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
-from headrace.wire.client import BrokerConnection, admin_call
 
 PRODUCE, FETCH = 8, 11
 MIB = 1 << 20
@@ -35,8 +35,8 @@ class Client:
         self.connection.close()
 
     def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        body = self.connection.call(key, version, cold.encode_request(key, version, fields))
-        return cold.decode_response(key, version, body)
+        body = self.connection.call(key, version, generic_codec.encode_request(key, version, fields))
+        return generic_codec.decode_response(key, version, body)
 
     def admin(self, method: str, **params: Any) -> Any:
         answer = admin_call(self.connection, method, params)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from storage_kit import Running, until
 
-from headrace.container.cycle import SyncCycle
-from headrace.errors import Code, CorruptLog
-from headrace.ids import ContainerId
+from headrace.base.errors import Code, CorruptLog
+from headrace.base.ids import ContainerId
+from headrace.container.sync_cycle import SyncCycle
 
 NewNode = Callable[..., Awaitable[Running]]
 HURT, WHOLE = "/default:hurt", "/default:whole"

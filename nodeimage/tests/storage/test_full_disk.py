@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from storage_kit import MIB, Running, until
 
-from headrace.errors import Code
+from headrace.base.errors import Code
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:filler"

@@ -8,9 +8,9 @@ from typing import Any
 
 from storage_kit import Running, until
 
+from headrace.base.errors import Code
+from headrace.base.ids import Millis, Offset
 from headrace.catalog.commands import CreateTopics, NewTopic
-from headrace.errors import Code
-from headrace.ids import Millis, Offset
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, gap_batches, iter_records, read_batch, stamp
 

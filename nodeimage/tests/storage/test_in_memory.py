@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from storage_kit import Gate, Running, until
 
-from headrace.broker import partitions, topics
-from headrace.broker.topics import Topic
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis, Offset
 from headrace.catalog.commands import CreateTopics, DeleteTopics, LogStart, SetLogStart
-from headrace.errors import Code, KafkaError
-from headrace.ids import Millis, Offset
+from headrace.partitions import partitions, topics
+from headrace.partitions.topics import Topic
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:watched"

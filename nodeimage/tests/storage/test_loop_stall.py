@@ -75,7 +75,7 @@ def test_the_loop_does_not_stall_under_load_regroup_scrub_expiry_and_rolls(new_c
 def test_the_meter_sees_a_stall() -> None:
     import asyncio
 
-    from headrace.broker.loop_lag import LoopLag
+    from headrace.base.loop_lag import LoopLag
 
     async def stalled() -> None:
         lag = LoopLag(asyncio.get_running_loop())

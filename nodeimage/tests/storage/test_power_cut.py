@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from storage_kit import Client, Running, until
 
+from headrace.base.ids import ContainerId
 from headrace.container import replica_folder
-from headrace.ids import ContainerId
 from headrace.log.container_log import ContainerLog
 
 NewNode = Callable[..., Awaitable[Running]]

@@ -71,7 +71,7 @@ async def test_reads_are_right_before_during_and_after_regrouping_and_become_seq
 async def test_a_killed_helper_harms_nobody_and_is_started_again(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.regrouping.REGROUP_RETRY_S", 0.0)
+    monkeypatch.setattr("headrace.storage.regroup.REGROUP_RETRY_S", 0.0)
     started: list[Any] = []
     create = asyncio.create_subprocess_exec
 

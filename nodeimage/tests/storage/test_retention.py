@@ -12,16 +12,16 @@ import pytest
 from msgspec import structs
 from storage_kit import MIB, Running, until
 
-from headrace.catalog import snapshot_pool, snapshots
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import replica_folder
-from headrace.container.container import Container
-from headrace.container.feed import Piece, Recent
-from headrace.control.observed import Settings
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import ContainerId, Epoch, Position
+from headrace.container.follower_feed import Piece, Recent
+from headrace.container.leader import Container
+from headrace.control.observations import Settings
 from headrace.log.container_log import LogOptions
 from headrace.store import container_records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
+from headrace.tables import snapshot_pool, snapshots
 from headrace.wire.api_keys import ApiKey
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -89,7 +89,7 @@ async def close_open_chunks(node: Running) -> None:
 
 @pytest.fixture(autouse=True)
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.chunk_closing.EARLY_EVERY_S", 0.0)
+    monkeypatch.setattr("headrace.storage.chunk_closing.EARLY_EVERY_S", 0.0)
 
 
 async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: NewNode) -> None:
@@ -164,7 +164,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await new_node(chunk_bytes=2 * MIB)
-    monkeypatch.setattr("headrace.broker.giving_back.WORTH_PUNCHING", 100_000)
+    monkeypatch.setattr("headrace.storage.chunk_gc.WORTH_PUNCHING", 100_000)
     count = await fill(node, "/default:small", mib=1, size=10_000)
     third = count // 3  # less than is worth closing a chunk for
     assert await node.call("delete_records", "/default:small", third) == third
@@ -328,7 +328,7 @@ async def test_records_without_a_timestamp_expire_by_the_age_of_their_chunk(new_
 async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    monkeypatch.setattr("headrace.storage.container_closing.REST_S", 0.0)
     node = await new_node(container_bytes=3 * MIB)
     await node.call("put", "/default:idle", b"stays")
     await streams(node, leave=3_600_000)
@@ -350,7 +350,7 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
 async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_meanwhile_goes(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    monkeypatch.setattr("headrace.storage.container_closing.REST_S", 0.0)
     monkeypatch.setattr("headrace.node.node.Settings", partial(Settings, forget_after_s=0.5))
     node, gone = await with_a_full_container(new_node)
     await node.stop()
@@ -463,7 +463,7 @@ async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_r
 async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    monkeypatch.setattr("headrace.storage.container_closing.REST_S", 0.0)
     node = await new_node(container_bytes=3 * MIB)
     await streams(node, leave=3_600_000)
     await node.call("put", "/default:moving", b"0")
@@ -498,7 +498,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
 async def test_a_partition_made_for_a_container_that_closes_keeps_it(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.container_closing.REST_S", 0.0)
+    monkeypatch.setattr("headrace.storage.container_closing.REST_S", 0.0)
     node = await new_node(container_bytes=MIB)
     await streams(node, leave=1000)
     await fill(node, f"{LEAVE}:t", mib=2, time_ms=LONG_AGO)

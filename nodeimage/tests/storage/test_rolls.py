@@ -10,11 +10,11 @@ import pytest
 from storage_kit import MIB, Running, until
 from structlog.testing import capture_logs
 
-from headrace.broker.disk_room import DiskRoom
+from headrace.base.errors import Code, StorageFull
+from headrace.base.ids import Millis
 from headrace.catalog.commands import RollIntent, RollTarget
-from headrace.errors import Code, StorageFull
-from headrace.ids import Millis
 from headrace.log.container_log import ContainerLog
+from headrace.storage.disk_room import DiskRoom
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:rolled"
@@ -166,7 +166,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
         return append(frame_type, *args, **more)
 
     monkeypatch.setattr(container, "append_control", refused)
-    monkeypatch.setattr("headrace.broker.roll_steps.RETRY_FULL_S", 0.05)
+    monkeypatch.setattr("headrace.partitions.rolls.steps.RETRY_FULL_S", 0.05)
     answer = await asyncio.to_thread(_roll_error, node)
     assert answer == Code.KAFKA_STORAGE_ERROR
     refused_batch = await node.call("produce", TOPIC, [b"second"])
@@ -211,7 +211,7 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
 
 
 def _roll_error(node: Running) -> int:
-    from headrace.wire.client import admin_call
+    from headrace.kafka_client.blocking_client import admin_call
 
     return int(admin_call(node.client.connection, "roll", {"topic": TOPIC})["error"])
 
@@ -242,7 +242,7 @@ async def test_leader_epochs_rise_at_a_roll_after_very_many_restarts(new_node: N
     await node.stop()
     from msgspec import structs
 
-    from headrace.ids import Epoch
+    from headrace.base.ids import Epoch
     from headrace.store import container_records
     from headrace.store.sqlite import SqliteStore
 
@@ -281,7 +281,7 @@ async def test_a_roll_of_a_topic_that_is_deleted_meanwhile_leaves_nothing_behind
 
 
 def _roll_or_gone(node: Running, name: str) -> None:
-    from headrace.wire.client import admin_call
+    from headrace.kafka_client.blocking_client import admin_call
 
     answer = admin_call(node.client.connection, "roll", {"topic": name})
     assert answer["error"] in (0, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID), answer

@@ -5,9 +5,9 @@ import uuid
 import pytest
 from msgspec import structs
 
-from headrace.errors import FolderRefused
-from headrace.ids import NodeId
-from headrace.levels import Level
+from headrace.base.errors import FolderRefused
+from headrace.base.ids import NodeId
+from headrace.base.levels import Level
 from headrace.store import container_records, features, records
 from headrace.store.compare_and_set import take_id
 from headrace.store.protocol import ClusterStore

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.store.protocol import Changes, ClusterStore, VersionConflict, Versioned
 from headrace.store.record_types import ContainerRecord, decode, decode_container
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from headrace.errors import Code, FolderRefused, KafkaError, NewerFormat
-from headrace.ids import Millis, NodeId
-from headrace.levels import NEWEST
+from headrace.base.errors import Code, FolderRefused, KafkaError, NewerFormat
+from headrace.base.ids import Millis, NodeId
+from headrace.base.levels import NEWEST
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CLUSTER_KEY, FEATURES_KEY, ClusterRecord, FeaturesRecord, NodeRecord, SupportedLevels

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from headrace.errors import CorruptLog, FolderRefused, HeadraceError
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.errors import CorruptLog, FolderRefused, HeadraceError
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.store import records
 from headrace.store.compare_and_set import skip_ids
 from headrace.store.container_records import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 from store_files import checkpointed, overwrite
 
-from headrace.errors import FolderRefused
+from headrace.base.errors import FolderRefused
 from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
 from headrace.store.sqlite import SqliteStore
 

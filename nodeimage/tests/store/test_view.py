@@ -13,8 +13,8 @@ from msgspec import structs
 from store_files import checkpointed, overwrite
 from structlog.testing import capture_logs
 
-from headrace.ids import ContainerId, Epoch, NodeId
-from headrace.levels import NEWEST
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.base.levels import NEWEST
 from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
 from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, Versioned

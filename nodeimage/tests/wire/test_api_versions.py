@@ -3,19 +3,19 @@ from typing import Final
 import pytest
 from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
+from headrace.base.errors import MalformedRequest
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ADVERTISED, ApiKey
 from headrace.wire.api_versions import Finalized, decode_v0_response, encode_response, is_known
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_every_api_is_told_with_its_range_and_nothing_of_our_own(version: int) -> None:
-    answer = cold.decode_response(ApiKey.API_VERSIONS, version, encode_response(version))
+    answer = generic_codec.decode_response(ApiKey.API_VERSIONS, version, encode_response(version))
     told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     assert told == {int(key): span for key, span in ADVERTISED.items()}
     assert answer.error_code == 0
-    assert cold.field(answer, "finalized_features", ()) == ()
+    assert generic_codec.field(answer, "finalized_features", ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_every_api_is_told_with_its_range_and_nothing_of_our_own(version: int) -
 def test_a_feature_is_told_with_its_range_and_its_level(version: int, oldest: int, supported: tuple[int, int]) -> None:
     """Clients of version 3 refuse an answer with a range that begins at 0 (KAFKA-17011)."""
     raw = encode_response(version, Finalized("f", 1, oldest, 2, 7))
-    answer = cold.decode_response(ApiKey.API_VERSIONS, version, raw)
+    answer = generic_codec.decode_response(ApiKey.API_VERSIONS, version, raw)
     assert [(each.name, each.min_version, each.max_version) for each in answer.supported_features] == [
         ("f", *supported)
     ]
@@ -35,7 +35,7 @@ def test_a_feature_is_told_with_its_range_and_its_level(version: int, oldest: in
 
 def test_a_feature_at_0_is_told_to_nobody_and_none_to_older_clients() -> None:
     for version in (3, 4):
-        answer = cold.decode_response(
+        answer = generic_codec.decode_response(
             ApiKey.API_VERSIONS, version, encode_response(version, Finalized("f", 0, 0, 0, 7))
         )
         assert answer.finalized_features == ()
@@ -45,7 +45,7 @@ def test_a_feature_at_0_is_told_to_nobody_and_none_to_older_clients() -> None:
 
 
 def test_produce_is_told_from_version_0_or_librdkafka_turns_compression_off() -> None:
-    answer = cold.decode_response(ApiKey.API_VERSIONS, 3, encode_response(3))
+    answer = generic_codec.decode_response(ApiKey.API_VERSIONS, 3, encode_response(3))
     assert {one.api_key: one.min_version for one in answer.api_keys}[ApiKey.PRODUCE] == 0
 
 
@@ -72,7 +72,7 @@ def test_kafka_python_takes_the_cluster_for_kafka_3_8() -> None:
 @pytest.mark.parametrize("version", [-1, 5, 32767])
 def test_an_unknown_version_is_answered_in_version_0_with_the_ranges(version: int) -> None:
     assert not is_known(version)
-    answer = cold.decode_response(ApiKey.API_VERSIONS, 0, encode_response(version))
+    answer = generic_codec.decode_response(ApiKey.API_VERSIONS, 0, encode_response(version))
     assert answer.error_code == 35
     assert len(answer.api_keys) == len(ADVERTISED)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from headrace.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.base.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
 from headrace.wire import batch as b
 from headrace.wire.compression import NAMES
 

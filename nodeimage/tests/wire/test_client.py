@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
-from headrace.wire.api_keys import ApiKey
-from headrace.wire.client import (
+from headrace.base.errors import MalformedRequest
+from headrace.kafka_client.blocking_client import (
     BrokerConnection,
     admin_call,
     decode_admin_request,
     encode_admin_request,
     encode_admin_response,
 )
+from headrace.wire import generic_codec
+from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, read_request_header, response_header
 
 Answer = Callable[[RequestHeader, bytes], bytes]
@@ -66,8 +66,8 @@ def framed(raw: bytes) -> bytes:
 
 
 def heartbeat(header: RequestHeader, body: bytes) -> bytes:
-    asked = cold.decode_request(header.api_key, header.api_version, body)
-    answer = cold.encode_response(header.api_key, header.api_version, {"error_code": asked.generation_id})
+    asked = generic_codec.decode_request(header.api_key, header.api_version, body)
+    answer = generic_codec.encode_response(header.api_key, header.api_version, {"error_code": asked.generation_id})
     return framed(response_header(header.api_key, header.api_version, header.correlation_id) + answer)
 
 
@@ -75,9 +75,9 @@ def heartbeat(header: RequestHeader, body: bytes) -> bytes:
 def test_calls_are_answered_one_after_the_other(version: int) -> None:
     with server(heartbeat) as port, BrokerConnection("127.0.0.1", port, "test", 10.0) as conn:
         for code in (5, 25):
-            body = cold.encode_request(ApiKey.HEARTBEAT, version, {"group_id": "g", "generation_id": code})
+            body = generic_codec.encode_request(ApiKey.HEARTBEAT, version, {"group_id": "g", "generation_id": code})
             answer = conn.call(ApiKey.HEARTBEAT, version, body)
-            assert cold.decode_response(ApiKey.HEARTBEAT, version, answer).error_code == code
+            assert generic_codec.decode_response(ApiKey.HEARTBEAT, version, answer).error_code == code
 
 
 def test_an_admin_call_brings_the_whole_answer() -> None:

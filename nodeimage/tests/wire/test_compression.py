@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import CorruptBatch, InvalidBatch
+from headrace.base.errors import CorruptBatch, InvalidBatch
 from headrace.wire import compression as c
 
 PACKED = [pytest.param(number, id=c.NAMES[number]) for number in (c.GZIP, c.SNAPPY, c.LZ4, c.ZSTD)]

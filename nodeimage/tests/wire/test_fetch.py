@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest as KafkaPythonRequest
 from kio.serial import entity_reader
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
+from headrace.base.errors import MalformedRequest
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.fetch import (
     COPY_BELOW,
@@ -108,15 +108,15 @@ def as_fields(request: FetchRequest) -> dict[str, Any]:
 def test_a_request_has_the_bytes_of_kafkas_schema(asked: tuple[int, FetchRequest]) -> None:
     version, request = asked
     raw = encode_request(version, request)
-    assert raw == cold.encode_request(ApiKey.FETCH, version, as_fields(request))
+    assert raw == generic_codec.encode_request(ApiKey.FETCH, version, as_fields(request))
     entity, end = entity_reader(kio.index.load_request_schema(1, version))(raw, 0)
     assert end == len(raw)
     assert [len(topic.partitions) for topic in entity.topics] == [len(topic.partitions) for topic in request.topics]
-    assert [cold.field(one, "fetch_offset") for topic in entity.topics for one in topic.partitions] == [
+    assert [generic_codec.field(one, "fetch_offset") for topic in entity.topics for one in topic.partitions] == [
         one.offset for topic in request.topics for one in topic.partitions
     ]
-    assert cold.field(entity, "max_wait") == request.max_wait_ms
-    assert cold.field(entity, "rack_id", "") == request.rack
+    assert generic_codec.field(entity, "max_wait") == request.max_wait_ms
+    assert generic_codec.field(entity, "rack_id", "") == request.rack
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -168,8 +168,8 @@ def test_a_request_of_kafka_python_is_understood(version: int) -> None:
 
 def test_tagged_fields_of_followers_are_skipped() -> None:
     fields = {"replica_state": {"replica_id": 3, "replica_epoch": 9}, "cluster_id": "c", "max_wait_ms": 5}
-    raw = cold.encode_request(ApiKey.FETCH, 15, fields)
-    assert raw != cold.encode_request(ApiKey.FETCH, 15, {"max_wait_ms": 5})
+    raw = generic_codec.encode_request(ApiKey.FETCH, 15, fields)
+    assert raw != generic_codec.encode_request(ApiKey.FETCH, 15, {"max_wait_ms": 5})
     assert decode_request(raw, 0, 15).max_wait_ms == 5
 
 
@@ -255,7 +255,7 @@ def test_a_response_has_the_bytes_of_kafkas_schema(given_response: tuple[int, li
             for topic in topics
         ],
     }
-    assert raw == cold.encode_response(ApiKey.FETCH, version, fields)
+    assert raw == generic_codec.encode_response(ApiKey.FETCH, version, fields)
     entity, end = entity_reader(kio.index.load_response_schema(1, version))(raw, 0)
     assert end == len(raw)
     assert [

@@ -10,7 +10,7 @@ from kio.schema.response_header.v1.header import ResponseHeader as KioResponse1
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 from headrace.wire.api_keys import SUPPORTED, ApiKey, is_flexible
 from headrace.wire.header import (
     RequestHeader,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 from headrace.wire import fetch, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.header import read_response_header

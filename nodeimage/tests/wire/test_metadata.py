@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import MetadataRequest as KafkaPythonRequest
 from kio.serial import entity_reader
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
+from headrace.base.errors import MalformedRequest
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.metadata import (
     NO_OPERATIONS,
@@ -69,7 +69,7 @@ def test_a_request_has_the_bytes_of_kafkas_schema(asked: tuple[int, MetadataRequ
         "include_topic_authorized_operations": request.topic_operations,
     }
     raw = encode_request(version, request)
-    assert raw == cold.encode_request(ApiKey.METADATA, version, fields)
+    assert raw == generic_codec.encode_request(ApiKey.METADATA, version, fields)
     entity, end = entity_reader(kio.index.load_request_schema(3, version))(raw, 0)
     assert end == len(raw)
     assert (entity.topics is None) == (topics is None)
@@ -200,7 +200,7 @@ def test_a_response_has_the_bytes_of_kafkas_schema(
             for topic in topics
         ],
     }
-    assert raw == cold.encode_response(ApiKey.METADATA, version, fields)
+    assert raw == generic_codec.encode_response(ApiKey.METADATA, version, fields)
     entity, end = entity_reader(kio.index.load_response_schema(3, version))(raw, 0)
     assert end == len(raw)
     assert [topic.name for topic in entity.topics] == [topic.name for topic in topics]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import MalformedRequest
+from headrace.base.errors import MalformedRequest
 from headrace.wire import primitives as p
 
 

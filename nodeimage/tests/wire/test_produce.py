@@ -10,8 +10,8 @@ from kafka.protocol.producer import ProduceRequest as KafkaPythonRequest
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, i16, i32, i32Timedelta
 
-from headrace.errors import MalformedRequest
-from headrace.wire import cold
+from headrace.base.errors import MalformedRequest
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.produce import (
     PartitionRecords,
@@ -145,17 +145,20 @@ def test_kio_reads_a_response_as_meant(version: int, given_results: list[Produce
     raw = encode_response(version, sane, throttle_ms)
     entity, end = entity_reader(kio.index.load_response_schema(0, version))(raw, 0)
     assert end == len(raw)
-    assert cold.field(entity, "throttle_time") == throttle_ms
+    assert generic_codec.field(entity, "throttle_time") == throttle_ms
     flat = [
         ProduceResult(
             topic.name,
             one.index,
             int(one.error_code),
             one.base_offset,
-            cold.field(one, "log_append_time"),
-            cold.field(one, "log_start_offset", -1),
-            cold.field(one, "error_message"),
-            tuple((each.batch_index, each.batch_index_error_message) for each in cold.field(one, "record_errors", ())),
+            generic_codec.field(one, "log_append_time"),
+            generic_codec.field(one, "log_start_offset", -1),
+            generic_codec.field(one, "error_message"),
+            tuple(
+                (each.batch_index, each.batch_index_error_message)
+                for each in generic_codec.field(one, "record_errors", ())
+            ),
         )
         for topic in entity.responses
         for one in topic.partition_responses
@@ -170,7 +173,7 @@ def test_results_of_one_topic_are_grouped_in_the_order_of_their_first() -> None:
 
 
 def test_errors_about_single_records_are_read() -> None:
-    raw = cold.encode_response(
+    raw = generic_codec.encode_response(
         ApiKey.PRODUCE,
         9,
         {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import HeadraceError, InvalidBatch
+from headrace.base.errors import HeadraceError, InvalidBatch
 from headrace.wire import records
 from headrace.wire.batch import (
     BATCH_HEADER_SIZE,

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import msgspec
 import structlog
 
-from headrace.errors import HeadraceError, KafkaError
-from headrace.levels import FORMAT
+from headrace.base.errors import HeadraceError, KafkaError
+from headrace.base.levels import FORMAT
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls

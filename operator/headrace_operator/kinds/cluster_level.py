@@ -1,15 +1,16 @@
 """A cluster's feature level: as the resource asks for it, and a Secret that older images refuse once it is raised.
 
-The cluster raises its level by itself (headrace.control.levels); `auto` leaves that to it, a number holds it there, and
-has it raised to there at once. What the operator adds is that pods of an older version do not start any more, not even
-with an empty disk: the cluster's own record is mounted from another Secret then, of the format that they refuse.
+The cluster raises its level by itself (headrace.control.level_raise); `auto` leaves that to it, a number holds it
+there, and has it raised to there at once. What the operator adds is that pods of an older version do not start any
+more, not even with an empty disk: the cluster's own record is mounted from another Secret then, of the format that they
+refuse.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.errors import Code, KafkaError
-from headrace.levels import format_of
+from headrace.base.errors import Code, KafkaError
+from headrace.base.levels import format_of
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap

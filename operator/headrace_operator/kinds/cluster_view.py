@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from headrace.errors import HeadraceError
-from headrace.levels import FORMAT
+from headrace.base.errors import HeadraceError
+from headrace.base.levels import FORMAT
 from headrace_operator.admin import Calls, Unreachable
 from headrace_operator.builders.names import (
     CLIENT_PORT,

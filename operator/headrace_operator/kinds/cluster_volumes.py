@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from headrace.errors import KafkaError
+from headrace.base.errors import KafkaError
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap

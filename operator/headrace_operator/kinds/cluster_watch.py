@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace_operator.admin import Calls
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.names import bootstrap

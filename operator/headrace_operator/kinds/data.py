@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.admin import Calls
 from headrace_operator.engine import Body, Cache, Key, key_of

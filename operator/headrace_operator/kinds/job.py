@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from headrace.errors import HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.store.kubernetes.api import ApiError
 from headrace_operator.admin import Calls
 from headrace_operator.builders.digest import digest

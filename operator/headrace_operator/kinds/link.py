@@ -19,7 +19,7 @@ from dataclasses import replace
 from time import time
 from typing import Any, Final
 
-from headrace.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace_operator.engine import Body
 from headrace_operator.kinds.data import (
     AGAIN_EACH_S,

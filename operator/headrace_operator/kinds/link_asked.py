@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.errors import HeadraceError
-from headrace.links.addresses import parse_addresses
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import HeadraceError
 from headrace_operator.engine import Body, Cache, key_of
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link_credentials import properties_of

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.errors import HeadraceError
-from headrace.links.properties import parse_properties
-from headrace.links.security import security_of
+from headrace.base.errors import HeadraceError
+from headrace.base.properties import parse_properties
+from headrace.security.client_security import security_of
 
 FILE: Final = "client.properties"
 OF_A_USER: Final = frozenset({"bootstrap", "user", "password"})

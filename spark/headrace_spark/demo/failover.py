@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headrace.wire.client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 
 ANSWER_S: Final = 5.0
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.cli.connect import Cluster as AdminCluster
 from headrace.cli.connect import connected
-from headrace.errors import Code, HeadraceError, KafkaError
 from headrace_spark.cluster import Cluster
 from headrace_spark.errors import BadOption, BrokerError, SourceError
 from headrace_spark.job import Input, Job, Output

@@ -26,8 +26,8 @@ import msgspec
 from aiohttp import AddrInfoType
 
 from headrace import __version__
-from headrace.errors import Code, FolderRefused, HeadraceError
-from headrace.sockets import keep_alive
+from headrace.base.errors import Code, FolderRefused, HeadraceError
+from headrace.base.sockets import keep_alive
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON: Final = "application/json"

@@ -24,8 +24,8 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.errors import CorruptLog
-from headrace.ids import NodeId
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import NodeId
 from headrace.store.protocol import Versioned
 from headrace.store.record_types import CONTAINER_PREFIX, LEASE_KEY, NODE_PREFIX, LeaseRecord
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from headrace.errors import CorruptLog
+from headrace.base.errors import CorruptLog
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.cache import Cache
 from headrace.store.kubernetes.objects import Object, Place, Resource

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Mapping
 
-from headrace.broker import fetch
-from headrace.broker.broker import Broker
-from headrace.broker.listener import Connection
+from headrace.kafka import fetch
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records

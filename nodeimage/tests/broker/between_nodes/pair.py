@@ -9,17 +9,17 @@ from pathlib import Path
 
 from msgspec import structs
 
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.broker.cold_reads import locate, read_all
-from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
+from headrace.base.errors import KafkaError
+from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.container import Container
+from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import KafkaError
-from headrace.ids import ContainerId, Epoch
+from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.node import Node
 from headrace.node.options import Options
+from headrace.partitions.partition import Partition
+from headrace.partitions.reads.fetch_planner import locate, read_all
+from headrace.partitions.topics import Topic
 from headrace.store import container_records
 from headrace.store.records import ContainerRecord
 from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch

@@ -2,11 +2,11 @@
 
 from pair import Start, append, until
 
-from headrace.broker.broker import Broker
-from headrace.broker.change_feed import Changes, Place
-from headrace.broker.change_log import CURSOR, PARTITION, TOPIC
+from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import AlterTopic, CommitCursors, Cursor
-from headrace.ids import LeaderEpoch, Millis, Offset
+from headrace.kafka.dispatch import Broker
+from headrace.links.serving.change_feed import Changes, Place
+from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC
 
 
 async def poll(broker: Broker, since: Place | None, wait_ms: int = 5_000) -> Changes:

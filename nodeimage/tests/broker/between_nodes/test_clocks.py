@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from pair import append, options, read, until
 
-from headrace.broker.broker import Broker
-from headrace.broker.cluster_admin import Newest, cluster_events, cluster_status
-from headrace.broker.headrace_admin import NoParams
-from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
+from headrace.admin.admin_api import NoParams
+from headrace.admin.cluster import Newest, cluster_events, cluster_status
+from headrace.base.errors import KafkaError
+from headrace.base.ids import Millis
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.cli.cluster_status import clocks_in_words
-from headrace.errors import KafkaError
-from headrace.ids import Millis
+from headrace.kafka.dispatch import Broker
 from headrace.node import Node
+from headrace.partitions.partition import Partition
+from headrace.partitions.topics import Topic
 
 TTL_S = 300
 AHEAD_S = 600.0

@@ -5,8 +5,8 @@ import asyncio
 from asking import ask, values
 from pair import Pair, Start, append
 
-from headrace.broker.listener import Connection
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.kafka.connection import Connection
 
 
 async def moved(pair: Pair, name: str) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pair import Start, append, read, until
 
-from headrace.broker import chains
-from headrace.broker.cold_reads import locate, read_all
-from headrace.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError
+from headrace.partitions import partition_states
+from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.store.records import NodeRecord
 from headrace.wire.batch import iter_records
 
@@ -27,11 +27,11 @@ async def test_old_records_are_found_by_time_and_counted_wherever_they_lie(start
     assert await pair.second.old_reads.find_time(old, 1 << 60, old.end) is None
     for broker in (pair.first, pair.second):
         rows = await pair.chain(broker, "old")
-        extents = await chains.extents(broker, rows)
+        extents = await partition_states.extents(broker, rows)
         assert [extents[row.id].end for row in rows] == [2, 3]
         assert all(extent.size > 0 for extent in extents.values())
         topic = await pair.topic(broker, "old")
-        assert await chains.ends(broker, [(topic.topic_id, 0)]) == {(topic.topic_id, 0): 3}
+        assert await partition_states.ends(broker, [(topic.topic_id, 0)]) == {(topic.topic_id, 0): 3}
 
 
 async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not_available(start: Start) -> None:
@@ -42,7 +42,7 @@ async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not
     await append(moved, b"c")
     await pair.nodes[0]._peer_server.close()
     rows = await pair.chain(pair.second, "away")
-    extents = await chains.extents(pair.second, rows)
+    extents = await partition_states.extents(pair.second, rows)
     assert set(extents) == {rows[-1].id}
     answer = await read_all(pair.second, [(("", 0), locate(pair.second, moved, 0), 1 << 20)], 1 << 20)
     refused = answer[("", 0)]

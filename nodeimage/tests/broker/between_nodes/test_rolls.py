@@ -12,21 +12,21 @@ from confluent_kafka import Producer
 from msgspec import structs
 from pair import Committed, Pair, Start, append, read, until
 
-from headrace.broker import headrace_admin, volume_admin
-from headrace.broker.broker import Broker
-from headrace.broker.headrace_admin import OnePartition, StreamChange
-from headrace.broker.homes import is_settled
-from headrace.broker.partition import Partition
-from headrace.broker.roll_frames import Open, Seal
-from headrace.broker.stream_policies import PolicyFields
-from headrace.broker.volume_admin import VolumeFields
+from headrace.admin import admin_api, volumes
+from headrace.admin.admin_api import OnePartition, StreamChange
+from headrace.admin.volumes import VolumeFields
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.container import Container
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Epoch, Home, Millis, Offset, Position
-from headrace.links.settling import Settler, Unsettled
+from headrace.container.leader import Container
+from headrace.kafka.dispatch import Broker
+from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.log.frames import FrameType
+from headrace.partitions.home_check import is_settled
+from headrace.partitions.partition import Partition
+from headrace.partitions.rolls.frames import Open, Seal
+from headrace.partitions.stream_policies import PolicyFields
 from headrace.peer.messages import OpenPartitionlet, RollAway
 from headrace.store import container_records
 from headrace.wire.batch import build_batch, read_batch, stamp
@@ -287,8 +287,8 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
         return record.volume
 
     assert volume(await broker.rolls.roll(rolled, to=rolled.container.id)) == "default"
-    await volume_admin.volume_create(broker, VolumeFields("plain", replicas=1))
-    await headrace_admin.stream_alter(broker, StreamChange("/default", PolicyFields(volume="plain")))
+    await volumes.volume_create(broker, VolumeFields("plain", replicas=1))
+    await admin_api.stream_alter(broker, StreamChange("/default", PolicyFields(volume="plain")))
     await until(lambda: broker.topics.volume(rolled.topic_id) == "plain")
     assert volume(await broker.rolls.roll(rolled)) == "plain"
 
@@ -443,7 +443,7 @@ async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resu
 async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.rolls.SETTLED_S", 0.2)
+    monkeypatch.setattr("headrace.partitions.rolls.rolls.SETTLED_S", 0.2)
     pair = await start(1)
     partition = await pair.create("hangs")
     ask = pair.first.cluster.ask_leader
@@ -470,7 +470,7 @@ async def test_an_admin_is_told_of_a_partition_that_rolled_to_another_node(start
     pair = await start(1)
     partition = await pair.create("told")
     partition.container.closing = True  # whatever is chosen lies elsewhere
-    answer = await headrace_admin.roll(pair.first, OnePartition(topic="told", partition=0))
+    answer = await admin_api.roll(pair.first, OnePartition(topic="told", partition=0))
     moved = await pair.partition(pair.second, "told")
     assert (answer["container"], answer["first"], answer["partitionlets"]) == (moved.container.id, 2, 2)
     assert answer["leader_epoch"] == moved.leader_epoch

@@ -7,13 +7,13 @@ import uuid
 import pytest
 from pair import Pair, Start, append, read, until
 
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Offset
 from headrace.catalog.commands import AlterTopic, LogStart, SetLogStart
 from headrace.container.local_replica import LocalReplica
-from headrace.errors import Code, KafkaError
-from headrace.ids import ContainerId, Offset
+from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
+from headrace.partitions.partition import Partition
 
 
 async def filled(pair: Pair, name: str, *, mib: int) -> Partition:
@@ -69,7 +69,7 @@ async def test_a_follower_closes_chunks_and_gives_back_what_is_dead_on_its_own(s
 async def test_a_follower_ends_its_open_chunk_early_where_it_is_dead(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.chunk_closing.WORTH_CLOSING", 100_000)
+    monkeypatch.setattr("headrace.storage.chunk_closing.WORTH_CLOSING", 100_000)
     pair = await start(2)
     partition = await pair.create("early")
     for _ in range(4):
@@ -173,9 +173,9 @@ async def test_scrub_reads_the_replicas_that_follow_too(start: Start) -> None:
 async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_leader_is_behind_the_catalog(
     start: Start, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("headrace.broker.chunk_closing.WORTH_CLOSING", 100_000)
-    monkeypatch.setattr("headrace.broker.partitions.SERVES_S", 0.5)
-    monkeypatch.setattr("headrace.container.feed.KEPT_BYTES", 0)  # what is fetched comes from the files
+    monkeypatch.setattr("headrace.storage.chunk_closing.WORTH_CLOSING", 100_000)
+    monkeypatch.setattr("headrace.partitions.partitions.SERVES_S", 0.5)
+    monkeypatch.setattr("headrace.container.follower_feed.KEPT_BYTES", 0)  # what is fetched comes from the files
     pair = await start(2)
     kept = await pair.create("kept")
     partition = await pair.create("again")

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from pair import Pair, Start
 
-from headrace.broker import offset_apis
-from headrace.broker.listener import Connection
-from headrace.container.container import Container
-from headrace.errors import Code
-from headrace.ids import ContainerId
-from headrace.wire import cold
+from headrace.base.errors import Code
+from headrace.base.ids import ContainerId
+from headrace.container.leader import Container
+from headrace.kafka import list_offsets
+from headrace.kafka.connection import Connection
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 
 LATEST = -1
@@ -38,10 +38,14 @@ async def latest(pair: Pair) -> list[tuple[int, int]]:
         "isolation_level": 0,
         "topics": [{"name": name, "partitions": [part]} for name in NAMES],
     }
-    request = cold.decode_request(ApiKey.LIST_OFFSETS, 7, cold.encode_request(ApiKey.LIST_OFFSETS, 7, fields))
+    request = generic_codec.decode_request(
+        ApiKey.LIST_OFFSETS, 7, generic_codec.encode_request(ApiKey.LIST_OFFSETS, 7, fields)
+    )
     async with asyncio.timeout(20):
-        answer = await offset_apis.list_offsets(pair.first, request, Connection(pair.first))
-    answered = cold.decode_response(ApiKey.LIST_OFFSETS, 7, cold.encode_response(ApiKey.LIST_OFFSETS, 7, answer))
+        answer = await list_offsets.list_offsets(pair.first, request, Connection(pair.first))
+    answered = generic_codec.decode_response(
+        ApiKey.LIST_OFFSETS, 7, generic_codec.encode_response(ApiKey.LIST_OFFSETS, 7, answer)
+    )
     assert [topic.name for topic in answered.topics] == list(NAMES)
     parts = [part for topic in answered.topics for part in topic.partitions]
     return [(part.error_code, part.offset) for part in parts]
@@ -62,7 +66,7 @@ async def test_containers_that_stall_are_waited_for_at_the_same_time_and_once(
         await back.wait()
         return True
 
-    monkeypatch.setattr(offset_apis, "back_in_touch", back_in_touch)
+    monkeypatch.setattr(list_offsets, "back_in_touch", back_in_touch)
     monkeypatch.setattr(Container, "in_touch", property(lambda _: back.is_set()))
     assert await latest(pair) == [(0, 2)] * 3
     assert waited == [here, there]
@@ -73,6 +77,6 @@ async def test_a_container_that_stalls_keeps_no_offset_of_another_back(
 ) -> None:
     pair = await start(2)
     _, there = await in_two_containers(pair)
-    monkeypatch.setattr("headrace.broker.commits.OUT_OF_TOUCH_S", 0.0)
+    monkeypatch.setattr("headrace.container.commit_wait.OUT_OF_TOUCH_S", 0.0)
     monkeypatch.setattr(Container, "in_touch", property(lambda each: each.id != there))
     assert await latest(pair) == [(0, 2), (Code.LEADER_NOT_AVAILABLE, -1), (0, 2)]

@@ -11,16 +11,17 @@ from asking import ask, values
 from confluent_kafka import Consumer, Producer
 from pair import Pair, Start, append, read, until
 
-from headrace.broker import offset_apis, replica_reads
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
-from headrace.broker.roll_frames import Open
+from headrace.base.errors import Code, CorruptLog, KafkaError
+from headrace.base.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, Cursor, HomeChange, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.container import Container
-from headrace.errors import Code, CorruptLog, KafkaError
-from headrace.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
+from headrace.container.leader import Container
+from headrace.kafka import list_offsets
+from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
+from headrace.partitions.partition import Partition
+from headrace.partitions.reads import local_reads
+from headrace.partitions.rolls.frames import Open
 
 Shape = list[tuple[int, int, int]]
 
@@ -87,11 +88,11 @@ async def test_a_consumer_goes_on_behind_the_lost_end_of_a_sealed_partitionlet(s
     await chain_is(pair, pair.second, "sealed", [(SEALED, 0, 2), (OPEN, 4, -1)])
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (4, b"e")]
     far = int(time.time() * 1000)
-    offset, _, _ = await offset_apis._find(pair.second, moved, far - 60_000)
+    offset, _, _ = await list_offsets._find(pair.second, moved, far - 60_000)
     assert offset == 0
-    newest, _, _ = await offset_apis._find(pair.second, moved, -3)
+    newest, _, _ = await list_offsets._find(pair.second, moved, -3)
     assert newest in (0, 4)
-    assert offset_apis._end_of_epoch(moved, moved.leader_epoch) == (moved.leader_epoch, 5)
+    assert list_offsets._end_of_epoch(moved, moved.leader_epoch) == (moved.leader_epoch, 5)
 
 
 async def test_a_consumer_in_a_gap_at_the_end_waits_for_the_next_record(start: Start) -> None:
@@ -118,7 +119,7 @@ async def test_a_partitionlet_of_which_nothing_is_left_leaves_the_chain_and_the_
     await chain_is(pair, pair.second, "nothing", [(OPEN, 2, -1)])
     await until(lambda: moved.log_start == 2)  # the catalog has said it; the partition learns it a step later
     assert await error_at(pair.second, "nothing", 0) == Code.OFFSET_OUT_OF_RANGE
-    assert (await offset_apis._find(pair.second, moved, offset_apis.EARLIEST))[0] == 2
+    assert (await list_offsets._find(pair.second, moved, list_offsets.EARLIEST))[0] == 2
     assert await fetched(pair.second, "nothing", 2) == [b"c"]
 
 
@@ -129,7 +130,7 @@ async def test_damage_is_not_taken_for_a_gap(start: Start, monkeypatch: pytest.M
         looked.append(True)
         raise CorruptLog("a checksum does not match")
 
-    monkeypatch.setattr("headrace.broker.unclean.stored_end", damaged)
+    monkeypatch.setattr("headrace.partitions.unclean_recovery.stored_end", damaged)
     pair = await start(2)
     moved = await rolled_with_its_end_lost(pair, "damaged")
     await append(moved, b"e")
@@ -145,7 +146,7 @@ async def test_batches_beyond_a_sealed_end_do_not_count(start: Start) -> None:
     await append(partition, b"c", b"d")
     (row,) = partition.chain
     ends = [
-        await asyncio.to_thread(replica_reads.stored_end, partition.container.log, row._replace(end=Offset(end)))
+        await asyncio.to_thread(local_reads.stored_end, partition.container.log, row._replace(end=Offset(end)))
         for end in range(6)
     ]
     assert ends == [0, 0, 2, 2, 4, 4]
@@ -159,11 +160,11 @@ async def test_an_open_partitionlet_ends_where_its_log_does(start: Start) -> Non
     there = await pair.partition(pair.second, "open")
     assert there.high_watermark == 2
     assert there.leader_epoch > partition.leader_epoch
-    assert offset_apis._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
+    assert list_offsets._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
     assert await error_at(pair.second, "open", 3) == Code.OFFSET_OUT_OF_RANGE
     await append(there, b"f")
     assert await read(pair.second, there) == [(0, b"a"), (1, b"b"), (2, b"f")]
-    assert offset_apis._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
+    assert list_offsets._end_of_epoch(there, partition.leader_epoch) == (partition.leader_epoch, 2)
 
 
 async def test_a_partitionlet_whose_open_frame_was_lost_is_empty_and_takes_records(start: Start) -> None:

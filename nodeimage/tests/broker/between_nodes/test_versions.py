@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from pair import Pair, append, options, read, until
 
-from headrace.ids import Millis
+from headrace.base.ids import Millis
 from headrace.node import Node
 from headrace.peer import handshake
 from headrace.store.sqlite import SqliteStore

@@ -5,9 +5,10 @@ from itertools import count
 
 import pytest
 
-from headrace.broker.groups.coordinator import Coordinator
-from headrace.broker.groups.limits import GroupLimits
-from headrace.broker.groups.messages import (
+from headrace.base.errors import Code
+from headrace.coordination.coordinator import Coordinator
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.messages import (
     Answer,
     Departure,
     GroupView,
@@ -19,8 +20,7 @@ from headrace.broker.groups.messages import (
     SyncResult,
     Token,
 )
-from headrace.broker.groups.snapshot import GroupSnapshot
-from headrace.errors import Code
+from headrace.coordination.snapshot import GroupSnapshot
 
 DELAY = 300
 SESSION = 10_000

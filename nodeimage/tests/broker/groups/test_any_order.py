@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from nodeimage.tests.broker.groups.conftest import Machine
 
-from headrace.broker.groups.limits import GroupLimits
-from headrace.broker.groups.messages import GroupState, JoinResult, Protocol, SyncResult, Token
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.messages import GroupState, JoinResult, Protocol, SyncResult, Token
 
 GROUP = "g"
 PROTOCOLS = {

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.groups.deadlines import SWEEP_ABOVE, Alarm, Deadlines
+from headrace.coordination.deadline_heap import SWEEP_ABOVE, Alarm, Deadlines
 
 
 def _alarm(name: str = "") -> Alarm:

@@ -3,10 +3,10 @@
 import pytest
 from nodeimage.tests.broker.groups.conftest import DELAY, SESSION, Machine
 
-from headrace.broker.groups.limits import GroupLimits
-from headrace.broker.groups.messages import Departure, GroupState
-from headrace.broker.groups.snapshot import decode_members, encode_members
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.messages import Departure, GroupState
+from headrace.coordination.snapshot import decode_members, encode_members
 
 # --- sessions
 

@@ -3,9 +3,9 @@
 import pytest
 from nodeimage.tests.broker.groups.conftest import DELAY, REBALANCE, SESSION, Machine
 
-from headrace.broker.groups.limits import GroupLimits
-from headrace.broker.groups.messages import GroupState, JoinedMember, Protocol
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.messages import GroupState, JoinedMember, Protocol
 
 
 def test_first_member_leads_generation_one_after_the_initial_delay(machine: Machine) -> None:

@@ -2,8 +2,8 @@
 
 from nodeimage.tests.broker.groups.conftest import SESSION, Machine
 
-from headrace.broker.groups.messages import Departure, GroupState, Protocol
-from headrace.errors import Code
+from headrace.base.errors import Code
+from headrace.coordination.messages import Departure, GroupState, Protocol
 
 TWO = ("one", "two")
 

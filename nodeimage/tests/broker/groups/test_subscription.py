@@ -10,7 +10,7 @@ from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSu
 from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription as V3
 from kio.serial import entity_writer
 
-from headrace.broker.groups.subscription import subscribed_topics
+from headrace.coordination.subscription import subscribed_topics
 
 
 @given(st.sets(st.text(st.characters(codec="utf-8"), max_size=20), max_size=8), st.sampled_from([0, 3]))

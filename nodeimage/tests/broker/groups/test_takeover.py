@@ -5,13 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
-from headrace.broker.broker import Broker
-from headrace.broker.groups import takeover
-from headrace.broker.groups.messages import Join
-from headrace.broker.groups.messages import Protocol as Offered
-from headrace.container.container import Container
-from headrace.errors import Code, KafkaError
-from headrace.ids import Position
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Position
+from headrace.container.leader import Container
+from headrace.coordination import takeover
+from headrace.coordination.messages import Join
+from headrace.coordination.messages import Protocol as Offered
+from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.levels import FEATURE, NEWEST
+from headrace.base.levels import FEATURE, NEWEST
 
 NOON = 1_700_000_000_000
 

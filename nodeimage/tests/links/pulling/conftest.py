@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from played_source import PlayedSource
 from pulling_kit import STREAM, Copies, Pulling, options
 
-from headrace.broker.admin_steps import now
-from headrace.broker.broker import Broker
 from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.kafka.dispatch import Broker
 from headrace.node import Node
+from headrace.partitions.lookups import now
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ Polls wait until something changes, or for ever; no time passes. `away` and `ref
 import asyncio
 from collections.abc import Callable, Sequence
 
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Home, LeaderEpoch, NodeId, Offset
-from headrace.links.errors import SourceUnreachable
-from headrace.links.source import (
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Home, LeaderEpoch, NodeId, Offset
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.source import (
     NO_NODE,
     Announcement,
     Ceded,

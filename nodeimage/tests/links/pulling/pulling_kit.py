@@ -7,15 +7,15 @@ from typing import Any
 
 from played_source import HOME
 
-from headrace.broker.admin_steps import now
-from headrace.broker.broker import Broker, NodeSettings
-from headrace.broker.topic import Topic
+from headrace.base.errors import Code
 from headrace.catalog.commands import CreateTopics, NewTopic
-from headrace.errors import Code
-from headrace.links.choosing import Share
-from headrace.links.puller import Puller
-from headrace.links.source import TopicPartition
+from headrace.kafka.dispatch import Broker, NodeSettings
+from headrace.links.pull.pull_choice import Share
+from headrace.links.pull.puller import Puller
+from headrace.links.source.source import TopicPartition
 from headrace.node import Options
+from headrace.partitions.lookups import now
+from headrace.partitions.topic import Topic
 from headrace.wire.batch import Record, iter_records
 
 STREAM = "/copies"

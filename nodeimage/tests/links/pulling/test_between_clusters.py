@@ -11,14 +11,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from pulling_kit import STREAM, options, until
 
-from headrace.broker.admin_steps import now
+from headrace.base.errors import Code
 from headrace.catalog.commands import CreateStream, CreateTopics, LinkConfig, NewTopic, PutLink, StreamPolicy
 from headrace.catalog.rows import LinkRow
-from headrace.errors import Code
-from headrace.links.figures import CAUGHT_UP
-from headrace.links.pullers import Pullers
+from headrace.links.pull.lag import CAUGHT_UP
+from headrace.links.pull.pullers import Pullers
 from headrace.local.processes import free_port
 from headrace.node import Node
+from headrace.partitions.lookups import now
 
 PARTITIONS = 4
 ID = bytes(range(16))

@@ -6,19 +6,19 @@ import pytest
 from played_source import HOME, PlayedSource
 from pulling_kit import Copies, Pulling, copy, until
 
-from headrace.broker.admin_steps import now
-from headrace.broker.broker import Broker
-from headrace.broker.topic import Topic
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, NodeId
 from headrace.catalog.commands import DeleteTopics
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, NodeId
-from headrace.links import appending
-from headrace.links.errors import SourceRefuses, SourceUnreachable
-from headrace.links.figures import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
-from headrace.links.limits import Limits
-from headrace.links.pull import Status
-from headrace.links.puller import Puller
-from headrace.links.source import TopicPartition
+from headrace.kafka.dispatch import Broker
+from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
+from headrace.links.pull import append
+from headrace.links.pull.lag import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
+from headrace.links.pull.limits import Limits
+from headrace.links.pull.partition_pull import Status
+from headrace.links.pull.puller import Puller
+from headrace.links.source.source import TopicPartition
+from headrace.partitions.lookups import now
+from headrace.partitions.topic import Topic
 from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from headrace.wire.compression import GZIP, ZSTD
 
@@ -139,7 +139,7 @@ async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
 async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
     target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appending, "MOST_PAYLOAD_BYTES", 1_000)
+    monkeypatch.setattr(append, "MOST_PAYLOAD_BYTES", 1_000)
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
     source.produce(at, b"a")

@@ -7,9 +7,8 @@ import pytest
 from played_source import HOME, PlayedSource
 from pulling_kit import STREAM, Copies, copy, until
 
-from headrace.broker.admin_steps import now
-from headrace.broker.broker import Broker
-from headrace.broker.topic import Topic
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, Offset
 from headrace.catalog.commands import (
     CreatePartitions,
     DeleteLink,
@@ -20,15 +19,16 @@ from headrace.catalog.commands import (
     SetLinkState,
 )
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, Offset
-from headrace.links import choosing, pullers
-from headrace.links.choosing import Share
-from headrace.links.errors import SourceUnreachable
-from headrace.links.figures import CAUGHT_UP
-from headrace.links.figures import PAUSED as SHOWN_PAUSED
-from headrace.links.pullers import Pullers
-from headrace.links.source import HomeStart, Source
+from headrace.kafka.dispatch import Broker
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.pull import pull_choice, pullers
+from headrace.links.pull.lag import CAUGHT_UP
+from headrace.links.pull.lag import PAUSED as SHOWN_PAUSED
+from headrace.links.pull.pull_choice import Share
+from headrace.links.pull.pullers import Pullers
+from headrace.links.source.source import HomeStart, Source
+from headrace.partitions.lookups import now
+from headrace.partitions.topic import Topic
 
 ID = bytes(range(16))
 
@@ -248,7 +248,7 @@ async def test_another_link_takes_over_from_one_that_is_paused_or_deleted(
 async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(
     links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "TROUBLE_S", 0.1)
+    monkeypatch.setattr(pull_choice, "TROUBLE_S", 0.1)
     monkeypatch.setattr(pullers, "TROUBLE_S", 0.1)
     home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
     (at,) = home.topic("t", ID)

@@ -13,13 +13,13 @@ from pair import Pair, options, read
 from played_source import PlayedSource
 from pulling_kit import STREAM, Copies, copy, until
 
-from headrace.broker.admin_steps import now
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
 from headrace.catalog.commands import CreateStream, LinkConfig, PutLink, StreamPolicy
-from headrace.links.pullers import Pullers
-from headrace.links.source import TopicPartition
+from headrace.kafka.dispatch import Broker
+from headrace.links.pull.pullers import Pullers
+from headrace.links.source.source import TopicPartition
 from headrace.node import Node
+from headrace.partitions.lookups import now
+from headrace.partitions.partition import Partition
 from headrace.store.sqlite import SqliteStore
 
 ID = bytes(range(16))

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_source import FakeSource
 from one_node import OneNode
 
-from headrace.broker.broker import NodeSettings
+from headrace.kafka.dispatch import NodeSettings
 from headrace.node import Node, Options
-from headrace.wire import cold
+from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions
 
@@ -22,7 +22,7 @@ from headrace.wire.api_versions import encode_response as encode_api_versions
 def _schemas() -> None:
     """Loaded before anybody waits for an answer: the first use takes seconds on a machine that has much else to do."""
     for version in range(5):
-        cold.prepare(ApiKey.API_VERSIONS, version)
+        generic_codec.prepare(ApiKey.API_VERSIONS, version)
         encode_api_versions(version)
 
 

@@ -5,10 +5,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.errors import Code
-from headrace.ids import Home, LeaderEpoch, Millis, NodeId, Offset
-from headrace.links.errors import SourceUnreachable
-from headrace.links.source import (
+from headrace.base.errors import Code
+from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.source import (
     Announcement,
     Ceded,
     Changes,

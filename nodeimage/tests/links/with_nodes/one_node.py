@@ -7,23 +7,23 @@ from typing import Any
 
 import msgspec
 
-from headrace.broker.broker import Broker
-from headrace.broker.cold_reads import locate, read_all
-from headrace.broker.headrace_admin import handle
-from headrace.broker.listener import Connection
-from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
+from headrace.admin.admin_api import handle
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import LeaderEpoch, Millis, NodeId, Offset
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
-from headrace.errors import Code, KafkaError
-from headrace.ids import LeaderEpoch, Millis, NodeId, Offset
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
-from headrace.links.security import Security
+from headrace.kafka.connection import Connection
+from headrace.kafka.dispatch import Broker
+from headrace.kafka_client.blocking_client import encode_admin_request
+from headrace.kafka_client.client import Client
 from headrace.node import Node
+from headrace.partitions.partition import Partition
+from headrace.partitions.reads.fetch_planner import locate, read_all
+from headrace.partitions.topics import Topic
+from headrace.security.client_security import Security
 from headrace.wire.batch import Record, build_batch, iter_batches, iter_records, read_batch
-from headrace.wire.client import encode_admin_request
 from headrace.wire.produce import PartitionRecords
 
 

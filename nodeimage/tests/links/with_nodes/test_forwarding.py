@@ -12,15 +12,15 @@ from confluent_kafka import Message, Producer
 from cut_network import LARGE, CutNetwork
 from one_node import OneNode, until
 
-from headrace.broker.broker import NodeSettings
-from headrace.errors import Code, KafkaError
-from headrace.ids import NodeId
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
-from headrace.links.errors import SourceUnreachable
-from headrace.links.security import Security
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import NodeId
+from headrace.kafka.dispatch import NodeSettings
+from headrace.kafka_client.client import Client
+from headrace.kafka_client.errors import SourceUnreachable
 from headrace.local.processes import free_port
 from headrace.node import Node, Options
+from headrace.security.client_security import Security
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords, ProduceResult
 

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 from one_node import OneNode
 
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, LeaderEpoch, Offset
-from headrace.links.addresses import parse_addresses
-from headrace.links.client import Client
-from headrace.links.connection import Limits
-from headrace.links.errors import SourceUnreachable
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.security import Security
-from headrace.links.source import (
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, LeaderEpoch, Offset
+from headrace.kafka_client.client import Client
+from headrace.kafka_client.connection import Limits
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.links.source.source import (
     NO_EPOCH,
     Announcement,
     CursorKey,
@@ -24,6 +23,7 @@ from headrace.links.source import (
     TopicPartition,
     Wanted,
 )
+from headrace.security.client_security import Security
 from headrace.wire.batch import iter_batches, iter_records
 
 PATIENT = Limits(connect_s=60.0, silence_s=60.0)
@@ -149,7 +149,7 @@ async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
 async def test_a_source_of_another_version_is_a_problem_that_is_told(
     south: OneNode, source: HeadraceSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.broker.link_source.VERSIONS", (7, 9))
+    monkeypatch.setattr("headrace.links.serving.source_apis.VERSIONS", (7, 9))
     assert "speaks the versions 7 to 9 of links, this cluster 1 to 1" in ((await source.hello()).problem or "")
     with pytest.raises(KafkaError, match="upgrade the older one"):
         await source.topics(after=None, limit=1)

@@ -14,20 +14,20 @@ from fake_source import NODE, FakeSource
 from one_node import OneNode, until
 from played_kafka import ID, OTHER, PlayedKafka, played_topic
 
+from headrace.base.addresses import Address
+from headrace.base.errors import Code
+from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CopyCursors, Cursor, ExpireCursors, HomeChange, PutGroup, PutLink, SetHome
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Expired
-from headrace.errors import Code
-from headrace.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.links import kafka_source, kafka_topics
-from headrace.links import keeper as keeper_module
-from headrace.links.addresses import Address
-from headrace.links.client import Client
-from headrace.links.kafka_source import KafkaSource
-from headrace.links.keeper import Keeper
-from headrace.links.security import Security
-from headrace.links.settling import Settler, Unsettled
-from headrace.links.source import Source
+from headrace.kafka_client.client import Client
+from headrace.links.failover.home_apply import Settler, Unsettled
+from headrace.links.source import kafka_source, kafka_topics
+from headrace.links.source.kafka_source import KafkaSource
+from headrace.links.source.source import Source
+from headrace.links.topics import topic_syncer as keeper_module
+from headrace.links.topics.topic_syncer import Keeper
+from headrace.security.client_security import Security
 from headrace.wire.api_keys import ApiKey
 
 Keep = Callable[..., Awaitable[Keeper]]

@@ -10,15 +10,15 @@ import pytest
 from crc32c import crc32c
 from one_node import Committed, OneNode, until
 
-from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
 from headrace.catalog.rows import TopicRow
-from headrace.errors import Code, HeadraceError, KafkaError
-from headrace.ids import Home, Millis, Offset
-from headrace.links import setting_aside, settling
-from headrace.links.setting_aside import append_once
-from headrace.links.settling import Settler
+from headrace.kafka.dispatch import Broker
+from headrace.links.failover import home_apply, quarantine
+from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.quarantine import append_once
+from headrace.partitions.partition import Partition
 from headrace.wire.batch import build_batch, read_batch
 
 
@@ -26,7 +26,7 @@ from headrace.wire.batch import build_batch, read_batch
 def by_hand(south: OneNode) -> None:
     """Partitions are settled by the tests' settlers, not by the node's own."""
 
-    async def nothing(wanted: settling.Unsettled) -> None:
+    async def nothing(wanted: home_apply.Unsettled) -> None:
         pass
 
     south.node.links.settler._settle = nothing  # type: ignore[method-assign]
@@ -147,7 +147,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         pass
 
     appended = 0
-    real = settling.keep_aside
+    real = home_apply.keep_aside
 
     async def crashing(*arguments: object, **named: object) -> object:
         nonlocal appended
@@ -158,9 +158,9 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         return found
 
     if step == "before_roll":
-        monkeypatch.setattr(settling, "keep_aside", crashing)
+        monkeypatch.setattr(home_apply, "keep_aside", crashing)
     else:
-        real_append = setting_aside._append
+        real_append = quarantine._append
 
         async def append(*arguments: object) -> None:
             nonlocal appended
@@ -169,7 +169,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
             if appended in (2, 3):
                 raise Crash("the node ends here")
 
-        monkeypatch.setattr(setting_aside, "_append", append)
+        monkeypatch.setattr(quarantine, "_append", append)
     await settles(south, "t", (1, "north"))
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
@@ -182,7 +182,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
-    keep, homes = settling.keep_aside, []
+    keep, homes = home_apply.keep_aside, []
 
     async def then_it_moves(broker: Broker, row: TopicRow, *arguments: Any, **named: Any) -> object:
         found = await keep(broker, row, *arguments, **named)
@@ -192,7 +192,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
             raise HeadraceError("the node ends here")
         return found
 
-    monkeypatch.setattr(settling, "keep_aside", then_it_moves)
+    monkeypatch.setattr(home_apply, "keep_aside", then_it_moves)
     await settles(south, "t", (2, "east"))
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
@@ -245,7 +245,7 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
     row = await south.row("t.diverged")
     assert row is not None
     await append_once(south.broker, row.topic_id, 0, token)
-    appended = setting_aside._append
+    appended = quarantine._append
     crashed = 0
 
     async def append(*arguments: Any) -> None:
@@ -255,7 +255,7 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
         if crashed == 1:
             raise HeadraceError("the node ends here")
 
-    monkeypatch.setattr(setting_aside, "_append", append)
+    monkeypatch.setattr(quarantine, "_append", append)
     settler = Settler(south.broker)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
     running = asyncio.create_task(settler.run())
@@ -279,18 +279,18 @@ async def test_no_batch_that_could_not_be_replicated_is_appended_once(
     row = await south.row("t")
     assert row is not None
     batch = build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0)
-    monkeypatch.setattr(setting_aside, "MOST_PAYLOAD_BYTES", len(batch) - 1)
+    monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch) - 1)
     with pytest.raises(KafkaError) as refused:
         await append_once(south.broker, row.topic_id, 0, batch)
     assert refused.value.code == Code.MESSAGE_TOO_LARGE
-    monkeypatch.setattr(setting_aside, "MOST_PAYLOAD_BYTES", len(batch))
+    monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch))
     assert await append_once(south.broker, row.topic_id, 0, batch) == 1
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
     south: OneNode, settler: Settler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, failed = settling.keep_aside, []
+    keep, failed = home_apply.keep_aside, []
 
     async def fails_once(*args: object, **more: object) -> object:
         if not failed:
@@ -298,11 +298,11 @@ async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tr
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the diverged topic is led elsewhere by now")
         return await keep(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(settling, "keep_aside", fails_once)
+    monkeypatch.setattr(home_apply, "keep_aside", fails_once)
     await south.append("t", b"a")
     await south.append("t", b"b")
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
-    await until(lambda: settled_for(south, "t", (1, "north")), timeout_s=settling.SWEEP_S / 2)
+    await until(lambda: settled_for(south, "t", (1, "north")), timeout_s=home_apply.SWEEP_S / 2)
     assert failed
     assert [record.value for record in await south.records("t.diverged")] == [b"b"]
 

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 from one_node import OneNode, until
 
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
-from headrace.errors import Code, KafkaError
-from headrace.ids import Home, Millis, Offset
-from headrace.links import links, moving, settling, topic_steps
-from headrace.links.errors import SourceUnreachable
-from headrace.links.headrace_source import HeadraceSource
-from headrace.links.keeper import Keeper
-from headrace.links.link_state import Phase
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links import links
+from headrace.links.failover import failover, home_apply
+from headrace.links.failover.failover import Moving
 from headrace.links.links import Links, LinkTold
-from headrace.links.moving import Moving
-from headrace.links.source import CursorPage, Fetched, Wanted
+from headrace.links.pull.link_state import Phase
+from headrace.links.source.headrace_source import HeadraceSource
+from headrace.links.source.source import CursorPage, Fetched, Wanted
+from headrace.links.topics import topic_apply
+from headrace.links.topics.topic_syncer import Keeper
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 
@@ -240,7 +242,7 @@ async def test_a_move_says_that_newest_cursors_did_not_come(
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS, "group g is loading")
 
     monkeypatch.setattr(HeadraceSource, "cursors", loads)
-    monkeypatch.setattr(moving, "CURSORS_S", 0.1)
+    monkeypatch.setattr(failover, "CURSORS_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
     assert "group g is loading" in moved["error"]
@@ -265,7 +267,7 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_ca
         return await cede(self, *args, **more)
 
     monkeypatch.setattr(HeadraceSource, "cede", cedes_more)
-    monkeypatch.setattr(moving, "CAUGHT_UP_S", 0.1)
+    monkeypatch.setattr(failover, "CAUGHT_UP_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
     assert "takes writes once it has all" in moved["error"]
@@ -410,13 +412,13 @@ async def test_a_link_has_not_caught_up_while_records_are_set_aside(
     await until(lambda: has(south, "t", [b"a"]))
     await paused(south)
     await north.produce("t", b"lost")
-    keep, going_on = settling.keep_aside, asyncio.Event()
+    keep, going_on = home_apply.keep_aside, asyncio.Event()
 
     async def waits(*args: Any, **more: Any) -> Any:
         await going_on.wait()
         return await keep(*args, **more)
 
-    monkeypatch.setattr(settling, "keep_aside", waits)
+    monkeypatch.setattr(home_apply, "keep_aside", waits)
     await south.admin("home.move", stream="/s", topics=["t"], force=True)
     await south.admin("link.resume", name="l")
 
@@ -496,7 +498,7 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    adopt, away = moving.adopt, [True]
+    adopt, away = failover.adopt, [True]
 
     async def away_once(*args: Any) -> Any:
         if away.pop() if away else False:
@@ -506,8 +508,8 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
     async def never(*_args: Any) -> Any:  # of the keeper, which would find it sooner or later
         raise SourceUnreachable("away")
 
-    monkeypatch.setattr(topic_steps, "adopt", never)
-    monkeypatch.setattr(moving, "adopt", away_once)
+    monkeypatch.setattr(topic_apply, "adopt", never)
+    monkeypatch.setattr(failover, "adopt", away_once)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
     assert await home_is(south, "t", south)

@@ -19,11 +19,11 @@ from cluster_nodes import HOST, POLL_S, Cluster, until
 from cluster_ways import Ways
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from headrace.broker.link_params import VERSIONS
+from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.links.serving.params import VERSIONS
 from headrace.wire import fetch, metadata
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import Record, iter_batches, iter_records
-from headrace.wire.client import BrokerConnection, admin_call
 
 STREAM = "/default"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -20,10 +20,10 @@ from linked import (
 )
 from moving_clients import GROUP, PARTITIONS, Clients, acknowledged, forgive_moves, log_of, set_aside
 
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.client import BrokerConnection
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -4,8 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.errors import CorruptLog
-from headrace.ids import ContainerId, Epoch, NodeId
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.objects import CONFIG_MAPS, CONTAINERS, LEASES, NODES, Object, Resource
 from headrace.store.record_types import ContainerRecord, LeaseRecord, NodeRecord, Record, VolumeRecord, decode

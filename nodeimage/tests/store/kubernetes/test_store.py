@@ -16,9 +16,9 @@ import pytest
 from msgspec import structs
 from toy_api import ToyApi
 
-from headrace.errors import FolderRefused, HeadraceError
-from headrace.folder import DataFolder, Identity
-from headrace.ids import Epoch, NodeId
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.base.ids import Epoch, NodeId
+from headrace.node.folder import DataFolder, Identity
 from headrace.store import container_records, records
 from headrace.store.kubernetes import api as api_module
 from headrace.store.kubernetes import objects

@@ -1,0 +1,374 @@
+"""What an operator may ask of the cluster: volumes, drains, removals, unclean recovery. Pure.
+
+Refusals are one line that says what to do. Warnings come with a request that is carried out nevertheless. What fails
+together is a host; a node that does not say which fails alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from msgspec import structs
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.peer.reports import ReplicaState
+from headrace.store.container_records import has_trace
+from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+
+DELETED = "deleted"
+
+
+def refused(reason: str) -> KafkaError:
+    """A request that the cluster does not carry out."""
+    return KafkaError(Code.POLICY_VIOLATION, reason)
+
+
+# --- volumes
+
+
+def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
+    """Whether a volume's replicas may lie on a node, which stays."""
+    return not node.draining and volume.admits(node)
+
+
+def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
+    """How many replicas of a container the nodes have room for: one each; one a host where the spread is required."""
+    able = [node for node in nodes if may_hold(node, volume)]
+    if volume.spread == "required":
+        return len({node.fails_with for node in able})
+    return len(able)
+
+
+def volume_fault(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
+    """Why the nodes that there are cannot keep to the volume; None where they can."""
+    room = places(volume, nodes)
+    if volume.spread == "required" and room < volume.replicas:
+        return (
+            f"volume {volume.name!r} asks for {volume.replicas} replicas on hosts of their own, and"
+            f" {_there(volume, room)}: add nodes on other hosts, ask for fewer replicas, or for --spread preferred"
+        )
+    if room < volume.min_in_sync:
+        return (
+            f"volume {volume.name!r} asks for {volume.min_in_sync} in sync at least, and {_there(volume, room)}:"
+            " add nodes, or ask for fewer"
+        )
+    return None
+
+
+def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
+    """What the volume will lack although its nodes can keep to it; None where nothing."""
+    room = places(volume, nodes)
+    if room < volume.replicas:
+        wanted = _count(volume.replicas, "replica")
+        return f"volume {volume.name!r} asks for {wanted}, and {_there(volume, room)}: it has {room}"
+    return None
+
+
+def _there(volume: VolumeRecord, room: int) -> str:
+    what = "host" if volume.spread == "required" else "node"
+    where = []
+    if volume.zones:
+        where.append(f"in {'zone' if len(volume.zones) == 1 else 'zones'} {', '.join(volume.zones)}")
+    if volume.labels:
+        where.append("with " + ", ".join(f"{key}={value}" for key, value in sorted(volume.labels.items())))
+    return " ".join([f"there {'is' if room == 1 else 'are'}", _count(room, what), *where])
+
+
+# --- nodes
+
+
+def drain_fault(
+    node_id: NodeId,
+    *,
+    nodes: Mapping[NodeId, NodeRecord],
+    alive: Collection[NodeId],
+    volumes: Iterable[VolumeRecord],
+) -> str | None:
+    """Why a node may not be drained: those that stay, and live, could not keep a volume's minimum in sync."""
+    staying = [node for key, node in nodes.items() if key != node_id and key in alive and not node.draining]
+    if not staying:
+        return f"no other node is there to take what node {node_id} has: `headrace node add` first"
+    for volume in volumes:
+        room = places(volume, staying)
+        if room < volume.min_in_sync and places(volume, [*staying, nodes[node_id]]) > room:
+            return (
+                f"without node {node_id}, volume {volume.name!r} could not have {volume.min_in_sync} in sync"
+                f" ({_there(volume, room)}): `headrace node add` first, or"
+                f" `headrace volume alter {volume.name} --min-in-sync {max(room, 1)}`"
+            )
+    return None
+
+
+def drain_warnings(
+    node_id: NodeId, *, nodes: Mapping[NodeId, NodeRecord], alive: Collection[NodeId], volumes: Iterable[VolumeRecord]
+) -> list[str]:
+    """The volumes that will have fewer replicas than they ask for, as too few nodes stay."""
+    staying = [node for key, node in nodes.items() if key != node_id and key in alive and not node.draining]
+    return [warning for volume in volumes if (warning := volume_warning(volume, staying)) is not None]
+
+
+def removal_fault(
+    node_id: NodeId, *, nodes: Mapping[NodeId, NodeRecord], containers: Iterable[ContainerRecord], force: bool
+) -> str | None:
+    """Why a node may not be removed: it is the last one, or it has replicas (which `force` gives up)."""
+    if len(nodes) == 1:
+        return f"node {node_id} is the only one: `headrace down` stops it"
+    held = held_by(node_id, containers)
+    if force or not held:
+        return None
+    only = [each.container_id for each in held if [node for node, _ in each.in_sync] == [node_id]]
+    lost = f", the only one in sync of {_names(only)}" if only else ""
+    how = "is being drained, and still has" if nodes[node_id].draining else "is not drained: it has"
+    return (
+        f"node {node_id} {how} {_count(len(held), 'replica')}{lost}: `headrace node drain {node_id}` empties it;"
+        " --force gives them up"
+    )
+
+
+def held_by(node_id: NodeId, containers: Iterable[ContainerRecord]) -> list[ContainerRecord]:
+    """The containers that have a replica on a node."""
+    return [each for each in containers if each.state != DELETED and node_id in each.replicas]
+
+
+@dataclass(slots=True)
+class Duties:
+    """How many containers a node has what to do with."""
+
+    replicas: int = 0
+    leads: int = 0
+    in_sync: int = 0
+    """Of its replicas."""
+    leads_catalog: bool = False
+
+
+def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
+    """Of every node, in one go through the containers."""
+    found: defaultdict[NodeId, Duties] = defaultdict(Duties)
+    for each in containers:
+        if each.state == DELETED:
+            continue
+        in_sync = {node for node, _ in each.in_sync}
+        for node in each.replicas:
+            has = found[node]
+            has.replicas += 1
+            has.in_sync += node in in_sync
+            if node == each.primary:
+                has.leads += 1
+                has.leads_catalog |= each.kind == "catalog"
+    return dict(found)
+
+
+# --- redundancy
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A container with fewer replicas in sync than its volume asks for."""
+
+    container: ContainerId
+    kind: str
+    volume: str
+    primary: NodeId
+    in_sync: int
+    wanted: int
+    min_in_sync: int
+    reason: str
+    behind_bytes: int | None
+    """What the replica that is furthest ahead of those not in sync has still to copy; None where none copies."""
+    stalled: bool = False
+    """Nothing is committed: too few are in sync, or one that is cannot be let go, as the cluster store is away."""
+
+
+def knowing_better(
+    containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> dict[ContainerId, list[NodeId]]:
+    """Of containers whose records are older than what replicas know, the nodes that know better: the cluster store was
+    set back to an old copy (DESIGN section 13). `replicas`: what the nodes that answer have."""
+    found: dict[ContainerId, list[NodeId]] = {}
+    for record in containers:
+        for node, states in sorted(replicas.items()):
+            state = states.get(record.container_id)
+            if state is not None and not has_trace(record, change=state.change, recovered=state.recovered):
+                found.setdefault(record.container_id, []).append(node)
+    return found
+
+
+def lacks(
+    containers: Iterable[ContainerRecord],
+    *,
+    nodes: Mapping[NodeId, NodeRecord],
+    replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]],
+) -> list[Lack]:
+    """The containers whose redundancy is not whole, and why; `replicas`: what the nodes that answer have."""
+    found = []
+    for each in sorted(containers, key=lambda each: each.container_id):
+        if each.state == DELETED:
+            continue
+        synced = _synced(each, replicas)
+        if len(synced) >= each.wanted and each.primary in synced:
+            continue
+        found.append(
+            Lack(
+                container=each.container_id,
+                kind=each.kind,
+                volume=each.volume,
+                primary=each.primary,
+                in_sync=len(synced),
+                wanted=each.wanted,
+                min_in_sync=each.min_in_sync,
+                reason=_why(each, nodes, replicas),
+                behind_bytes=_behind(each, replicas),
+                stalled=_is_stalled(each, replicas),
+            )
+        )
+    return found
+
+
+def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
+    primary = replicas.get(record.primary, {}).get(record.container_id)
+    return primary is not None and primary.role == "primary" and primary.stalled
+
+
+def _why(
+    record: ContainerRecord,
+    nodes: Mapping[NodeId, NodeRecord],
+    replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]],
+) -> str:
+    in_sync = [node for node, _ in record.in_sync]
+    synced = _synced(record, replicas)
+    lost = [node for node in in_sync if node in replicas and node not in synced]
+    if not synced:
+        gone = "does not answer" if len(in_sync) == 1 else "do not answer"
+        if lost:
+            gone = f"{_nodes(lost)} lost it"
+        elif not any(node in nodes for node in in_sync):
+            gone = "it was removed" if len(in_sync) == 1 else "they were removed"
+        return f"what was in sync ({_nodes(in_sync)}) is not there: {gone}; it waits, see `headrace recover-unclean`"
+    if lost:
+        return f"{_nodes(lost)} lost {'its replica' if len(lost) == 1 else 'their replicas'}"
+    down = [node for node in record.replicas if node not in replicas]
+    if record.primary in down:
+        return f"node {record.primary}, its primary, does not answer"
+    if down:
+        return f"{_nodes(down)} {'does' if len(down) == 1 else 'do'} not answer"
+    behind = [node for node in record.replicas if node not in in_sync]
+    if behind:
+        return f"{_nodes(behind)} {'catches' if len(behind) == 1 else 'catch'} up"
+    staying = sum(not node.draining for node in nodes.values())
+    if staying < record.wanted:
+        are = "is" if staying == 1 else "are"
+        return f"there {are} {_count(staying, 'node')} that may have replicas, and it asks for {record.wanted}"
+    return "another replica is still to be made"
+
+
+def _synced(
+    record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
+) -> frozenset[NodeId]:
+    """The nodes that answer, and have the very replica that is in sync (invariant 5)."""
+    return frozenset(
+        node
+        for node, format in record.in_sync
+        if (state := replicas.get(node, {}).get(record.container_id)) is not None and state.format == str(format)
+    )
+
+
+def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> int | None:
+    primary = replicas.get(record.primary, {}).get(record.container_id)
+    if primary is None:
+        return None
+    in_sync = {node for node, _ in record.in_sync}
+    ends = [
+        state.end
+        for node in record.replicas
+        if node not in in_sync and (state := replicas.get(node, {}).get(record.container_id)) is not None
+    ]
+    return max(0, primary.end - max(ends)) if ends else None
+
+
+# --- unclean recovery (invariant 15)
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """The replica that leads after an unclean recovery."""
+
+    record: ContainerRecord
+    """As it will be."""
+    node: NodeId
+    last_epoch: Epoch
+    end: int
+    committed: int
+    loss: str
+    """What may be lost by it."""
+
+
+def unclean_heir(
+    record: ContainerRecord,
+    answers: Mapping[NodeId, ReplicaState],
+    *,
+    nodes: Collection[NodeId],
+    asked: NodeId | None = None,
+) -> Heir:
+    """Who is to lead a container none of whose in-sync replicas is left: of those that answer, the one that has most.
+
+    `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
+    one that is in sync is among them, where none is there, or where the node that is asked for has none.
+    """
+    formats = {node: str(format) for node, format in record.in_sync}
+    living = [node for node, state in answers.items() if formats.get(node) == state.format]
+    if record.state == DELETED:
+        raise refused(f"container {record.container_id} is deleted")
+    if living:
+        raise refused(
+            f"container {record.container_id} needs no recovery: {_nodes(living)} {'is' if len(living) == 1 else 'are'}"
+            " in sync and can lead it"
+        )
+    candidates = {node: state for node, state in answers.items() if node in record.replicas}
+    if not candidates:
+        left = [node for node in record.replicas if node in nodes]
+        how = f"start one of {_nodes(left)} (`headrace node start`)"
+        if not left:
+            how = f"their nodes were removed, and no node that volume {record.volume!r} may use has got an empty one"
+        raise refused(f"no replica of container {record.container_id} can be reached: {how}")
+    if asked is not None and asked not in candidates:
+        raise refused(
+            f"node {asked} has no replica of container {record.container_id}; {_nodes(sorted(candidates))} can lead it"
+        )
+    node = asked if asked is not None else max(candidates, key=lambda each: _reach(candidates[each]))
+    state = candidates[node]
+    in_sync = ((node, UUID(state.format)),)
+    epoch = Epoch(max(record.epoch, state.epoch) + 1)
+    after = structs.replace(
+        record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
+    )
+    gone = _nodes(sorted(formats))
+    return Heir(
+        record=after,
+        node=node,
+        last_epoch=state.last_epoch,
+        end=state.end,
+        committed=state.committed,
+        loss=(
+            f"acknowledged records that {gone} had and node {node} did not get are lost: whatever lay behind position"
+            f" {state.end}, in epoch {state.last_epoch} or later; should {gone} come back, it is cut off there too"
+        ),
+    )
+
+
+def _reach(state: ReplicaState) -> tuple[Epoch, int]:
+    return state.last_epoch, state.end
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _names(containers: Sequence[ContainerId]) -> str:
+    shown = ", ".join(map(str, containers[:5]))
+    return f"container{'' if len(containers) == 1 else 's'} {shown}{' and more' if len(containers) > 5 else ''}"
+
+
+def _nodes(nodes: Sequence[NodeId]) -> str:
+    return f"node{'' if len(nodes) == 1 else 's'} {', '.join(map(str, nodes))}"

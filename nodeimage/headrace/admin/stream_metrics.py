@@ -1,0 +1,115 @@
+"""How much is in a stream: its messages, its bytes, and since when. All of its partitions are looked at for that.
+
+Whoever asks pays for a second of work at most: the partitionlets are gone through in order of id, and where a call has
+to stop the next one goes on. What is told is of the last time that all were seen, and they are gone through again once
+that is FRESH_S old, or SHARE times as old as it took. So a stream of a million topics gets its figures late, and no
+node is busy with them. Each node has its own.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headrace.base.ids import Millis, Offset, PartitionletId, StreamNumber
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, PartitionletRow, StreamRow
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+WORK_S: Final = 1.0
+FRESH_S: Final = 20.0
+SHARE: Final = 50
+AT_ONCE: Final = 1_000
+"""Partitionlets."""
+BEFORE_ALL: Final = PartitionletId(0)
+KNOWN: Final = 1_000
+"""Streams of which figures are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of a stream at one time."""
+
+    messages: int = 0
+    bytes: int = 0
+    oldest: Millis | None = None
+    """The time of its oldest record; None: it has none."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of a stream, and how far the next look has come."""
+
+    known: Figures | None = None
+    due: float = 0.0
+    sofar: Figures = Figures()
+    after: PartitionletId = BEFORE_ALL
+    is_over: bool = False
+    """All were seen."""
+    spent_s: float = 0.0
+    busy: bool = False
+
+
+class StreamFigures:
+    """One node's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._kept: dict[StreamNumber, _Kept] = {}
+
+    async def of(self, stream: StreamRow) -> Figures | None:
+        """As they were lately; None: not all of the stream has been seen yet. Raises `CatalogFailed`."""
+        kept = self._kept.pop(stream.number, None) or _Kept()
+        self._kept[stream.number] = kept  # last in order
+        while len(self._kept) > KNOWN:
+            del self._kept[next(iter(self._kept))]
+        now = self._broker.loop.time
+        if kept.busy or now() < kept.due:
+            return kept.known
+        kept.busy = True
+        begun = now()
+        try:
+            while await self._look(kept, stream.number):
+                if now() - begun >= WORK_S:
+                    break
+        finally:
+            kept.busy = False
+            kept.spent_s += now() - begun
+        if kept.is_over:
+            due = now() + max(FRESH_S, SHARE * kept.spent_s)
+            self._kept[stream.number] = kept = _Kept(known=kept.sofar, due=due)
+        return kept.known
+
+    async def _look(self, kept: _Kept, stream: StreamNumber) -> bool:
+        """At some more partitionlets; whether there may be more, and can be looked at now."""
+        rows, starts = await self._broker.catalog.query(lambda reader: _page(reader, stream, kept.after))
+        there = [row for row in rows if row.state != INTENDED]
+        begins = {row.id: max(row.first, starts.get((row.topic, row.partition), Offset(0))) for row in there}
+        holds_first = {row.id: begins[row.id] for row in there if begins[row.id] == starts.get(_key(row), Offset(0))}
+        found = await self._broker.old_reads.extents(there, first=holds_first)
+        if len(found) < len(there):
+            return False  # a container's leader does not answer: from here again, the next time
+        oldest = [extent.oldest for extent in found.values() if extent.oldest is not None]
+        if kept.sofar.oldest is not None:
+            oldest.append(kept.sofar.oldest)
+        kept.sofar = Figures(
+            messages=kept.sofar.messages + sum(max(0, each.end - begins[id_]) for id_, each in found.items()),
+            bytes=kept.sofar.bytes + sum(each.size for each in found.values()),
+            oldest=min(oldest, default=None),
+        )
+        kept.is_over = len(rows) < AT_ONCE
+        if not kept.is_over:
+            kept.after = rows[-1].id
+        return not kept.is_over
+
+
+def _key(row: PartitionletRow) -> tuple[int, int]:
+    return row.topic, row.partition
+
+
+def _page(
+    reader: Reader, stream: StreamNumber, after: PartitionletId
+) -> tuple[list[PartitionletRow], dict[tuple[int, int], Offset]]:
+    """[blocking] Partitionlets of a stream behind `after`, and where their partitions begin."""
+    rows = reader.partitionlets(stream, after=after, limit=AT_ONCE)
+    return rows, reader.log_starts({row.topic for row in rows})

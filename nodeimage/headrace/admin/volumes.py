@@ -1,0 +1,183 @@
+"""Headrace's own admin calls on volumes. Any node answers them.
+
+A volume is changed in the cluster store; its containers follow by the controller's plan.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+from msgspec import UNSET, UnsetType, structs
+
+from headrace.admin import cluster_rules as rules
+from headrace.admin.cluster_rules import refused
+from headrace.base.errors import HeadraceError
+from headrace.catalog.rows import StreamRow
+from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.store import records
+from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+
+class OneVolume(Params, frozen=True):
+    name: str
+
+
+class VolumeFields(Params, frozen=True):
+    """What is said of a volume; the rest stays, or is at its default."""
+
+    name: str
+    replicas: int | UnsetType = UNSET
+    min_in_sync: int | UnsetType = UNSET
+    spread: str | UnsetType = UNSET
+    zones: tuple[str, ...] | UnsetType = UNSET
+    labels: dict[str, str] | UnsetType = UNSET
+    size_limit: int | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
+
+
+async def volume_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
+    """Every volume, and what it cannot have of what it asks for."""
+    view = broker.cluster.view
+    nodes, containers = list(view.nodes.values()), list(view.containers.values())
+    held = await broker.volume_limits.by_volume()
+    return [
+        volume_shown(each, nodes, containers, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
+    ]
+
+
+async def volume_show(broker: "Broker", params: OneVolume) -> dict[str, object]:
+    """One volume."""
+    view = broker.cluster.view
+    volume = await _volume(broker, params.name)
+    held = (await broker.volume_limits.by_volume()).get(volume.name, 0)
+    return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
+
+
+async def volume_create(broker: "Broker", params: VolumeFields) -> dict[str, object]:
+    """The volume as made. Where nothing is said: replicas as the default volume's, the larger half of them in sync."""
+    if params.name in broker.cluster.view.volumes:
+        raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
+    default = broker.cluster.view.volumes.get("default") or VolumeRecord("default")
+    replicas = default.replicas if isinstance(params.replicas, UnsetType) else params.replicas
+    draft = VolumeRecord(params.name, replicas=replicas, min_in_sync=(replicas + 1) // 2)
+
+    def decide(present: VolumeRecord | None) -> VolumeRecord:
+        if present is not None:
+            raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
+        return _with_fields(draft, params)
+
+    return await _put_volume(broker, _with_fields(draft, params), decide)
+
+
+async def volume_alter(broker: "Broker", params: VolumeFields) -> dict[str, object]:
+    """The volume as changed. Its containers follow: replicas are made or given up by and by."""
+    present = await _volume(broker, params.name)
+
+    def decide(found: VolumeRecord | None) -> VolumeRecord:
+        if found is None:
+            raise _no_volume(broker, params.name)
+        return _with_fields(found, params)
+
+    return await _put_volume(broker, _with_fields(present, params), decide)
+
+
+async def _put_volume(
+    broker: "Broker", wanted: VolumeRecord, decide: Callable[[VolumeRecord | None], VolumeRecord]
+) -> dict[str, object]:
+    records.check_volume(wanted)
+    view = broker.cluster.view
+    nodes = list(view.nodes.values())
+    fault = rules.volume_fault(wanted, nodes)
+    if fault is not None:
+        raise refused(fault)
+    made = await broker.store(lambda store: records.change_volume(store, wanted.name, decide))
+    view.refresh()
+    log.info("volume", **msgspec.to_builtins(made))
+    held = (await broker.volume_limits.by_volume()).get(made.name, 0)
+    return volume_shown(made, nodes, list(view.containers.values()), held=held)
+
+
+def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
+    said = {
+        name: value
+        for name, value in structs.asdict(params).items()
+        if name != "name" and not isinstance(value, UnsetType)
+    }
+    return structs.replace(volume, **said)
+
+
+async def _volume(broker: "Broker", name: str) -> VolumeRecord:
+    volume = broker.cluster.view.volumes.get(name)
+    if volume is None:  # just made, perhaps, by way of another node
+        volume = await broker.store(lambda store: records.get_volume(store, name))
+    if volume is None:
+        raise _no_volume(broker, name)
+    return volume
+
+
+def _no_volume(broker: "Broker", name: str) -> HeadraceError:
+    known = ", ".join(sorted(broker.cluster.view.volumes)) or "none"
+    return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
+
+
+def volume_shown(
+    volume: VolumeRecord, nodes: list[NodeRecord], containers: list[ContainerRecord], *, held: int
+) -> dict[str, object]:
+    used = [each for each in containers if each.volume == volume.name and each.state != rules.DELETED]
+    return {
+        "volume": volume.name,
+        "replicas": volume.replicas,
+        "min_in_sync": volume.min_in_sync,
+        "spread": volume.spread,
+        "zones": list(volume.zones),
+        "labels": volume.labels,
+        "size_limit_bytes": volume.size_limit or None,
+        "durability": volume.durability,
+        "containers": len(used),
+        "held_bytes": held,
+        "problem": (
+            rules.volume_fault(volume, nodes) or _over_limit(volume, held) or rules.volume_warning(volume, nodes)
+        ),
+    }
+
+
+def _over_limit(volume: VolumeRecord, held: int) -> str | None:
+    if not volume.size_limit or held < volume.size_limit:
+        return None
+    return f"volume {volume.name!r} holds {held} bytes, and may hold {volume.size_limit}: it takes no records"
+
+
+async def volume_for_stream(broker: "Broker", name: str) -> None:
+    """See to it that a volume that a stream names is there, and has a container. Raises KafkaError."""
+    volume = await _volume(broker, name)
+    if broker.cluster.open_data(volume=name):
+        return
+    nodes = broker.cluster.nodes()
+    fault = rules.volume_fault(volume, nodes)
+    if fault is not None:
+        raise refused(fault)
+    able = [node.node_id for node in nodes if rules.may_hold(node, volume)]
+    first = broker.node_id if broker.node_id in able else able[0]
+    await broker.controller.create(first=first, volume=volume)
+
+
+def stream_warning(broker: "Broker", row: StreamRow) -> str | None:
+    """What the stream's volume cannot have at present."""
+    volume = broker.cluster.view.volumes.get(row.policy.volume)
+    if volume is None:
+        return f"its volume {row.policy.volume!r} is gone"
+    return rules.volume_fault(volume, broker.cluster.nodes())
+
+
+METHODS: Final[Methods] = {
+    "volume.list": (NoParams, volume_list),
+    "volume.show": (OneVolume, volume_show),
+    "volume.create": (VolumeFields, volume_create),
+    "volume.alter": (VolumeFields, volume_alter),
+}

@@ -1,0 +1,1 @@
+"""What every package may use: errors, ids, sockets, deadlines, admission. Imports nothing else of Headrace."""

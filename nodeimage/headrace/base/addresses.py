@@ -1,0 +1,40 @@
+"""`host:port` as people write it: read and checked."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.base.errors import Code, KafkaError
+
+MOST_ADDRESSES = 64
+"""Of one bootstrap list."""
+
+
+class Address(NamedTuple):
+    """Where a Kafka server listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(texts: Sequence[str]) -> list[Address]:
+    """The addresses of a bootstrap list, each `host:port` or `[ipv6]:port`; an element may hold several, with commas.
+
+    Raises KafkaError INVALID_CONFIG for none, too many, or one that is not an address.
+    """
+    found = [parse_address(part) for text in texts for part in text.split(",") if part.strip()]
+    if not 0 < len(found) <= MOST_ADDRESSES:
+        raise KafkaError(Code.INVALID_CONFIG, f"{len(found)} addresses; give 1 to {MOST_ADDRESSES}, as host:port")
+    return list(dict.fromkeys(found))
+
+
+def parse_address(text: str) -> Address:
+    """One address. Raises KafkaError INVALID_CONFIG."""
+    host, _, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    bare_ipv6 = ":" in host and not text.strip().startswith("[")
+    if not host or bare_ipv6 or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
+        raise KafkaError(Code.INVALID_CONFIG, f"{text[:100]!r} is not an address; give host:port")
+    return Address(host, int(port))

@@ -1,1 +1,0 @@
-"""The Kafka listener: one module per API or family of APIs, over the catalog and the containers."""

@@ -1,0 +1,558 @@
+"""The catalog of one node: commands in, outcomes out, in the order of the catalog container's log.
+
+    submit -> the container's log, here or at the node that leads it -> committed in this node's replica
+           -> applied by the catalog thread -> on_applied -> the submitter wakes
+
+Every node applies what its own replica has committed, whoever submitted it (applying.py); how a command gets into the
+log is in submitting.py. Queries run in a few reader threads. Nothing here blocks the loop. Knows the container only as
+a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
+
+What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
+moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter
+tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
+submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
+comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail,
+and `on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails
+(`failed` tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A
+replica too far behind for the primary's log: `install`.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar, overload
+
+import structlog
+
+from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import Position
+from headrace.base.levels import Level
+from headrace.catalog.commands import (
+    LEVELS,
+    AlterStream,
+    AlterTopic,
+    Command,
+    CommitCursors,
+    CopyCursors,
+    CreatePartitions,
+    CreateStream,
+    CreateTopics,
+    DeleteCursors,
+    DeleteGroups,
+    DeleteLink,
+    DeleteStream,
+    DeleteTopics,
+    ExpireCursors,
+    ExpireSomeCursors,
+    ForgetDeleted,
+    PutGroup,
+    PutLink,
+    RaiseLevel,
+    RetireContainer,
+    RollDone,
+    RollIntent,
+    SetHome,
+    SetLinkSource,
+    SetLinkState,
+    SetLogStart,
+    ShortenChains,
+    SkipNumbers,
+    decode,
+    encode,
+)
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import (
+    Expired,
+    Forgotten,
+    GroupRow,
+    LinkOutcome,
+    LogStartOutcome,
+    Outcome,
+    Replaced,
+    RollOutcome,
+    StreamOutcome,
+    TopicOutcome,
+)
+from headrace.tables import snapshots
+from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
+from headrace.tables.command_log import CommandLog, open_and_replay
+from headrace.tables.live_copy import Room, plenty
+from headrace.tables.outcomes import CatalogFailed, Outcomes
+from headrace.tables.query_threads import ReaderThreads
+from headrace.tables.row_checksums import Mark, Tables
+from headrace.tables.snapshot_pool import SharedSnapshot, SnapshotPool
+from headrace.tables.submission import Route, Submitter
+from headrace.tables.table_scrub import TablesScrub
+
+__all__ = ["Applied", "Catalog", "CatalogFailed", "Change"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_SNAPSHOT_RETRY_S = 60.0
+_CLOSING_LOOK_S = 0.2
+MOST_COMMAND_BYTES: Final = 32 << 20
+"""Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
+
+
+Change = tuple[Command, Outcome] | tuple[Replaced, None]
+"""An applied command and what it came to; or, alone in its list, that all rows have been replaced."""
+
+Applied = Callable[[Sequence[Change]], None]
+"""Told, on the loop and in order, what was applied; refused commands are left out."""
+
+
+class Catalog:
+    """Made by `open`; everything else is called on the loop's thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        command_log: CommandLog,
+        connection: Tables,
+        *,
+        applied: Position,
+        route: Route | None,
+        snapshot_bytes: int,
+        may: Callable[[int], bool],
+        room: Room,
+    ) -> None:
+        self._folder = folder
+        self._log = command_log
+        self._snapshot_bytes = snapshot_bytes
+        self._loop = asyncio.get_running_loop()
+        self._reading = ReaderThreads(
+            lambda: snapshots.live_file(folder),
+            generation=lambda: self._applier.generation,
+            damaged=self.found_damage,
+        )
+        self._read_threads = self._reading.executor
+        self._closing = threading.Event()
+        self._callbacks: list[Applied] = []
+        self._set_snapshot_at(Position(0))
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
+        self._snapshots = SnapshotPool(
+            folder,
+            executor=self._snapshot_thread,
+            room=room,
+            stop=self._closing,
+            written=self._set_snapshot_at,
+            trim=command_log.trim,
+            damaged=self.found_damage,
+        )
+        self._room = room
+        self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-scrub")
+        self._snapshot_task: asyncio.Task[None] | None = None
+        self._may = may
+        self.damage = ""
+        """Why the tables are not to be trusted; empty while they are."""
+        self.restored = connection.restored
+        """Why the tables were made anew when they were opened; empty: they are as they were left."""
+        self.served_damaged = False
+        """Nobody has others: what checks is served, and the rest refused."""
+        self._on_damage: list[Callable[[], None]] = []
+        self._outcomes = Outcomes(applied)
+        self._applier = Applier(
+            folder=folder,
+            command_log=command_log,
+            connection=connection,
+            outcomes=self._outcomes,
+            told=self._tell,
+            replaced=self._tell_replaced,
+            damaged=lambda error: self.found_damage(str(error)),
+            may=may,
+            room=room,
+        )
+        self._submitter = Submitter(
+            command_log=command_log, applier=self._applier, outcomes=self._outcomes, route=route
+        )
+        self._scrub = TablesScrub(
+            check_rows=self._check_rows,
+            check_file=self._check_file,
+            found=self.found_damage,
+            is_small=lambda: snapshots.is_live_small(folder),
+        )
+
+    @property
+    def _connection(self) -> Tables:
+        return self._applier.connection
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        command_log: CommandLog,
+        *,
+        route: Route | None = None,
+        snapshot_bytes: int = 64 << 20,
+        may: Callable[[int], bool] = lambda _level: True,
+        room: Room = plenty,
+    ) -> "Catalog":
+        """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
+
+        `route` gets commands to the catalog's primary while this node does not lead. A snapshot is written after each
+        `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
+        a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
+        """
+        open_tables = partial(open_and_replay, folder, command_log, sums=may(Level.FENCED))
+        connection, position = await asyncio.to_thread(open_tables)
+        catalog = cls(
+            folder,
+            command_log,
+            connection,
+            applied=position,
+            route=route,
+            snapshot_bytes=snapshot_bytes,
+            may=may,
+            room=room,
+        )
+        held = await asyncio.to_thread(snapshots.positions, folder)
+        if held:
+            catalog._set_snapshot_at(held[-1])
+        return catalog
+
+    @staticmethod
+    def applied_in(folder: Path) -> Position:
+        """[blocking] How far the tables in `folder` are, before they are opened: all below was committed.
+
+        A replica's log that is opened later may take this as its `committed`. Raises as `open`.
+        """
+        return snapshots.applied_in(folder)
+
+    @property
+    def applied(self) -> Position:
+        """Commands below this position are applied, and visible to queries."""
+        return self._applier.applied
+
+    @property
+    def reach(self) -> Position:
+        """Nothing above this position is applied, nor will be by what is under way: more only once it is committed."""
+        return self._applier.reach
+
+    @property
+    def full(self) -> bool:
+        """Committed commands wait for room on the disk, and so do those who submitted them."""
+        return self._applier.full
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Resolves with the error if the catalog cannot go on; the process should then end."""
+        return self._applier.failed
+
+    @overload
+    async def submit(
+        self, command: CreateStream | AlterStream | DeleteStream, *, here: bool = ...
+    ) -> StreamOutcome: ...
+
+    @overload
+    async def submit(self, command: CreateTopics | DeleteTopics, *, here: bool = ...) -> list[TopicOutcome]: ...
+
+    @overload
+    async def submit(self, command: CreatePartitions | AlterTopic, *, here: bool = ...) -> TopicOutcome: ...
+
+    @overload
+    async def submit(self, command: RollIntent | RollDone, *, here: bool = ...) -> list[RollOutcome]: ...
+
+    @overload
+    async def submit(self, command: SetLogStart | ShortenChains, *, here: bool = ...) -> list[LogStartOutcome]: ...
+
+    @overload
+    async def submit(
+        self,
+        command: CommitCursors
+        | CopyCursors
+        | DeleteCursors
+        | DeleteGroups
+        | RaiseLevel
+        | RetireContainer
+        | SkipNumbers
+        | SetHome,
+        *,
+        here: bool = ...,
+    ) -> list[Code]: ...
+
+    @overload
+    async def submit(
+        self, command: PutLink | SetLinkState | SetLinkSource | DeleteLink, *, here: bool = ...
+    ) -> LinkOutcome: ...
+
+    @overload
+    async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...
+
+    @overload
+    async def submit(self, command: ExpireCursors | ExpireSomeCursors, *, here: bool = ...) -> Expired: ...
+
+    @overload
+    async def submit(self, command: ForgetDeleted, *, here: bool = ...) -> Forgotten: ...
+
+    async def submit(self, command: Command, *, here: bool = False) -> Outcome:
+        """Get the command into the log, wait until it is committed, and applied on this node; its outcome.
+
+        Where another node leads, or this one leads no more, by way of that node, and again until it succeeds, for 15 s
+        at most. `here`: only if this node leads, without repeats.
+
+        Raises KafkaError as decided when it was applied, KafkaError(MESSAGE_TOO_LARGE), KafkaError(NOT_COORDINATOR) for
+        `here` where this node does not lead, KafkaError(REQUEST_TIMED_OUT) after those 15 s, CatalogFailed, StorageFull
+        while `full`, or what the container refuses it with. When cancelled, or timed out, the command may still take
+        place.
+        """
+        self._check_usable()
+        self._check_level(command)
+        try:
+            payload = encode(command)
+        except ValueError as error:
+            raise KafkaError(Code.INVALID_REQUEST, f"the request holds text that is not Unicode: {error}") from error
+        _check_size(payload)
+        return await self._submitter.submit(command, payload, here=here)
+
+    async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
+        """For another node's `route`: write its command to the log that this node leads; the position once committed.
+
+        `admit` is called just before, and may raise to refuse it. Raises KafkaError(NOT_CONTROLLER) where this node
+        does not lead, UNSUPPORTED_VERSION for a command that it does not know, and otherwise as `submit`; the command
+        may be committed all the same.
+        """
+        self._check_usable()
+        if not self._log.leads:
+            raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
+        try:
+            self._check_level(decode(payload))
+        except FolderRefused as error:  # in the log it would stop every replica
+            raise KafkaError(Code.UNSUPPORTED_VERSION, str(error)) from error
+        _check_size(payload)
+        appended = await self._submitter.append(payload, admit=admit)
+        return await asyncio.shield(appended)
+
+    def _check_level(self, command: Command) -> None:
+        level = LEVELS.get(type(command), 0)
+        if not self._may(level):
+            raise KafkaError(
+                Code.UNSUPPORTED_VERSION,
+                f"{type(command).__name__} belongs to feature level {level:d}, which the cluster is not at yet: "
+                "`headrace features show`",
+            )
+
+    async def catch_up(self) -> None:
+        """Return once everything that is committed by now, wherever, is applied here. Raises as `submit`."""
+        await self.submit(ShortenChains(items=[]))
+
+    async def wait_applied(self, position: Position) -> None:
+        """Return once everything below `position` is applied here. Raises CatalogFailed."""
+        await self._applier.wait(position)
+
+    async def query(self, fn: Callable[[Reader], T]) -> T:
+        """Run `fn` in a reader thread, where all that it reads is of one moment."""
+        if self._closing.is_set():
+            raise CatalogFailed("the catalog is closed")
+        return await self._reading.run(fn)
+
+    def on_applied(self, callback: Applied) -> None:
+        """Call `callback` with what was applied, in order, on the loop, before the submitters wake.
+
+        Commands from any node come, and `Replaced` when the tables were replaced by `install`.
+        """
+        self._callbacks.append(callback)
+
+    async def snapshot(self) -> Position:
+        """Write a snapshot; the position it holds. The log is trimmed to the older of the two that are kept.
+
+        Raises StorageFull, OSError or sqlite3.Error, with nothing lost.
+        """
+        return await self._snapshots.write()
+
+    async def newest_snapshot(self, least: Position, *, keeps_log: bool) -> SharedSnapshot:
+        """The newest snapshot, held open, for a replica that the log reaches back to no more: see SnapshotPool.
+
+        Raises CatalogFailed, too, while the tables are damaged: none is given away.
+        """
+        if self._closing.is_set():
+            raise CatalogFailed("the catalog is closed")
+        if self.damage:
+            raise CatalogFailed("the catalog's tables are damaged here, and no snapshot of them is given away")
+        return await self._snapshots.newest(least, keeps_log=keeps_log)
+
+    def tables_come(self) -> None:
+        """Some of a snapshot that will be installed since the tables were lost has come."""
+        self._applier.tables_come()
+
+    async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
+        """Replace the tables by a snapshot that came from the primary; `position` is how far it is. The file is left.
+
+        To be called before the log is emptied to begin at `position`, and while nothing new is committed in it: a
+        crash in between leaves tables that are ahead of the log, which is safe. Queries under way see the old rows,
+        later ones the new. Listeners hear `Replaced`. Submitters whose command lies below repeat it for an outcome.
+
+        `log_stays`: of tables that were lost. The log is left as it is, with what was committed behind `position`.
+
+        Raises HeadraceError, StorageFull or OSError with nothing changed.
+        """
+        self._check_usable()
+        await self._to_its_end(self._install(snapshot, position, log_stays=log_stays))
+
+    # --- damage
+
+    def on_damage(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, on the loop, when the tables turn out damaged: it is to see to it that they are made
+        anew."""
+        self._on_damage.append(callback)
+
+    def found_damage(self, reason: str) -> None:
+        """The tables are not what was written, or not what the log comes to: nothing more is applied to them."""
+        if self.damage or self.failed.done() or self._closing.is_set():
+            return
+        self.damage = reason
+        log.error("catalog_damaged", folder=str(self._folder), error=reason)
+        self._applier.pause()
+        marked = self._loop.run_in_executor(self._read_threads, mark_suspect, self._folder)
+        if self._on_damage:
+            for callback in self._on_damage:
+                callback()
+        else:
+            marked.add_done_callback(lambda _: self._applier.fail(sqlite3.DatabaseError(reason)))
+
+    async def marks(self) -> list[Mark]:
+        """What the tables come to at some positions of the log, for comparison with other nodes', the newest last.
+
+        Nothing while that cannot be told: rows have no checksums yet, or the tables are damaged.
+        """
+        return [] if self.damage or self._closing.is_set() else await self._applier.marks()
+
+    async def rebuild(self, snapshot: Path, position: Position) -> None:
+        """Make damaged tables anew, of another node's snapshot at `position`, which is left, and of the log here. It
+        takes the place of the snapshots here.
+
+        Listeners hear `Replaced`. Raises HeadraceError for a snapshot that is damaged or older than the log here
+        begins, StorageFull, OSError; nothing has changed then.
+        """
+        self._check_usable()
+        await self._to_its_end(self._rebuild(snapshot, position, keep=True))
+
+    async def rebuild_alone(self) -> None:
+        """Make damaged tables anew where no other node has any: of this node's newest snapshot, if every row of it
+        checks, and of its log; the damaged ones are never read for it. Raises as `rebuild` where that is not
+        possible."""
+        self._check_usable()
+        newest = await self._snapshots.newest_kept()
+        await self._to_its_end(self._rebuild(*(newest or (None, Position(0))), keep=False))
+
+    def serve_damaged(self) -> None:
+        """Go on with damaged tables, as nobody has others: what checks is served, what does not is refused."""
+        if self.damage and not self.served_damaged:
+            # No other copy is known. Put one of the node's folder back.
+            log.critical("catalog_served_damaged", folder=str(self._folder), error=self.damage)
+        self.served_damaged = bool(self.damage)
+        if self.damage:
+            self._applier.go_on_damaged()
+
+    async def _rebuild(self, snapshot: Path | None, position: Position, *, keep: bool) -> None:
+        async with self._snapshots.turn:
+            await self._applier.rebuild(snapshot, position, keep=keep)
+            self._is_whole()
+            if keep:
+                self._set_snapshot_at(position)
+
+    def _is_whole(self) -> None:
+        if self.damage:
+            log.info("catalog_repaired", folder=str(self._folder), was=self.damage)
+        self.damage = ""
+        self.served_damaged = False
+
+    async def _to_its_end(self, change: Coroutine[None, None, None]) -> None:
+        changing = asyncio.create_task(change, name="catalog-install")
+        changing.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be nobody to tell
+        await asyncio.shield(changing)  # cut short, it would leave in memory what the tables hold no more
+
+    async def _check_rows(self, table: str, after: tuple[object, ...], limit: int) -> tuple[object, ...]:
+        if self.damage:
+            return ()
+        return await self.query(lambda reader: reader.check_rows(table, after=after, limit=limit))
+
+    async def _check_file(self) -> None:
+        if not self.damage and not self._closing.is_set():
+            check = partial(snapshots.check_live, self._folder, room=self._room, stop=self._closing)
+            await self._loop.run_in_executor(self._scrub_thread, check)
+
+    async def close(self) -> None:
+        """Apply what is committed, then let go of files and threads. Submitters that still wait get CatalogFailed."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        await self._scrub.close()
+        await self._applier.close()
+        if self._snapshot_task is not None:
+            await asyncio.gather(self._snapshot_task, return_exceptions=True)
+        await self._snapshots.close()
+        await asyncio.to_thread(self._snapshot_thread.shutdown)
+        await asyncio.to_thread(self._scrub_thread.shutdown)
+        await asyncio.to_thread(self._read_threads.shutdown)
+        await asyncio.to_thread(self._close_files)
+
+    async def _install(self, snapshot: Path, position: Position, *, log_stays: bool) -> None:
+        async with self._snapshots.turn:
+            await self._applier.install(snapshot, position, log_stays=log_stays)
+            self._is_whole()
+            self._set_snapshot_at(position)
+
+    def _check_usable(self) -> None:
+        if self._closing.is_set() or self.failed.done():
+            raise CatalogFailed("the catalog is closed")
+        if self.full:
+            raise StorageFull(f"{self._folder} has no room for the catalog; free some")
+
+    def _set_snapshot_at(self, position: Position) -> None:
+        self._snapshot_at = position
+        self._snapshot_due = Position(position + self._snapshot_bytes)
+
+    def _close_files(self) -> None:
+        self._reading.close_files()
+        self._connection.close()
+
+    def _tell(self, done: Sequence[AppliedCommand]) -> None:
+        self._call([(each.command, each.decided) for each in done if not isinstance(each.decided, KafkaError)])
+        for each in done:
+            self._outcomes.tell(each.position, each.payload, each.decided)
+        self._snapshot_if_due()
+
+    def _tell_replaced(self, position: Position) -> None:
+        self._call([(Replaced(position), None)])
+
+    def _call(self, changes: Sequence[Change]) -> None:
+        if changes:
+            for callback in self._callbacks:
+                try:
+                    callback(changes)
+                except Exception:  # one listener's fault must not stop the catalog, nor those who wait for it
+                    log.exception("catalog_listener_failed")
+
+    def _snapshot_if_due(self) -> None:
+        if self.applied >= self._snapshot_due and self._snapshot_task is None:
+            self._snapshot_task = asyncio.create_task(self._write_due_snapshot(), name="catalog-snapshot")
+
+    async def _write_due_snapshot(self) -> None:
+        try:
+            # Not before as much log as the tables' own size, or a big catalog would be copied for every few changes.
+            size = await asyncio.to_thread(lambda: snapshots.live_file(self._folder).stat().st_size)
+            due = Position(self._snapshot_at + size)
+            if self.applied < due:
+                self._snapshot_due = due
+            else:
+                await self.snapshot()
+        except (sqlite3.Error, OSError, HeadraceError) as error:
+            if self._closing.is_set():
+                return
+            log.error("catalog_snapshot_failed", folder=str(self._folder), error=repr(error))
+            until = self._loop.time() + _SNAPSHOT_RETRY_S
+            while not self._closing.is_set() and self._loop.time() < until:  # noqa: ASYNC110  # a thread may set it
+                await asyncio.sleep(_CLOSING_LOOK_S)
+        finally:
+            self._snapshot_task = None
+
+
+def _check_size(payload: bytes | memoryview) -> None:
+    if len(payload) > MOST_COMMAND_BYTES:
+        raise KafkaError(Code.MESSAGE_TOO_LARGE, f"a command of {len(payload)} bytes; {MOST_COMMAND_BYTES} are taken")

@@ -1,0 +1,60 @@
+"""Waiting until a container has committed something, or is in touch with its followers, for as long as one can."""
+
+import asyncio
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Position
+from headrace.container.leader import Container
+
+__all__ = ["back_in_touch", "committed_to"]
+
+OUT_OF_TOUCH_S: Final = 2.0
+"""By then a follower that died has been let go, or another node leads."""
+LOOK_S: Final = 0.05
+
+
+class _Reached:
+    """A future as somebody who waits for a commit."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: "asyncio.Future[bool]") -> None:
+        self._future = future
+
+    def committed(self) -> None:
+        if not self._future.done():
+            self._future.set_result(True)
+
+    def lost(self) -> None:
+        if not self._future.done():
+            self._future.set_result(False)
+
+
+async def committed_to(container: Container, position: Position, *, timeout_s: float) -> None:
+    """Return once everything below `position` is committed.
+
+    Raises KafkaError: NOT_LEADER_OR_FOLLOWER where this node leads the container no more, LEADER_NOT_AVAILABLE when the
+    time is up.
+    """
+    reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    container.when_committed(position, _Reached(reached))
+    try:
+        async with asyncio.timeout(timeout_s):
+            leads = await reached
+    except TimeoutError:
+        raise KafkaError(
+            Code.LEADER_NOT_AVAILABLE,
+            f"container {container.id} has not committed up to {position} within {timeout_s:g} s",
+        ) from None
+    if not leads:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container.id} no more")
+
+
+async def back_in_touch(container: Container) -> bool:
+    """Whether the container is in touch with its followers (invariant 16), now or within a moment."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + OUT_OF_TOUCH_S
+    while not container.in_touch and not container.lost and loop.time() < deadline:  # noqa: ASYNC110  # time alone tells
+        await asyncio.sleep(LOOK_S)
+    return container.in_touch

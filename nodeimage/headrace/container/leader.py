@@ -1,0 +1,416 @@
+"""One container as its primary runs it: numbers nothing, orders everything, says what is committed.
+
+Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
+cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
+have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; waiting.py).
+
+Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
+methods belong to the loop thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+from headrace.base.errors import NewerFormat, StorageFull
+from headrace.base.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
+from headrace.container.command_tail import CommandTail
+from headrace.container.commit_waiters import CommitQueue, Waiting, WaitingFuture, not_leader
+from headrace.container.leader_state import Member, Primary
+from headrace.container.sync_cycle import Room, SyncCycle
+from headrace.log.container_log import ContainerLog, WriteJob
+from headrace.log.frames import FrameType
+
+
+class Feed(Protocol):
+    """A follower, as the primary's half feeds it (feed.py)."""
+
+    def job_starts(self, job: WriteJob) -> None:
+        """Frames are about to be written here; a follower that is up to date gets them now."""
+
+    def committed_moved(self) -> None:
+        """`committed` has moved."""
+
+    def beat(self) -> None:
+        """Say that the primary lives."""
+
+    def close(self) -> None:
+        """This node leads no more."""
+
+
+class Remembers(Protocol):
+    """The newest cycles in memory (feed.py)."""
+
+    def add(self, job: WriteJob) -> object:
+        """A job that starts now."""
+
+    def clear(self) -> None:
+        """Forget them."""
+
+
+class Container:
+    """A container that this node leads."""
+
+    def __init__(
+        self,
+        *,
+        container_id: ContainerId,
+        member: Member,
+        epoch: Epoch,
+        executor: Executor,
+        container_log: ContainerLog | None = None,
+        room: Room | None = None,
+        fatal: Callable[[str], None] | None = None,
+        cycle: SyncCycle | None = None,
+        in_sync: Iterable[Member] | None = None,
+        replicas: Iterable[NodeId] = (),
+        min_in_sync: int = 1,
+        committed: Position = Position(0),  # noqa: B008
+        commands: CommandTail | None = None,
+    ) -> None:
+        """With `cycle`, go on with the log of a replica here; else with `container_log`, `room` and `fatal`."""
+        if cycle is None:
+            assert container_log is not None
+            assert room is not None
+            assert fatal is not None
+            cycle = SyncCycle(
+                container_id=container_id, container_log=container_log, executor=executor, room=room, fatal=fatal
+            )
+        self.id = container_id
+        self.cycle = cycle
+        self.log = cycle.log
+        self.opened_at: Position = self.log.end
+        """Where this epoch's frames begin: what is younger was written by this process."""
+        self.closing = False
+        """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
+        self.leaving = False
+        """The same, for as long as its nodes are full and others are not."""
+        self.refuses = ""
+        """Why it takes no records at present; empty: it does."""
+        self.cut_off = ""
+        """Why this node would not learn of it if another had taken over; empty: it would."""
+        self.undecided = ""
+        """Why no follower can be taken out of the in-sync set at present; empty: they can."""
+        self.volume = "default"
+        self.recovered_epoch = Epoch(0)
+        """The last epoch that began with less than was acknowledged before (invariant 15)."""
+        self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
+        self.commands_at_once = False
+        """Followers hear of each commit at once: what they apply is asked for."""
+        self.recent: Remembers | None = None
+        """The newest cycles, for followers that have nearly caught up; None where there never are any."""
+        self.feeds: list[Feed] = []
+        self.lost = False
+        """This node has ceased to lead it."""
+        self.handing_over = False
+        """This node is about to leave: another may take over before it shows here."""
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._member = member
+        self._waiting = CommitQueue(container_id)
+        self.cramped = False
+        """The last control frame that may use the reserve found no room: no partition gets out of here."""
+        self._later: list[PartitionletId] = []
+        """The partitionlets of control frames that wait for a new chunk: those after them wait too, so that none
+        overtakes another; but for what has a place in the open one, of another partitionlet."""
+        self.on_chunk_full: Callable[[Container], None] = lambda _container: None
+        self.on_commit: Callable[[], None] | None = None
+        self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
+        self.on_superseded: Callable[[Epoch], None] = lambda _epoch: None
+        """Told when a follower has left for a higher epoch."""
+        self.on_unreadable: Callable[[], None] = lambda: None
+        """Told when a follower cannot be fed, since the log does not check here."""
+        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
+        """Told when it cannot be fed, since a newer version wrote what is here."""
+        now = self._loop.time()
+        self.primary = Primary(
+            me=member,
+            epoch=epoch,
+            in_sync=(member,) if in_sync is None else in_sync,
+            replicas=(member.node, *replicas),
+            start=self.log.end,
+            min_in_sync=min_in_sync,
+            committed=committed,
+            now=now,
+        )
+        cycle.owner = self
+        cycle.on_chunk_full = self._chunk_full
+        self.primary.on_disk(member, self.log.synced, now=now)
+
+    @property
+    def member(self) -> Member:
+        """This node's replica."""
+        return self._member
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch that this node's frames carry."""
+        return self.primary.epoch
+
+    @property
+    def committed(self) -> Position:
+        """Everything below is on disk on every in-sync replica."""
+        return self.primary.committed
+
+    @property
+    def end(self) -> Position:
+        """Behind the last frame, committed or not."""
+        return self.log.end
+
+    @property
+    def serves(self) -> bool:
+        """Whether reads, latest offsets and cursors may be answered (invariant 8)."""
+        return not self.lost and self.primary.serves
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether no other node can have taken over meanwhile (invariant 16)."""
+        return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
+
+    @property
+    def is_hindered(self) -> bool:
+        """Whether there may be a reason for which nothing is committed: `outcast` or `stalled` is worth a look."""
+        return self.primary.stalled or bool(self.cut_off) or bool(self.undecided)
+
+    @property
+    def outcast(self) -> str:
+        """Why another node may lead by now, and nothing that is written here be committed; empty: not that we knew.
+
+        It is out of touch with a member that its commits wait for, and with the cluster store too, which alone could
+        tell who leads, and take the member out.
+        """
+        return self.cut_off if self.cut_off and not self.in_touch else ""
+
+    @property
+    def stalled(self) -> str:
+        """Why nothing is committed until something changes; empty: all goes on."""
+        if self.primary.stalled:
+            return "it has too few replicas in sync"
+        return self.undecided if self.undecided and not self.in_touch else ""
+
+    # --- writing
+
+    def append_batch(
+        self,
+        *,
+        partitionlet: PartitionletId,
+        first: int,
+        last: int,
+        max_timestamp: int,
+        batch: memoryview,
+        waiting: Waiting,
+    ) -> None:
+        """Add a stamped record batch to the next sync cycle. The caller has seen `has_room`."""
+        position = self.log.append_batch(
+            partitionlet=partitionlet,
+            epoch=self.primary.epoch,
+            first=first,
+            last=last,
+            max_timestamp=max_timestamp,
+            batch=batch,
+        )
+        self._waiting.add(position, waiting)
+        self.cycle.kick()
+
+    def append_control(
+        self,
+        frame_type: FrameType,
+        payload: bytes,
+        *,
+        partitionlet: PartitionletId = PartitionletId(0),  # noqa: B008
+        first: int = -1,
+        last: int = -1,
+        from_reserve: bool = False,
+    ) -> asyncio.Future[Position]:
+        """Add a control frame; the future has the position after it, once committed, or `StorageFull`.
+
+        NOT_LEADER_OR_FOLLOWER where this node leads no more. `from_reserve`: it may use the room that records leave
+        free, on the disk and in the open chunk: a disk may be full of what is not ours. There it goes before frames of
+        other partitionlets that wait for a chunk.
+        """
+        future: asyncio.Future[Position] = self._loop.create_future()
+        if self.lost:
+            future.set_exception(not_leader(self.id))
+            return future
+        waits = partitionlet in self._later if from_reserve else bool(self._later)
+        if waits or not self.has_room(len(payload), from_reserve=from_reserve):
+            self._append_later(frame_type, payload, partitionlet, first, last, future, from_reserve)
+            return future
+        position = self.log.append_control(
+            type=frame_type,
+            epoch=self.primary.epoch,
+            partitionlet=partitionlet,
+            payload=payload,
+            first=first,
+            last=last,
+        )
+        if from_reserve:
+            self.cramped = False
+        if frame_type is FrameType.COMMAND:
+            self.commands_tail.add(position, payload)
+        self.when_committed(position, WaitingFuture(future, position, self.id))
+        return future
+
+    def _append_later(
+        self,
+        frame_type: FrameType,
+        payload: bytes,
+        partitionlet: PartitionletId,
+        first: int,
+        last: int,
+        future: asyncio.Future[Position],
+        from_reserve: bool,
+    ) -> None:
+        """Append as soon as a new chunk is there, in the order of the calls."""
+        self._later.append(partitionlet)
+        reserve_tried = False
+
+        def resume(done: asyncio.Future[None]) -> None:
+            nonlocal reserve_tried
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if isinstance(error, StorageFull) and from_reserve and not reserve_tried and not future.done():
+                reserve_tried = True
+                self.cycle.spare(from_reserve=True).add_done_callback(resume)
+                return
+            self._later.remove(partitionlet)
+            if future.done():
+                return
+            if error is not None:
+                if from_reserve and isinstance(error, StorageFull):
+                    self.cramped = True
+                future.set_exception(error)
+                return
+            later, self._later = self._later, []
+            again = self.append_control(
+                frame_type, payload, partitionlet=partitionlet, first=first, last=last, from_reserve=from_reserve
+            )
+            self._later += later
+            again.add_done_callback(lambda ended: _copy(ended, future))
+
+        self.cycle.spare().add_done_callback(resume)
+
+    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
+        """Add a catalog command; the future has the position after it, once committed, in the order of the calls."""
+        return self.append_control(FrameType.COMMAND, payload)
+
+    def when_committed(self, position: Position, waiting: Waiting) -> None:
+        """Call `waiting` once everything below `position` is committed: at once, if it is already."""
+        if position <= self.primary.committed:
+            waiting.committed()
+            return
+        if self.lost:
+            waiting.lost()
+            return
+        self._waiting.add(position, waiting)
+        self.cycle.kick()
+
+    async def all_committed(self) -> None:
+        """Return when all that has been appended by now is committed. Raises NOT_LEADER_OR_FOLLOWER."""
+        done: asyncio.Future[Position] = self._loop.create_future()
+        self.when_committed(self.log.end, WaitingFuture(done, self.log.end, self.id))
+        await done
+
+    def has_room(self, length: int, *, from_reserve: bool = False) -> bool:
+        """Whether a frame of `length` bytes of payload can be appended right now."""
+        return self.log.room(length, to_the_end=from_reserve)
+
+    async def make_room(self) -> None:
+        """Wait until a new chunk is ready. Raises `StorageFull`."""
+        await self.cycle.make_room()
+
+    def kick(self) -> None:
+        """Write what is pending, at the end of this turn of the loop."""
+        self.cycle.kick()
+
+    def forget_recent(self) -> None:
+        """Keep no frames in memory for followers that are behind."""
+        if self.recent is not None:
+            self.recent.clear()
+
+    # --- the sync cycle and the followers
+
+    def cycle_starts(self, job: WriteJob) -> None:
+        """See cycle.Owner."""
+        self.primary.end = Position(job.end)
+        if not self.feeds:
+            return
+        if self.recent is not None:
+            self.recent.add(job)
+        for feed in list(self.feeds):
+            feed.job_starts(job)
+
+    def cycle_done(self) -> None:
+        """See cycle.Owner."""
+        if self.primary.on_disk(self._member, self.log.synced, now=self._loop.time()):
+            self.committed_moved()
+
+    def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
+        """A follower has everything below `position` on its disk, or just says that it lives; see Acked.
+
+        False: it cannot be, since there is less here. It counts for nothing then (invariants 1, 7).
+        """
+        if self.lost:
+            return True
+        if not self.primary.may_have(position):
+            return False
+        if beat:
+            self.primary.assured(member, beat)
+        if self.primary.on_disk(member, position, now=self._loop.time()):
+            self.committed_moved()
+        return True
+
+    def follower_gone(self, member: Member) -> None:
+        """The connection with a follower has ended."""
+        self.primary.gone(member)
+        self.on_follower_gone(member.node)
+
+    def committed_moved(self) -> None:
+        """Tell everybody who waited, in order."""
+        self._waiting.committed(self.primary.committed)
+        for feed in self.feeds:
+            feed.committed_moved()
+        if self.on_commit is not None:
+            self.on_commit()
+
+    def _chunk_full(self) -> None:
+        if self.log.chunks_to_close(self.primary.committed):
+            self.on_chunk_full(self)
+
+    # --- reading
+
+    def read_tail(
+        self, partitionlet: PartitionletId, offset: int, *, limit: int, max_bytes: int
+    ) -> list[memoryview] | None:
+        """Batches from memory, or None where the disk has to be asked."""
+        return self.log.read_tail(partitionlet, Offset(offset), limit=Offset(limit), max_bytes=max_bytes)
+
+    # --- ending
+
+    def lose(self) -> None:
+        """This node leads the container no more; its log goes on as a follower's."""
+        if self.lost:
+            return
+        self.lost = True
+        self.cycle.owner = None
+        for feed in list(self.feeds):
+            feed.close()
+        self.feeds.clear()
+        self._waiting.lost()
+
+    async def close(self) -> None:
+        """Write and sync what is pending, answer those who wait, and close the files."""
+        await self.cycle.flush()
+        self.lose()
+        await self.cycle.close()
+
+
+def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:
+    if future.done():
+        return
+    if ended.cancelled():
+        future.cancel()
+    elif (error := ended.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(ended.result())

@@ -1,0 +1,98 @@
+"""What is so at present, and matters to a plan only if it lasts: the caller keeps since when. Pure.
+
+It is found in steps, as a plan is made (control.plan), and of the same containers: those at rest have no condition.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from headrace.base.ids import ContainerId, NodeId
+from headrace.control.kinds import CATALOG
+from headrace.control.observations import DEFAULT_VOLUME, Condition, Observed, up
+from headrace.store.records import ContainerRecord, VolumeRecord
+
+_STEP: Final = 32
+"""Containers that are looked at in a step of this or of a plan: about a millisecond."""
+
+
+def in_steps(containers: Iterable[ContainerId]) -> Iterator[list[ContainerId]]:
+    """A few at a time."""
+    left = iter(containers)
+    while step := list(islice(left, _STEP)):
+        yield step
+
+
+def conditions(observed: Observed, now: float) -> set[Condition]:
+    """What is so at present and matters to a plan only if it lasts; the caller keeps since when."""
+    return {condition for found in finding(observed, now) for condition in found}
+
+
+def finding(observed: Observed, now: float) -> Iterator[list[Condition]]:
+    """The same in steps."""
+    inventory = observed.inventory
+    yield [set_back(container) for container in inventory.set_back()]
+    yield [deleted(container) for container in inventory.deleted]
+    for containers in in_steps(observed.astir()):
+        yield _conditions_of(observed, [observed.containers[each] for each in containers], now)
+    able = [node for node in observed.nodes if observed.takes_roles(node, now)]
+    yield list(map(up, able))
+    alive = [node for node in observed.nodes if observed.is_alive(node, now)]
+    for volume in volumes_in_use(observed):
+        led = any(inventory.open_led[node, volume.name] > 0 for node in alive)
+        lacking = [node for node in able if inventory.open_led[node, volume.name] <= 0]
+        yield [openless(node, volume) for node in lacking if not (led and observed.nodes[node].full)]
+
+
+def _conditions_of(observed: Observed, records: Iterable[ContainerRecord], now: float) -> list[Condition]:
+    found = []
+    for record in records:
+        if not observed.is_alive(record.primary, now):
+            continue
+        replica = observed.replica(record.primary, record.container_id)
+        if (replica is None and observed.is_told(record.primary)) or (replica and replica.role != "primary"):
+            found.append(idle(record))
+        if record.kind == CATALOG and observed.unheard_by(record.primary, now):
+            found.append(apart(record))
+    return found
+
+
+def forgettable(observed: Observed, now: float) -> list[ContainerId]:
+    """Deleted containers whose records may go: whoever is there has seen them. By id."""
+    long_ago = now - observed.settings.forget_after_s
+    containers = sorted(observed.inventory.deleted)
+    return [each for each in containers if observed.since.get(deleted(each), now) <= long_ago]
+
+
+def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
+    """The default volume, and those that have containers; by name. Their nodes each lead an open container."""
+    used = observed.inventory.volumes() | {DEFAULT_VOLUME}
+    return [observed.volumes.get(name) or VolumeRecord(name) for name in sorted(used)]
+
+
+# --- what there is
+
+
+def idle(record: ContainerRecord) -> Condition:
+    """Its primary lives and does not lead it."""
+    return "idle", record.container_id, str(record.epoch)
+
+
+def deleted(container: ContainerId) -> Condition:
+    """It is deleted."""
+    return "deleted", container, ""
+
+
+def set_back(container: ContainerId) -> Condition:
+    """Some node knows better than its record."""
+    return "set back", container, ""
+
+
+def apart(record: ContainerRecord) -> Condition:
+    """The catalog's primary does not hear some node that lives."""
+    return "apart", record.container_id, str(record.epoch)
+
+
+def openless(node: NodeId, volume: VolumeRecord) -> Condition:
+    """The node leads no open container of the volume."""
+    return "openless", node, volume.name

@@ -1,0 +1,75 @@
+"""When the cluster's feature level is raised (store.features has how). Pure: no I/O, no clock.
+
+By itself after all nodes have supported a higher one and have been well for `wait_s`, at once where somebody asked for
+it; never past a hold. Since when they have is in the store, so a new controller goes on with the wait of the last one.
+"""
+
+from dataclasses import dataclass
+
+from headrace.base.ids import Millis
+from headrace.control.observations import Observed
+from headrace.store.features import common
+from headrace.store.records import FeaturesRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NoteAble:
+    """Since when all nodes support a higher level and are well; 0: they are not."""
+
+    since: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRaising:
+    """The first step."""
+
+    level: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRaising:
+    """The second step: all nodes have taken the first."""
+
+    level: int
+
+
+LevelStep = NoteAble | BeginRaising | FinishRaising
+
+
+def level_step(observed: Observed, features: FeaturesRecord, *, now: float, time: Millis | None) -> LevelStep | None:
+    """What is to be done next. `now`: of the controller's clock; `time`: the cluster's, None: not known."""
+    if features.raising > features.level:
+        return FinishRaising(features.raising) if _are_fenced(observed, features.raising, now) else None
+    able = common(observed.nodes.values())
+    target = able if features.most is None else min(able, features.most)
+    if target <= features.level:
+        return NoteAble(Millis(0)) if features.able_since else None
+    if features.wanted > features.level and target >= features.wanted:
+        return BeginRaising(features.wanted, "as it was asked for")
+    if not are_well(observed, now):
+        return NoteAble(Millis(0)) if features.able_since else None
+    if time is None:
+        return None
+    if not features.able_since or features.able_since > time:
+        return NoteAble(time)
+    if time - features.able_since >= features.wait_s * 1000:
+        return BeginRaising(target, f"all nodes have supported it, and been well, for {features.wait_s:g} s")
+    return None
+
+
+def are_well(observed: Observed, now: float) -> bool:
+    """Whether all nodes answer, and no container lacks a replica in sync."""
+    if not all(observed.is_alive(node, now) for node in observed.nodes):
+        return False
+    short = (observed.containers[each] for each in observed.inventory.short)
+    return all(len(record.in_sync) >= len(observed.nodes) for record in short)
+
+
+def _are_fenced(observed: Observed, level: int, now: float) -> bool:
+    """Whether each node that is registered lives, and has its folder refuse older versions."""
+    for node in observed.nodes:
+        sight = observed.probes.get(node)
+        if not observed.is_alive(node, now) or sight is None or sight.answer is None or sight.answer.fenced < level:
+            return False
+    return True

@@ -1,0 +1,170 @@
+"""Who is in a group: members, static instances, the leader, and the votes for a protocol.
+
+Holds no state of the rebalance and decides nothing about it; group.py does.
+
+Invariants: the leader is a member, or there are none; `votes[p]` is the number of members that offer p;
+`joining` is the number of members that wait in JoinGroup.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.coordination.deadline_heap import Alarm
+from headrace.coordination.messages import Protocol, Token
+from headrace.coordination.snapshot import StoredMember
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Member:
+    """One member. `join_token`, `sync_token`: the requests in which it waits now."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    session: Alarm
+    assignment: bytes = b""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+    is_new: bool = False
+    """Has not been in a generation yet; its JoinGroup expires, since it may not know its id and come again."""
+
+    @classmethod
+    def of(cls, stored: StoredMember, session: Alarm) -> "Member":
+        """A member as it is, or would be, stored; `session` rings when nothing was heard of it for too long."""
+        return cls(
+            member_id=stored.member_id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
+            protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
+            session=session,
+            assignment=stored.assignment,
+        )
+
+    def metadata(self, protocol: str) -> bytes:
+        """What it said in this protocol; empty when it does not offer it."""
+        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Members:
+    """The members of one group."""
+
+    leader: str | None = None
+    _by_id: dict[str, Member] = field(default_factory=dict)
+    _by_instance: dict[str, str] = field(default_factory=dict)
+    _votes: Counter[str] = field(default_factory=Counter)
+    joining: int = 0
+    """How many wait in JoinGroup."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        """The member of this id."""
+        return self._by_id.get(member_id)
+
+    def member_id_of(self, instance_id: str) -> str | None:
+        """The member id that a static instance has now."""
+        return self._by_instance.get(instance_id)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks for; at least 1."""
+        return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=1)
+
+    def all_joined(self) -> bool:
+        """Whether all wait in JoinGroup."""
+        return self.joining == len(self._by_id)
+
+    def wait_in_join(self, member: Member, token: Token) -> Token | None:
+        """The member waits in JoinGroup under `token`; returns the token of an older wait that this one replaces."""
+        displaced = member.join_token
+        member.join_token = token
+        self.joining += displaced is None
+        return displaced
+
+    def end_join(self, member: Member) -> Token | None:
+        """The member waits in JoinGroup no more; returns the token to answer, if it did wait."""
+        token = member.join_token
+        member.join_token = None
+        self.joining -= token is not None
+        return token
+
+    def add(self, member: Member) -> None:
+        """Take in a member; the first one leads."""
+        self._by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self._by_instance[member.instance_id] = member.member_id
+        self._votes.update({protocol.name for protocol in member.protocols})
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """Take out a member that waits for nothing; if it led, the oldest one that is left leads."""
+        assert self._by_id[member_id].join_token is None
+        member = self._by_id.pop(member_id)
+        self._withdraw(member)
+        if member.instance_id is not None and self._by_instance.get(member.instance_id) == member_id:
+            del self._by_instance[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self._by_id), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static instance came back under a new id; it keeps place, lead and assignment."""
+        assert member.instance_id is not None
+        if self.leader == member.member_id:
+            self.leader = member_id
+        del self._by_id[member.member_id]
+        member.member_id = member_id
+        self._by_id[member_id] = member
+        self._by_instance[member.instance_id] = member_id
+
+    def offer(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        """A member changes the protocols that it offers."""
+        self._withdraw(member)
+        member.protocols = protocols
+        self._votes.update({protocol.name for protocol in protocols})
+
+    def elect_joined_leader(self) -> bool:
+        """Whether the leader has joined, or another one that has took its place. False: nobody has joined."""
+        leader = self._by_id.get(self.leader or "")
+        if leader is not None and leader.join_token is not None:
+            return True
+        for member in self._by_id.values():
+            if member.join_token is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def all_offer_one_of(self, names: set[str]) -> bool:
+        """Whether one of these protocols is offered by every member."""
+        return any(self._votes[name] == len(self._by_id) for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol that all offer and most prefer; of equals, the one that the oldest member prefers."""
+        common = {name for name, votes in self._votes.items() if votes == len(self._by_id)}
+        ballots = Counter(
+            next(protocol.name for protocol in member.protocols if protocol.name in common)
+            for member in self._by_id.values()
+        )
+        return ballots.most_common(1)[0][0]
+
+    def _withdraw(self, member: Member) -> None:
+        for name in {protocol.name for protocol in member.protocols}:
+            self._votes[name] -= 1
+            if not self._votes[name]:
+                del self._votes[name]

@@ -1,0 +1,364 @@
+"""The asyncio shell of the group coordinator: requests that wait, the one timer, and the catalog.
+
+A request gets a token and a future; the state machine's `Answer` resolves it. `Persist` becomes a PutGroup command,
+those of one group in order, and its outcome goes back to the state machine. One timer is armed for the earliest
+deadline of all groups. Groups are read from the catalog when first asked for.
+
+It lasts as long as this node coordinates (takeover.py): all of its commands are refused once another one does. What
+happens when a client goes away while it waits: its future is dropped and the answer goes nowhere; the member
+lives until its session ends, as in Kafka. When the catalog fails: nobody gets an assignment that is not stored. When
+the process dies: what was stored is loaded as Stable with fresh sessions, and members go on without a rebalance.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Millis
+from headrace.catalog.commands import CommitCursors, Cursor, DeleteGroups, PutGroup
+from headrace.catalog.rows import GroupRow
+from headrace.coordination.coordinator import Coordinator
+from headrace.coordination.host import Cancellable, GroupHost
+from headrace.coordination.messages import (
+    Answer,
+    Departure,
+    GroupState,
+    GroupView,
+    Join,
+    JoinResult,
+    Note,
+    Persist,
+    Sync,
+    SyncResult,
+    Token,
+)
+from headrace.coordination.snapshot import GroupSnapshot, StoredMember, decode_members, encode_members
+
+log = structlog.get_logger(__name__)
+
+_PAGE = 1_000
+"""Groups read from the catalog at once."""
+
+_FOR_CLIENTS = frozenset(
+    {
+        Code.ILLEGAL_GENERATION,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.GROUP_ID_NOT_FOUND,
+        Code.NON_EMPTY_GROUP,
+        Code.NOT_COORDINATOR,
+    }
+)
+"""What the catalog says about the group itself, or about who coordinates it. Anything else is about this node, and
+clients come again."""
+
+
+class GroupService:
+    """The consumer groups of this node."""
+
+    def __init__(self, host: GroupHost, coordinator: Coordinator) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._tokens = count(1)
+        self._waiting: dict[Token, asyncio.Future[Any]] = {}
+        self._loading: dict[str, asyncio.Future[None]] = {}
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        self._timer: Cancellable | None = None
+        self._armed: int | None = None
+        self._closed = False
+        self._closed_with = Code.COORDINATOR_NOT_AVAILABLE
+
+    # --- events
+
+    async def join(self, request: Join) -> JoinResult:
+        """JoinGroup; waits for the rebalance."""
+        await self._load(request.group_id)
+        token, answer = self._wait()
+        try:
+            self._coordinator.join(request, token=token, now=self._host.monotonic_ms())
+            self._carry_out()
+            result: JoinResult = await answer
+            return result
+        finally:
+            del self._waiting[token]
+
+    async def sync(self, request: Sync) -> SyncResult:
+        """SyncGroup; waits for the leader's assignments to be stored."""
+        await self._load(request.group_id)
+        token, answer = self._wait()
+        try:
+            self._coordinator.sync(request, token=token, now=self._host.monotonic_ms())
+            self._carry_out()
+            result: SyncResult = await answer
+            return result
+        finally:
+            del self._waiting[token]
+
+    async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
+        """Heartbeat. Waits for nothing when the group is in memory."""
+        if group_id not in self._coordinator:
+            await self._load(group_id)
+        return self._coordinator.heartbeat(
+            group_id,
+            member_id=member_id,
+            instance_id=instance_id,
+            generation=generation,
+            now=self._host.monotonic_ms(),
+        )
+
+    async def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Code]:
+        """LeaveGroup: a code for each that leaves."""
+        await self._load(group_id)
+        codes = self._coordinator.leave(group_id, departures, now=self._host.monotonic_ms())
+        self._carry_out()
+        return codes
+
+    async def may_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
+        """Whether this member may commit cursors now."""
+        if group_id not in self._coordinator:
+            await self._load(group_id)
+        return self._coordinator.admit_commit(
+            group_id,
+            member_id=member_id,
+            instance_id=instance_id,
+            generation=generation,
+            now=self._host.monotonic_ms(),
+        )
+
+    async def commit(self, group_id: str, member_id: str, generation: int, cursors: list[Cursor]) -> list[Code]:
+        """Store cursors of a commit that `may_commit` let in; a code for each.
+
+        The catalog checks the member again, against the generation that it has, in one order with the rebalances. A
+        member may commit in a generation that was given up before it was stored, so that one is not sent.
+        """
+        if self._closed:
+            return [self._closed_with] * len(cursors)
+        if generation >= 0:
+            generation = self._coordinator.stored_generation(group_id, default=generation)
+        try:
+            codes: list[Code] = await self._host.catalog.submit(
+                CommitCursors(
+                    group=group_id,
+                    generation=generation,
+                    member_id=member_id,
+                    items=cursors,
+                    now=Millis(self._host.now()),
+                ),
+                here=True,
+            )
+        except HeadraceError as error:
+            if error.code is Code.MESSAGE_TOO_LARGE:
+                return [Code.INVALID_COMMIT_OFFSET_SIZE] * len(cursors)
+            return [self._refusal(error, "commit", group_id)] * len(cursors)
+        self._coordinator.committed(group_id)
+        return codes
+
+    async def describe(self, group_id: str) -> GroupView:
+        """A group as an operator sees it."""
+        await self._load(group_id)
+        return self._coordinator.describe(group_id)
+
+    async def listing(self) -> list[tuple[str, str, GroupState]]:
+        """All groups: id, protocol type, state; as the catalog has them, or as they are now if in memory."""
+        found: dict[str, tuple[str, GroupState]] = {}
+        async for row in self._stored_groups():
+            found[row.group] = (row.protocol_type, GroupState.STABLE if row.member_ids else GroupState.EMPTY)
+        for group in self._coordinator:
+            if group.state is GroupState.DEAD:
+                found.pop(group.group_id, None)
+            elif group.exists:
+                found[group.group_id] = (group.protocol_type or "", group.state)
+        return [(group_id, protocol_type, state) for group_id, (protocol_type, state) in found.items()]
+
+    async def subscribed(self, group_id: str) -> set[str] | None:
+        """The topics, by the names the members use, that a group of consumers has subscribed to; None: unknown."""
+        await self._load(group_id)
+        return self._coordinator.subscribed_topics(group_id)
+
+    async def delete(self, group_ids: Sequence[str]) -> list[Code]:
+        """Delete empty groups with their cursors; a code for each."""
+        return [await deletion for deletion in [await self._start_to_delete(group_id) for group_id in group_ids]]
+
+    async def warm(self) -> None:
+        """Load the groups that had members when the node stopped, so that sessions of those that are gone end."""
+        async for row in self._stored_groups():
+            if row.member_ids:
+                await self._load(row.group)
+
+    def close(self, code: Code = Code.COORDINATOR_NOT_AVAILABLE) -> None:
+        """Stop the timer; requests that wait, and those that come, learn by `code` that they must come again."""
+        self._closed = True
+        self._closed_with = code
+        if self._timer is not None:
+            self._timer.cancel()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(self._gone())
+
+    # --- inside
+
+    def _gone(self) -> KafkaError:
+        return KafkaError(self._closed_with, "this node coordinates groups no more")
+
+    def _wait(self) -> tuple[Token, asyncio.Future[Any]]:
+        if self._closed:
+            raise self._gone()
+        token = Token(next(self._tokens))
+        answer = self._waiting[token] = asyncio.get_running_loop().create_future()
+        return token, answer
+
+    def _carry_out(self) -> None:
+        """Do what the state machine wants done, and arm the timer."""
+        for effect in self._coordinator.take_effects():
+            match effect:
+                case Answer(token, result):
+                    answer = self._waiting.get(token)
+                    if answer is not None and not answer.done():
+                        answer.set_result(result)
+                case Persist():
+                    group_id = effect.snapshot.group_id
+                    self._saving[group_id] = self._host.spawn(self._save(effect, self._saving.get(group_id)))
+                case Note(group_id, event, reason, generation, members):
+                    log.info(event, group=group_id, generation=generation, members=members, reason=reason)
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self._coordinator.next_deadline
+        if self._closed or due is None or (self._armed is not None and self._armed <= due):
+            return  # rung too early, the timer is armed anew then
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = due
+        self._timer = self._host.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._armed = self._timer = None
+        self._coordinator.tick(self._host.monotonic_ms())
+        self._carry_out()
+
+    async def _load(self, group_id: str) -> None:
+        """Bring a group into memory.
+
+        Raises KafkaError(COORDINATOR_NOT_AVAILABLE) where the catalog cannot say, and as it was closed with.
+        """
+        while group_id not in self._coordinator:
+            loading = self._loading.get(group_id)
+            if loading is None:
+                loading = self._loading[group_id] = asyncio.get_running_loop().create_future()
+                self._host.spawn(self._read(group_id, loading))
+            await asyncio.shield(loading)
+        if self._closed:
+            raise self._gone()
+
+    async def _read(self, group_id: str, loading: asyncio.Future[None]) -> None:
+        try:
+            row = await self._host.catalog.query(lambda reader: reader.group(group_id))
+        except HeadraceError as error:
+            log.warning("group could not be loaded", group=group_id, error=str(error))
+            loading.set_exception(KafkaError(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
+            loading.exception()  # nobody may be left to ask
+        else:
+            snapshot = None if row is None else _snapshot(row)
+            self._coordinator.load(group_id, snapshot, now=self._host.monotonic_ms())
+            self._carry_out()
+            loading.set_result(None)
+        finally:
+            del self._loading[group_id]
+            if not loading.done():
+                loading.cancel()
+
+    async def _save(self, persist: Persist, earlier: asyncio.Task[None] | None) -> None:
+        snapshot = persist.snapshot
+        if earlier is not None and not earlier.done():
+            await asyncio.wait([earlier])
+        try:
+            if self._closed:  # the next service may be here already, with what the catalog has
+                raise self._gone()
+            await self._host.catalog.submit(
+                PutGroup(
+                    group=snapshot.group_id,
+                    generation=snapshot.generation,
+                    protocol_type=snapshot.protocol_type,
+                    protocol=snapshot.protocol_name,
+                    leader=snapshot.leader,
+                    member_ids=[member.member_id for member in snapshot.members],
+                    members=encode_members(snapshot.members),
+                    state=GroupState.STABLE if snapshot.members else GroupState.EMPTY,
+                    now=Millis(self._host.now()),
+                ),
+                here=True,
+            )
+            ok = True
+        except HeadraceError as error:
+            ok = False
+            log.warning("group could not be stored", group=snapshot.group_id, error=str(error))
+        finally:
+            if self._saving.get(snapshot.group_id) is asyncio.current_task():
+                del self._saving[snapshot.group_id]
+        self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._host.monotonic_ms())
+        self._carry_out()
+
+    async def _start_to_delete(self, group_id: str) -> asyncio.Future[Code]:
+        while (saving := self._saving.get(group_id)) is not None:
+            await asyncio.wait([saving])  # or the group would be stored after it was deleted
+        await self._load(group_id)
+        deletion: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
+        code = self._coordinator.delete(group_id)
+        if code is Code.NONE:
+            self._host.spawn(self._delete(group_id, deletion))
+        else:
+            deletion.set_result(code)
+        return deletion
+
+    async def _delete(self, group_id: str, deletion: asyncio.Future[Code]) -> None:
+        code = Code.COORDINATOR_NOT_AVAILABLE
+        try:
+            if self._closed:
+                raise self._gone()
+            (code,) = await self._host.catalog.submit(DeleteGroups(groups=[group_id]), here=True)
+        except HeadraceError as error:
+            code = self._refusal(error, "delete", group_id)
+        finally:
+            self._coordinator.deleted(group_id)
+            if not deletion.done():
+                deletion.set_result(code)
+
+    async def _stored_groups(self) -> AsyncIterator[GroupRow]:
+        after = ""
+        while True:
+            last = after
+            rows: Sequence[GroupRow] = await self._host.catalog.query(
+                lambda reader: reader.groups(after=last, limit=_PAGE)  # noqa: B023  # awaited in this round
+            )
+            for row in rows:
+                yield row
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1].group
+
+    def _refusal(self, error: HeadraceError, what: str, group_id: str) -> Code:
+        if error.code in _FOR_CLIENTS:
+            return error.code
+        log.warning("group change could not be stored", group=group_id, change=what, error=str(error))
+        return Code.COORDINATOR_NOT_AVAILABLE
+
+
+def _snapshot(row: GroupRow) -> GroupSnapshot:
+    members: tuple[StoredMember, ...] = ()
+    try:
+        members = decode_members(row.members)
+    except msgspec.DecodeError as error:
+        # Its generation is kept and its members start anew, as they would after their sessions ended.
+        log.error("group's members are unreadable", group=row.group, error=str(error))
+    return GroupSnapshot(
+        group_id=row.group,
+        generation=row.generation,
+        protocol_type=row.protocol_type,
+        protocol_name=row.protocol,
+        leader=row.leader,
+        members=members,
+    )

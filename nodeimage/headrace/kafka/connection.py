@@ -1,0 +1,470 @@
+"""One client's connection: frames in, answers out, in the order of the requests.
+
+Framing: every request is a 4-byte length, then that many bytes (`wire.header` reads their header). Answers go out in
+the order in which the requests came, as Kafka clients expect, though several are under way at once: each request has a
+`Slot` in a queue, and whatever is ready at the head of the queue is written.
+
+Requests *start* in order too. One that has to wait before it can start (a partition that is not in memory, no room
+on the disk) *parks* the connection: nothing behind it starts before it has. A cold API parks it until its answer.
+Fetch and Produce wait without parking.
+
+Back-pressure: a connection that has 256 requests under way, has 1 MiB of answers to write, is parked with a full
+buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch.
+"""
+
+import asyncio
+import inspect
+import itertools
+import mmap
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, cast
+
+import structlog
+
+from headrace.base.admission import Place
+from headrace.base.errors import HeadraceError, MalformedRequest
+from headrace.base.sockets import endpoints
+from headrace.partitions.refusals import Refusals
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.header import RequestHeader, framed_response_header, read_request_header
+
+log = structlog.get_logger()
+
+MAX_REQUEST_BYTES = 100 * 1024 * 1024
+MAX_UNDER_WAY = 256
+MAX_ANSWERED = 1024 * 1024
+"""Bytes of answers that are not written yet; above this nothing more is started."""
+_BUFFER = 256 * 1024
+_MAPPED = 4 * 1024 * 1024
+"""A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+_GROWTH = 4
+"""A smaller one's memory grows with what has come of it, by this factor; mapping costs more than the copies."""
+_JOINED = 64 * 1024
+"""Answers that are smaller together are copied into one write."""
+_LENGTH = struct.Struct(">i")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Handler(Protocol):
+    """What answers requests: the broker."""
+
+    def handle(self, session: "Connection", header: RequestHeader, request: memoryview, slot: "Slot") -> None:
+        """Start to answer; may park the connection. Raises `HeadraceError` where the connection must end."""
+
+    def connected(self, session: "Connection") -> None: ...
+
+    def disconnected(self, session: "Connection") -> None: ...
+
+
+class Slot:
+    """The place of one answer in its connection's queue."""
+
+    __slots__ = ("_connection", "answer_bytes", "answer_pieces", "api_key", "correlation_id", "done", "version")
+
+    def __init__(self, connection: "Connection", header: RequestHeader) -> None:
+        self._connection = connection
+        self.api_key = header.api_key
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.done = False
+        self.answer_pieces: list[Buffer] = []
+        self.answer_bytes = 0
+
+    def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
+        """Answer with `body`, as soon as all earlier requests are answered."""
+        if self.done:
+            return
+        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        head = framed_response_header(
+            self.api_key, self.version if header_version is None else header_version, self.correlation_id, length
+        )
+        self.answer_pieces = [head, *body]
+        self.answer_bytes = length = len(head) + length
+        self.done = True
+        connection = self._connection
+        connection.answered += length
+        if not connection.flushing:
+            connection.flush()
+
+    def no_answer(self) -> None:
+        """The client expects none (Produce with acks=0)."""
+        self.done = True
+        self._connection.flush()
+
+    def lose(self) -> None:
+        """Nobody knows what came of the request: the client must find out, and so it is cut off without an answer."""
+        self._connection.drop()
+
+    @property
+    def peer(self) -> str:
+        """Whose request it is, for the log."""
+        return self._connection.peer
+
+    @property
+    def is_followed(self) -> bool:
+        """Another request of this client waits for its answer behind this one."""
+        return self._connection.slots[-1] is not self
+
+
+_numbers = itertools.count(1)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client's socket, and its session with the broker."""
+
+    def __init__(self, handler: Handler, *, listener: str = "", place: Place | None = None) -> None:
+        """`listener`: through which the client comes; nodes may have other addresses for its clients. `place`: among
+        the connections that the node may have."""
+        self.number = next(_numbers)  # no other connection of this process has it
+        self.listener = listener
+        self._handler = handler
+        self._place = place
+        if place is not None:
+            place.drop = self.drop
+        self._is_new = place is not None
+        """It has sent no whole request yet."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = mmap.mmap(-1, _BUFFER)  # costs memory only as far as a client fills it
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._large: bytearray | mmap.mmap | None = None
+        self._large_view = memoryview(b"")
+        self._large_end = 0
+        self._large_length = 0
+        self._parked: asyncio.Task[None] | None = None
+        self._parking: Coroutine[Any, Any, None] | None = None
+        self._paused_reading = False
+        self._client_reads = True
+        self._reading = False
+        self._room = asyncio.Event()
+        self._processing = False
+        self.flushing = False
+        self._finishing = False
+        self._ended = False
+        self.slots: deque[Slot] = deque()
+        self.peer = "?"
+        self.local: tuple[str, int] = ("", 0)
+        self.client_id: str | None = None
+        self.software: str = ""
+        self.closed = False
+        self.heard = True
+        """Bytes came since `IdleConnections` last looked."""
+        self.idle_since = 0.0
+        """Loop time of the last look that found it in use."""
+        self.on_close: list[Callable[[], None]] = []
+        self.answered = 0
+        """Bytes of answers that are not written yet."""
+        self.waiting_fetches: list[Callable[[], None]] = []
+        """Each answers a fetch that waits on this connection; called when another request comes behind them."""
+        self.refusals: Refusals | None = None
+        """Batches that were refused for the moment; None while there has been none."""
+        self._held: set[asyncio.Task[None]] = set()
+        self._delayed: tuple[RequestHeader, memoryview, Slot] | None = None
+        """The request behind a waiting fetch that has to read from disk first."""
+
+    # --- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
+        local, peer = endpoints(transport)
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        if isinstance(local, tuple):
+            self.local = (local[0], local[1])
+        self._handler.connected(self)
+        if self.closed:  # it made way for another before it was made
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: what waits on its behalf is dropped; what was appended stays."""
+        self.closed = True
+        if self._place is not None:
+            self._place.leave()
+        if self._parked is not None and not self._finishing:
+            self._parked.cancel()
+            if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
+                self._parking.close()
+        self.slots.clear()
+        for task in self._held:
+            task.cancel()
+        for callback in list(self.on_close):
+            callback()
+        self.on_close.clear()
+        self._handler.disconnected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes from the socket go."""
+        if self._large is not None:
+            if self._large_end == len(self._large):
+                self._grow(self._large)
+            return self._large_view[self._large_end :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end > _BUFFER // 2 and self._start:
+            size = self._end - self._start
+            self._buffer[:size] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, size
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` came."""
+        self.heard = True
+        if self._large is not None:
+            self._large_end += nbytes
+        else:
+            self._end += nbytes
+        self._process()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
+        if self.waiting_fetches or (self._parked is not None and not self._finishing):
+            return False
+        self._ended = True
+        self._process()
+        return self.has_work
+
+    @property
+    def has_work(self) -> bool:
+        """A request is under way."""
+        return self._parked is not None or bool(self.slots)
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: start nothing more for it."""
+        self._client_reads = False
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._client_reads = True
+        self._room.set()
+        self._process()
+
+    # --- requests
+
+    def park(self, coroutine: Coroutine[Any, Any, None], *, finish: bool = False) -> None:
+        """Start nothing more on this connection before `coroutine` has ended.
+
+        `finish`: let it go on to its end even if the client goes away, as it does on behalf of records.
+        """
+        self._finishing = finish
+        self._parked = self._loop.create_task(self._unpark_after(coroutine))
+        self._parking = coroutine
+
+    @property
+    def parked(self) -> bool:
+        """Nothing more is started for now."""
+        return self._parked is not None
+
+    async def turn_to_read(self, slot: Slot) -> None:
+        """Return when a large answer may be made for `slot`; call `read_over` then, when it is there or will not come.
+
+        One is made at a time, and none while the client has not read what was answered: several that wait may have
+        started before the first was read from disk.
+        """
+        while not self._may_read(slot):
+            self._room.clear()
+            await self._room.wait()
+        self._reading = True
+
+    def _may_read(self, slot: Slot) -> bool:
+        if self._reading or not self._client_reads:
+            return False
+        # Those that are answered behind the first in the queue go out when it does.
+        return self.answered < MAX_ANSWERED or self.slots[0] is slot
+
+    def read_over(self) -> None:
+        """The next may be made."""
+        self._reading = False
+        self._room.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """The client has much to read, or is about to get it."""
+        return self._reading or not self._client_reads or self.answered >= MAX_ANSWERED
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Cancel `task` if the client goes away first."""
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+
+    async def _unpark_after(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except asyncio.CancelledError:
+            raise
+        except HeadraceError as error:
+            self.fail(str(error))
+        except Exception:
+            log.exception("request failed", peer=self.peer)
+            self.fail("internal error")
+        finally:
+            self._parked = None
+        if not self.closed:
+            self._process()
+            self._end_if_done()
+
+    def fail(self, reason: str) -> None:
+        """End the connection; the reason goes to the log."""
+        if not self.closed:
+            log.warning("connection closed", peer=self.peer, client=self.client_id, reason=reason)
+            self.drop()
+
+    def drop(self) -> None:
+        """End the connection at once: what is not answered by now never is."""
+        if not self.closed:
+            self.closed = True
+            if self._place is not None:
+                self._place.leave()
+            if self._transport is not None:
+                self._transport.abort()
+
+    def end(self) -> None:
+        """Close the connection after what has been answered is written."""
+        if self._transport is not None and not self.closed:
+            self._transport.close()
+
+    def flush(self) -> None:
+        """Write what is ready at the head of the queue: at the end of this turn of the loop, many answers at once; but
+        the answer of a client that has sent nothing else right away."""
+        if self.flushing:
+            return
+        if len(self.slots) == 1 and not (self._processing or self._end > self._start or self._has_more):
+            self._flush()
+        else:
+            self.flushing = True
+            self._loop.call_soon(self._flush)
+
+    @property
+    def _has_more(self) -> bool:
+        return self._paused_reading or self._delayed is not None or self._ended
+
+    def _flush(self) -> None:
+        self.flushing = False
+        if self.closed or self._transport is None:
+            return
+        slots = self.slots
+        pieces: list[Buffer] = []
+        size = 0
+        while slots and slots[0].done:
+            slot = slots.popleft()
+            pieces += slot.answer_pieces
+            size += slot.answer_bytes
+        self.answered -= size
+        self._room.set()
+        if size > _JOINED:
+            self._transport.writelines(pieces)
+        elif pieces:
+            self._transport.write(b"".join(pieces))
+        if self._end > self._start or self._paused_reading or self._delayed is not None:
+            self._process()  # a request that came while too many were under way
+        if self._ended:
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._ended and not self.has_work and not self.closed:
+            self.end()
+
+    def _process(self) -> None:
+        if self._processing:
+            return
+        self._processing = True
+        try:
+            while not self.closed:
+                if self._end == self._start and self._large is None and self._delayed is None:
+                    break
+                if not self._may_start():
+                    break
+                if self._delayed is not None:
+                    delayed, self._delayed = self._delayed, None
+                    self._handler.handle(self, *delayed)
+                    continue
+                request = self._next_request()
+                if request is None:
+                    break
+                self._start_request(request)
+        except HeadraceError as error:
+            self.fail(str(error))
+        except Exception:
+            log.exception("request failed", peer=self.peer)
+            self.fail("internal error")
+        finally:
+            self._processing = False
+        if self._end > self._start or self._paused_reading or self._large is not None:
+            self._pace_reading()
+
+    def _may_start(self) -> bool:
+        return (
+            self._parked is None
+            and self._client_reads
+            and len(self.slots) < MAX_UNDER_WAY
+            and self.answered < MAX_ANSWERED
+        )
+
+    def _pace_reading(self) -> None:
+        if self.closed or self._transport is None:
+            return
+        if self._large is not None:
+            full = self._large_end == self._large_length
+        else:
+            full = self._end - self._start >= _BUFFER // 2
+        blocked = full and not self._may_start()
+        if blocked and not self._paused_reading:
+            self._transport.pause_reading()
+        elif self._paused_reading and not blocked:
+            self._transport.resume_reading()
+        self._paused_reading = blocked
+
+    def _next_request(self) -> memoryview | None:
+        """The next whole request, in memory of its own, or None."""
+        if self._large is not None:
+            if self._large_end < self._large_length:
+                return None
+            request = self._large_view
+            self._large = None
+            self._large_view = memoryview(b"")
+            return request
+        available = self._end - self._start
+        if available < 4:  # the length prefix
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if not 0 < length <= MAX_REQUEST_BYTES:
+            raise MalformedRequest(f"a request of {length} bytes; the limit is {MAX_REQUEST_BYTES}")
+        begin = self._start + 4
+        if available - 4 >= length:
+            self._start = begin + length
+            return memoryview(bytearray(self._view[begin : begin + length]))
+        if length > _BUFFER // 4:
+            have = available - 4
+            size = min(length, max(have * _GROWTH, _BUFFER // 4))
+            large = mmap.mmap(-1, length) if length > _MAPPED else bytearray(size)
+            large[:have] = self._view[begin : self._end]
+            self._large, self._large_view, self._large_end = large, memoryview(large), have
+            self._large_length = length
+            self._start = self._end = 0
+        return None
+
+    def _grow(self, large: bytearray | mmap.mmap) -> None:
+        """More of the large request comes than there is memory for."""
+        grown = bytearray(min(self._large_length, len(large) * _GROWTH))
+        grown[: self._large_end] = self._large_view
+        self._large, self._large_view = grown, memoryview(grown)
+
+    def _start_request(self, request: memoryview) -> None:
+        header = read_request_header(request)
+        self.client_id = header.client_id
+        if self._is_new and self._place is not None:
+            self._is_new = False
+            self._place.proven()
+        slot = Slot(self, header)
+        self.slots.append(slot)
+        if self.waiting_fetches and header.api_key != ApiKey.FETCH:
+            for answer in list(self.waiting_fetches):
+                answer()
+            if self._parked is not None:
+                self._delayed = (header, request, slot)
+                return
+        self._handler.handle(self, header, request, slot)

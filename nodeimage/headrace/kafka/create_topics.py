@@ -1,0 +1,324 @@
+"""CreateTopics and CreatePartitions.
+
+However many topics a request names, it becomes one catalog command, so a request for 10,000 topics costs one sync and
+one transaction. What can be refused by looking at the request alone is refused here; whether a topic exists is decided
+when the command is applied, so two requests for the same topic cannot both make it. A crash before the commit leaves
+nothing, after it everything: the client sees a lost connection and asks again, as with Kafka.
+
+Knows nothing of where partitions lie beyond asking for containers to put new ones in.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Epoch
+from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.names import TopicName, render, split
+from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
+from headrace.kafka.connection import Connection
+from headrace.partitions.home_check import elsewhere
+from headrace.partitions.lookups import (
+    growth,
+    now,
+    refusal,
+    replicas,
+    rows_by_name,
+    stream_rows,
+    submitted,
+    topic_rows,
+    turn,
+    volume_of,
+)
+from headrace.partitions.topic_configs import checked_all, described
+from headrace.wire.generic_codec import field
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+MAX_PARTITIONS: Final = 10_000
+"""Of one topic."""
+MAX_PARTITIONS_PER_REQUEST: Final = 100_000
+"""Kafka's own limit per request is 10,000; a command has to fit into one frame of the catalog's log."""
+MAX_TOPICS_WITH_CONFIGS: Final = 100
+"""CreateTopics 5 and above answers with each topic's configs: with all of them up to this many topics, beyond it with
+those that the topic was given, since the answer for 10,000 topics would be 360,000 entries."""
+
+
+# --- CreateTopics
+
+
+_Places = Iterator[tuple[ContainerId, Epoch]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A topic that can be made: its place in the request, and what it is to be."""
+
+    place: int
+    name: TopicName
+    policy: StreamPolicy
+    partitions: int
+    configs: Mapping[str, str]
+
+
+async def create_topics(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """CreateTopics 2-7."""
+    topics = request.topics
+    results: list[dict[str, object]] = [{} for _ in topics]
+    wanted = await _wanted_topics(broker, topics, results)
+    timeout_ms = field(request, "timeout", 0)
+    try:
+        if request.validate_only:
+            outcomes: Sequence[TopicOutcome] = await _dry_run(broker, wanted)
+        else:
+            outcomes = await _make(broker, wanted, results, timeout_ms=timeout_ms)
+    except HeadraceError as error:
+        outcomes = [TopicOutcome(Code(error.code), str(error))] * len(wanted)
+    whole = len(topics) <= MAX_TOPICS_WITH_CONFIGS
+    for index, (topic, outcome) in enumerate(zip(wanted, outcomes, strict=True)):
+        if not results[topic.place]:
+            results[topic.place] = _created(broker, topic, outcome, whole=whole)
+        await turn(index)
+    return {
+        "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
+    }
+
+
+async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[dict[str, object]]) -> list[_Wanted]:
+    """The topics that can be made, in the request's order; the others are answered in `results`."""
+    names: list[TopicName | None] = []
+    for place, topic in enumerate(topics):
+        try:
+            names.append(split(topic.name, broker.default_stream))
+        except KafkaError as error:
+            names.append(None)
+            results[place] = refusal(error)
+        await turn(place)
+    times = Counter(name.full for name in names if name is not None)
+    streams = await stream_rows(broker, {name.stream for name in names if name is not None})
+    wanted: list[_Wanted] = []
+    room = MAX_PARTITIONS_PER_REQUEST
+    for place, (topic, name) in enumerate(zip(topics, names, strict=True)):
+        if name is None:
+            continue
+        try:
+            if times[name.full] > 1:
+                raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
+            one = _wanted_topic(topic, name=name, place=place, streams=streams, nodes=broker.node_count)
+            if one.partitions > room:
+                raise KafkaError(
+                    Code.POLICY_VIOLATION,
+                    f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request; ask in several",
+                )
+            room -= one.partitions
+            wanted.append(one)
+        except KafkaError as error:
+            results[place] = refusal(error)
+        await turn(place)
+    return wanted
+
+
+def _wanted_topic(
+    topic: Any, *, name: TopicName, place: int, streams: Mapping[str, StreamRow | KafkaError], nodes: int
+) -> _Wanted:
+    stream = streams.get(name.stream)
+    if isinstance(stream, KafkaError):
+        raise stream
+    if stream is None:
+        # Not UNKNOWN_TOPIC_OR_PARTITION: clients would repeat the request until their timeout.
+        raise KafkaError(
+            Code.INVALID_TOPIC_EXCEPTION,
+            f"there is no stream {name.stream}; make it first: headrace stream create {name.stream}",
+        )
+    return _Wanted(
+        place=place,
+        name=name,
+        policy=stream.policy,
+        partitions=_partition_count(topic, default=stream.policy.default_partitions, nodes=nodes),
+        configs=checked_all((config.name, config.value) for config in topic.configs) if topic.configs else {},
+    )
+
+
+def _partition_count(topic: Any, *, default: int, nodes: int) -> int:
+    """How many partitions a CreatableTopic asks for. Raises KafkaError with Kafka's code for what is wrong."""
+    count, replicas = topic.num_partitions, topic.replication_factor
+    if topic.assignments:
+        if count != -1 or replicas != -1:
+            raise KafkaError(
+                Code.INVALID_REQUEST, "with a manual assignment, partitions and replication factor must be -1"
+            )
+        return _assigned_count(topic.assignments, nodes=nodes)
+    if replicas != -1:
+        _check_replicas(replicas, nodes=nodes)
+    if count == -1:
+        return default
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS,
+            f"{count} partitions; allowed are 1 to {MAX_PARTITIONS}, or -1 for the stream's default",
+        )
+    return int(count)
+
+
+def _assigned_count(assignments: Sequence[Any], *, nodes: int) -> int:
+    """The partitions of a manual assignment. Its brokers are checked for sense; Headrace places partitions itself."""
+    indexes = sorted(assignment.partition_index for assignment in assignments)
+    if indexes != list(range(len(indexes))):
+        raise KafkaError(
+            Code.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered 0, 1, 2, … without gaps or doubles"
+        )
+    if len(indexes) > MAX_PARTITIONS:
+        raise KafkaError(Code.INVALID_PARTITIONS, f"{len(indexes)} partitions; allowed are 1 to {MAX_PARTITIONS}")
+    _check_broker_lists([assignment.broker_ids for assignment in assignments], nodes=nodes)
+    return len(indexes)
+
+
+def _check_broker_lists(lists: Sequence[Sequence[int]], *, nodes: int) -> None:
+    for brokers in lists:
+        if not brokers or len(set(brokers)) != len(brokers) or len(brokers) != len(lists[0]):
+            raise KafkaError(
+                Code.INVALID_REPLICA_ASSIGNMENT, "every partition needs the same number of brokers, none of them twice"
+            )
+    if lists:
+        _check_replicas(len(lists[0]), nodes=nodes)
+
+
+def _check_replicas(replicas: int, *, nodes: int) -> None:
+    if not 1 <= replicas <= nodes:
+        raise KafkaError(
+            Code.INVALID_REPLICATION_FACTOR,
+            f"a replication factor of {replicas}; the cluster has {nodes} node{'s' if nodes != 1 else ''},"
+            " and -1 takes what the stream's volume says",
+        )
+
+
+async def _dry_run(broker: "Broker", wanted: Sequence[_Wanted]) -> list[TopicOutcome]:
+    """What would come of it (`validate_only`)."""
+    streams: dict[str, set[str]] = {}
+    for topic in wanted:
+        streams.setdefault(topic.name.stream, set()).add(topic.name.topic)
+    existing = await broker.catalog.query(lambda reader: rows_by_name(reader, streams))
+    return [TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted]
+
+
+async def _make(
+    broker: "Broker", wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
+) -> list[TopicOutcome]:
+    """One command for all; one outcome per wanted topic. Where there is no container, `results` says so."""
+    free = _places(broker, wanted)
+    items: list[NewTopic] = []
+    for index, topic in enumerate(wanted):
+        places = free[topic.name.stream]
+        if isinstance(places, HeadraceError):
+            results[topic.place] = refusal(places)
+            continue
+        mine = list(islice(places, topic.partitions))
+        items.append(
+            NewTopic(
+                stream=topic.name.stream,
+                name=topic.name.topic,
+                topic_id=uuid.uuid4().bytes,
+                partitions=topic.partitions,
+                configs=dict(topic.configs),
+                container_ids=[container for container, _ in mine],
+                container_epochs=[epoch for _, epoch in mine],
+            )
+        )
+        await turn(index)
+    made = iter(await submitted(broker, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ())
+    return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
+
+
+def _places(broker: "Broker", wanted: Sequence[_Wanted]) -> dict[str, _Places | HeadraceError]:
+    """By stream, containers for all of its new partitions, or why there are none."""
+    partitions: Counter[str] = Counter()
+    volumes: dict[str, str] = {}
+    for topic in wanted:
+        partitions[topic.name.stream] += topic.partitions
+        volumes[topic.name.stream] = topic.policy.volume
+    found: dict[str, _Places | HeadraceError] = {}
+    for stream, count in partitions.items():
+        try:
+            found[stream] = iter(broker.place(count, volumes[stream]))
+        except HeadraceError as error:
+            found[stream] = error
+    return found
+
+
+def _created(broker: "Broker", topic: _Wanted, outcome: TopicOutcome, *, whole: bool) -> dict[str, object]:
+    if outcome.code is Code.TOPIC_ALREADY_EXISTS:
+        return refusal(KafkaError(outcome.code, f"topic {render(topic.name)} already exists"))
+    if outcome.code is not Code.NONE:
+        return refusal(KafkaError(outcome.code, outcome.message))
+    names = None if whole else sorted(topic.configs)
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "topic_id": outcome.topic.topic_id if outcome.topic is not None else bytes(16),
+        "num_partitions": topic.partitions,
+        "replication_factor": replicas(broker, topic.policy.volume),
+        "configs": described(topic.policy, volume_of(broker, topic.policy), topic.configs, names=names),
+    }
+
+
+# --- CreatePartitions
+
+
+async def create_partitions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """CreatePartitions 0-3. Partitions only rise."""
+    asked = request.topics
+    times = Counter(topic.name for topic in asked)
+    rows = await topic_rows(broker, [topic.name for topic in asked])
+    timeout_ms = field(request, "timeout", 0)
+
+    async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:
+        try:
+            if times[topic.name] > 1:
+                raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
+            if isinstance(row, KafkaError):
+                raise row
+            if row.home is not None and row.home.cluster != broker.node.cluster_id:
+                raise elsewhere(broker, topic.name, row.home)
+            _check_growth(topic, row, nodes=broker.node_count)
+            if not request.validate_only:
+                await _grow(broker, row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
+        except HeadraceError as error:
+            return {"name": topic.name, **refusal(error)}
+        return {"name": topic.name, "error_code": 0, "error_message": None}
+
+    # At once, so that all of their commands share a sync.
+    return {"results": await asyncio.gather(*map(result, asked, rows))}
+
+
+def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
+    if topic.count <= row.partitions:
+        raise KafkaError(
+            Code.INVALID_PARTITIONS,
+            f"{topic.name} has {row.partitions} partitions; {topic.count} would not be an increase",
+        )
+    if topic.count > MAX_PARTITIONS:
+        raise KafkaError(Code.INVALID_PARTITIONS, f"{topic.count} partitions; at most {MAX_PARTITIONS} are allowed")
+    if topic.assignments is not None:
+        if len(topic.assignments) != topic.count - row.partitions:
+            raise KafkaError(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.count - row.partitions} new partitions, but {len(topic.assignments)} assignments",
+            )
+        _check_broker_lists([assignment.broker_ids for assignment in topic.assignments], nodes=nodes)
+
+
+async def _grow(broker: "Broker", row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
+    """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
+    stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
+    if stream is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    command = growth(broker, row, count=count, volume=stream.policy.volume)
+    outcome: TopicOutcome = await submitted(broker, command, timeout_ms=timeout_ms)
+    if outcome.code is not Code.NONE:
+        raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))

@@ -1,0 +1,411 @@
+"""Fetch: what the client's partitions hold from its offsets on, now or as soon as there is enough.
+
+A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.Interest`) when something is
+committed, or the node's one timer when `max_wait` is over. Batches come from the log's tail in memory, from disk in a
+reader thread (the loop never reads a file), or, of partitionlets that lie in other nodes' containers, by `old_reads`.
+Records above the high watermark are never given out (invariant 2).
+
+What a node cannot answer is the error of that partition alone. A partition that this node leads no more wakes its
+fetches, which answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up anew.
+
+A waiting fetch is answered early when another request of its client waits behind it: answers go out in order.
+
+What names many partitions, or is the answer for many, is done a bit at a time, beside other clients' requests: a node
+that leads 100,000 partitions may be asked for all of them at once.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.base.deadlines import Deadline
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka.connection import Buffer, Connection, Slot
+from headrace.kafka.fetch_answer import FetchAnswer
+from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, Interest, Key
+from headrace.partitions.lookups import turn
+from headrace.partitions.reads.fetch_planner import Range, locate, read_all
+from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
+from headrace.wire.header import RequestHeader
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""Whatever a client asks for, one answer holds no more than this (and one batch)."""
+LONG_BYTES: Final = 64 * 1024
+"""A longer request is read beside the loop: it may name many thousand partitions."""
+MOST_WAIT_MS: Final = 300_000
+"""A fetch that may wait for longer is answered by then all the same, and asked anew: what waits is in memory."""
+MANY: Final = 1000
+"""Partitions that are looked up, or answered for, at once."""
+MOST_SERVED: Final = 5000
+"""Partitions whose records are in one answer."""
+
+
+def handle(broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    """Start to answer a Fetch request. Raises `MalformedRequest`."""
+    if len(request) > LONG_BYTES:
+        connection.park(_start_long(broker, connection, header, request, slot))
+        return
+    asked = decode_request(request, header.body, header.api_version)
+    try:
+        session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+        _forget(session, asked)
+        for key, part in _named(asked):
+            session.ask(key, part)
+        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
+    except KafkaError as error:
+        _refuse(slot, header.api_version, asked, error)
+        return
+    fetch = Fetch(broker, connection, slot, session, asked, header.api_version)
+    if fetch.bind_cached():
+        fetch.start()
+    else:
+        connection.park(fetch.bind_and_start())
+
+
+async def _start_long(
+    broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot
+) -> None:
+    """The same, beside other clients' requests."""
+    version = header.api_version
+    asked = await broker.loop.run_in_executor(broker.executor, decode_request, request, header.body, version)
+    try:
+        session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+        _forget(session, asked)
+        for index, (key, part) in enumerate(_named(asked)):
+            session.ask(key, part)
+            await turn(index)
+        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
+    except KafkaError as error:
+        _refuse(slot, version, asked, error)
+        return
+    await Fetch(broker, connection, slot, session, asked, version).bind_and_start()
+
+
+def _forget(session: FetchSession, asked: FetchRequest) -> None:
+    for name, topic_id, numbers in asked.forgotten:
+        for number in numbers:
+            session.forget((name if name is not None else topic_id or b"", number))
+
+
+def _named(asked: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
+    for topic in asked.topics:
+        name_or_id = topic.topic if topic.topic is not None else topic.topic_id or b""
+        for part in topic.partitions:
+            yield (name_or_id, part.partition), part
+
+
+def _refuse(slot: Slot, version: int, asked: FetchRequest, error: KafkaError) -> None:
+    slot.answer(encode_response(version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]))
+
+
+class Fetch:
+    """One request under way."""
+
+    __slots__ = (
+        "_answering",
+        "_asked",
+        "_broker",
+        "_connection",
+        "_deadline",
+        "_due",
+        "_ended",
+        "_session",
+        "_slot",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: Connection,
+        slot: Slot,
+        session: FetchSession,
+        asked: FetchRequest,
+        version: int,
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._slot = slot
+        self._session = session
+        self._asked = asked
+        self._version = version
+        self._answering: asyncio.Task[None] | None = None
+        self._deadline: Deadline | None = None
+        self._due = False
+        self._ended = False
+
+    # --- topics and partitions
+
+    def bind_cached(self) -> bool:
+        """Find the partitions of what the client named; false if one has to be looked up on disk."""
+        topics = self._broker.topics
+        for key, interest in self._session.active.items():
+            name_or_id, number = key
+            topic = topics.cached(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
+            if topic is None:  # even if there was none the last time: it may have been made
+                return False
+            partition = topic.partitions.get(number)
+            if partition is None:
+                if 0 <= number < topic.partition_count:
+                    return False
+                interest.error = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                interest.error = None
+                interest.watch(partition)
+        return True
+
+    async def bind_and_start(self) -> None:
+        """Look up what is not in memory, then start; what names the next many partitions starts after this answer."""
+        try:
+            await self._bind()
+        except BaseException:  # nobody will answer: let go of the partitions that are bound already
+            self._cancel()
+            raise
+        self.start()
+        if self._answering is not None:
+            await asyncio.wait([self._answering])
+
+    async def _bind(self) -> None:
+        # Others join meanwhile, when something is committed: these are bound already.
+        asked = list(self._session.active.items())
+        for first in range(0, len(asked), MANY):
+            if first:
+                await asyncio.sleep(0)
+            await self._bind_some(asked[first : first + MANY])
+
+    async def _bind_some(self, asked: Sequence[tuple[Key, Interest]]) -> None:
+        names = list({key[0] for key, _ in asked if isinstance(key[0], str)})
+        ids = list({key[0] for key, _ in asked if isinstance(key[0], bytes)})
+        topics = dict(zip(names, await self._broker.topics.resolve(names, self._connection), strict=True))
+        by_id = dict(zip(ids, await self._broker.topics.resolve_ids(ids), strict=True))
+        wanted = []
+        for key, interest in asked:
+            topic = topics[key[0]] if isinstance(key[0], str) else by_id[key[0]]
+            if isinstance(topic, KafkaError):
+                interest.error = topic
+                interest.watch(None)
+            elif not 0 <= key[1] < topic.partition_count:
+                interest.error = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                wanted.append((interest, topic, key[1]))
+        leaders = await self._broker.partitions.leaders([(topic, number) for _, topic, number in wanted])
+        for (interest, _topic, _number), partition in zip(wanted, leaders, strict=True):
+            if isinstance(partition, KafkaError):
+                interest.error = partition
+                interest.watch(None)
+            elif self._session.interests.get(interest.key) is interest:
+                interest.error = None
+                interest.watch(partition)
+
+    # --- waiting
+
+    def start(self) -> None:
+        """Answer now, or wait for `min_bytes` or `max_wait`."""
+        if self._connection.closed:
+            self._cancel()
+            return
+        self._broker.counters.fetch_requests += 1
+        if self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
+            return
+        self._session.waiting = self._woken
+        wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
+        self._deadline = self._broker.deadlines.after(wait_ms / 1000, self._expired)
+        self._connection.waiting_fetches.append(self._expired)
+        self._connection.on_close.append(self._cancel)
+
+    def _woken(self) -> None:
+        if not self._due and not self._ended:
+            self._due = True
+            self._broker.loop.call_soon(self._try_again)
+
+    def _try_again(self) -> None:
+        self._due = False
+        if not self._ended:
+            self._try(final=False)
+
+    def _expired(self) -> None:
+        if not self._ended:
+            self._try(final=True)
+
+    def _cancel(self) -> None:
+        self._end()
+        if self._session.id:
+            self._broker.fetch_sessions.close(self._session.id)
+        else:
+            self._session.close()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._session.waiting = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            if self._expired in self._connection.waiting_fetches:
+                self._connection.waiting_fetches.remove(self._expired)
+            if self._cancel in self._connection.on_close:
+                self._connection.on_close.remove(self._cancel)
+
+    # --- reading
+
+    def _try(self, *, final: bool) -> bool:
+        """Answer if there is enough, or if `final`; false: go on waiting."""
+        # One batch comes whatever the limit. What comes from memory stays there, too, until the client has read it.
+        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._broker.answer_budget.bytes()))
+        found: dict[Key, list[Buffer]] = {}
+        cold: list[tuple[Interest, Range]] = []
+        total = 0
+        failed = full = False
+        quiet = []
+        for key, interest in self._session.active.items():
+            error = self._check(interest)
+            if error is not None:
+                failed = True
+                continue
+            partition = interest.partition
+            assert partition is not None
+            if interest.asked.offset >= partition.high_watermark or partition.ends_in_gap(interest.asked.offset):
+                if (
+                    interest.told_high_watermark == partition.high_watermark
+                    and interest.told_log_start == partition.log_start
+                ):
+                    quiet.append(key)
+                continue
+            if full or total >= budget:
+                continue
+            where = locate(self._broker, partition, interest.asked.offset)
+            if where.offset >= where.limit:
+                continue  # between there and the end records were lost (invariant 15): it waits for the next one
+            most = min(interest.asked.max_bytes, budget - total)
+            batches = None
+            if where.container is not None:
+                batches = where.container.read_tail(where.row.id, where.offset, limit=where.limit, max_bytes=most)
+            full = len(found) + len(cold) + 1 == MOST_SERVED
+            if batches is None or (not batches and where.row.cut):  # it may end in a gap
+                cold.append((interest, where))
+                continue
+            found[key] = list(batches)
+            total += sum(map(len, batches))
+        for key in quiet:
+            del self._session.active[key]
+        nothing = not self._session.interests  # a session that ends; Kafka waits for nothing there, either
+        enough = (
+            total >= min(self._asked.min_bytes, budget) or failed or full or final or nothing or self._session.closed
+        )
+        if cold or (enough and len(self._session.to_tell) > MANY):
+            self._end()
+            self._session.waiting = _nothing  # the session is busy until the answer
+            self._connection.on_close.append(self._cancel)  # the client may go away before it begins
+            answering = self._answer_later(found, cold, budget - total)
+            if self._connection.parked:
+                self._answering = self._broker.spawn(answering)
+                self._connection.hold(self._answering)
+            else:
+                self._connection.park(answering)
+            return True
+        if enough:
+            self._end()
+            answer = self._filled(found)
+            self._send(answer, answer.encode(self._version))
+        return enough
+
+    def _filled(self, found: Mapping[Key, list[Buffer]]) -> FetchAnswer:
+        answer = FetchAnswer(self._session)
+        for interest in list(self._session.to_tell.values()):
+            answer.add(interest, found.get(interest.key))
+        return answer
+
+    async def _answer_later(
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+    ) -> None:
+        """Read what has to be read from disk, then answer, beside other clients' requests."""
+        connection = self._connection
+        if self._cancel in connection.on_close:
+            connection.on_close.remove(self._cancel)
+        try:
+            await connection.turn_to_read(self._slot)
+            try:
+                if cold:
+                    await self._read_cold(found, cold, min(budget, self._broker.answer_budget.bytes()))
+                if len(self._session.to_tell) <= MANY:
+                    answer = self._filled(found)
+                    body = answer.encode(self._version)
+                else:
+                    answer, body = await self._filled_in_turns(found)
+            finally:
+                connection.read_over()
+        except BaseException:  # nobody will answer
+            self._cancel()
+            raise
+        self._session.waiting = None
+        if connection.closed:
+            self._cancel()
+        else:
+            self._send(answer, body)
+
+    async def _filled_in_turns(self, found: Mapping[Key, list[Buffer]]) -> tuple[FetchAnswer, list[Buffer]]:
+        answer = FetchAnswer(self._session)
+        for index, interest in enumerate(list(self._session.to_tell.values())):
+            answer.add(interest, found.get(interest.key))
+            await turn(index)
+        return answer, await self._broker.loop.run_in_executor(self._broker.executor, answer.encode, self._version)
+
+    def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
+        self._broker.counters.bytes_out += answer.bytes
+        self._broker.fetch_sessions.advance(self._session)
+        self._slot.answer(body)
+
+    async def _read_cold(
+        self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
+    ) -> None:
+        asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
+        read = await read_all(self._broker, asked, budget)
+        for interest, where in cold:
+            match read.get(interest.key):
+                case None:
+                    pass  # the others took all the room
+                case list(batches):
+                    found[interest.key] = batches
+                    held = where.partition
+                    same = held.high_watermark == where.high_watermark and where.row in held.chain
+                    if not batches and where.row.cut and same:  # it was not cut and filled again meanwhile
+                        held.gap = (where.offset, where.high_watermark)
+                case KafkaError() as refused:
+                    interest.error = refused
+                case error:  # of this partition alone: the others are served
+                    self._broker.read_failed(error, where.row.container)
+                    interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
+            partition = interest.partition
+            if partition is not None and partition.left and interest.key not in found and interest.error is None:
+                interest.error = _left()
+
+    def _check(self, interest: Interest) -> KafkaError | None:
+        """The error that the client gets for this partition, if any."""
+        partition = interest.partition
+        if partition is None:
+            return interest.error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.deleted:
+            interest.error = KafkaError(
+                Code.UNKNOWN_TOPIC_OR_PARTITION if isinstance(interest.key[0], str) else Code.UNKNOWN_TOPIC_ID
+            )
+            return interest.error
+        if partition.left:
+            interest.error = _left()
+            return interest.error
+        interest.error = None
+        epoch = interest.asked.current_leader_epoch
+        if epoch != -1 and epoch != partition.leader_epoch:
+            stale = epoch < partition.leader_epoch
+            interest.error = KafkaError(Code.FENCED_LEADER_EPOCH if stale else Code.UNKNOWN_LEADER_EPOCH)
+        elif not partition.log_start <= interest.asked.offset <= partition.next_offset:
+            interest.error = KafkaError(Code.OFFSET_OUT_OF_RANGE)
+        return interest.error
+
+
+def _nothing() -> None:
+    """What a wake-up does while an answer is being read."""
+
+
+def _left() -> KafkaError:
+    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")

@@ -1,0 +1,97 @@
+"""What one answer to Fetch tells of the partitions of a session."""
+
+from typing import Final
+
+from headrace.base.errors import Code
+from headrace.kafka.fetch_sessions import FetchSession, Interest
+from headrace.wire.fetch import FetchResult, FetchTopicResult, encode_response
+from headrace.wire.primitives import Buffer
+
+_ANSWERED: Final = frozenset(
+    {
+        Code.OFFSET_OUT_OF_RANGE,
+        Code.CORRUPT_MESSAGE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INVALID_TOPIC_EXCEPTION,
+    }
+)
+"""What clients understand in an answer to Fetch; Java's consumer ends at any other code. For those that pass they get
+NOT_LEADER_OR_FOLLOWER, and come again."""
+
+
+class FetchAnswer:
+    """One answer, partition by partition."""
+
+    __slots__ = ("_by_topic", "_session", "bytes")
+
+    def __init__(self, session: FetchSession) -> None:
+        self._session = session
+        self._by_topic: dict[str | bytes, list[FetchResult]] = {}
+        self.bytes = 0
+        """Of records."""
+
+    def add(self, interest: Interest, records: list[Buffer] | None) -> None:
+        """Tell the client of a partition, if there is anything new."""
+        result = _result(interest, records)
+        if self._session.incremental and not _is_news(interest, result):
+            return
+        interest.told_high_watermark = result.high_watermark
+        interest.told_log_start = result.log_start
+        key, active = interest.key, self._session.active
+        self._by_topic.setdefault(key[0], []).append(result)
+        if result.records:
+            self.bytes += sum(map(len, result.records))
+            if key in active:  # served: behind the others, next time
+                active[key] = active.pop(key)
+
+    def encode(self, version: int) -> list[Buffer]:
+        """The answer's body. Any thread's, once all is added."""
+        topics = [
+            FetchTopicResult(
+                topic=key if isinstance(key, str) else None,
+                topic_id=key if isinstance(key, bytes) else None,
+                partitions=results,
+            )
+            for key, results in self._by_topic.items()
+        ]
+        return encode_response(version, throttle_ms=0, error=0, session_id=self._session.id, topics=topics)
+
+
+def _is_news(interest: Interest, result: FetchResult) -> bool:
+    return (
+        bool(result.records)
+        or result.error != 0
+        or result.high_watermark != interest.told_high_watermark
+        or result.log_start != interest.told_log_start
+    )
+
+
+def _result(interest: Interest, records: list[Buffer] | None) -> FetchResult:
+    partition = interest.partition
+    error = interest.error
+    if partition is None or error is not None:
+        known = partition is not None and not partition.deleted and not partition.left
+        code = error.code if error is not None else Code.UNKNOWN_TOPIC_OR_PARTITION
+        return FetchResult(
+            partition=interest.key[1],
+            error=code if code in _ANSWERED else Code.NOT_LEADER_OR_FOLLOWER,
+            high_watermark=partition.high_watermark if known and partition is not None else -1,
+            last_stable=-1,
+            log_start=partition.log_start if known and partition is not None else -1,
+            records=[],
+        )
+    return FetchResult(
+        partition=interest.key[1],
+        error=0,
+        high_watermark=partition.high_watermark,
+        last_stable=partition.high_watermark,
+        log_start=partition.log_start,
+        records=records or [],
+    )

@@ -1,0 +1,263 @@
+"""Kafka's APIs for consumer groups: requests in, the group service asked, dicts out.
+
+Decides nothing about groups itself (groups/ does). Cursors are in groups/cursor_apis.py; `HANDLERS` has both.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import NodeId
+from headrace.coordination.coordinator import Coordinator
+from headrace.coordination.host import GroupHost, Session
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
+from headrace.coordination.messages import Protocol as Offered
+from headrace.coordination.service import GroupService
+from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
+from headrace.kafka.committed_offsets import HANDLERS as CURSOR_HANDLERS
+from headrace.kafka.committed_offsets import Handler, Host, check_group_id
+from headrace.kafka.transactions import NO_TRANSACTIONS
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.generic_codec import field
+
+_GROUP, _TRANSACTION = 0, 1
+MOST_REBALANCE_MS: Final = 86_400_000
+"""A client may name 24 days, and some do, as a poll may take any time; a group would wait as long for one member."""
+_CLASSIC: Final = "classic"
+
+
+def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupService:
+    """The group service of a broker, with member ids made unique by uuids."""
+    coordinator = Coordinator(limits=limits or GroupLimits(), new_suffix=lambda: str(uuid4()))
+    return GroupService(host, coordinator)
+
+
+# --- where groups live
+
+
+async def find_coordinator(host: Host, request: Any, session: Session) -> Mapping[str, object]:
+    """FindCoordinator 0-4: the node that leads the catalog, for every group."""
+    key_type = field(request, "key_type", _GROUP)
+    keys = field(request, "coordinator_keys", None)
+    node_id = await host.coordination.find() if key_type == _GROUP else None
+    found = [_coordinator(host, session, key, key_type, node_id) for key in ([request.key] if keys is None else keys)]
+    return found[0] if keys is None else {"coordinators": found}
+
+
+def _coordinator(host: Host, session: Session, key: str, key_type: int, node_id: NodeId | None) -> dict[str, object]:
+    if key_type == _GROUP:
+        address = None if node_id is None else host.address(node_id, session)
+        if address is not None:
+            return {
+                "key": key,
+                "node_id": address.node_id,
+                "host": address.host,
+                "port": address.port,
+                "error_code": int(Code.NONE),
+                "error_message": None,
+            }
+        code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
+    elif key_type == _TRANSACTION:
+        # Final for all clients, and the one code with which all that show a message do so: Java drops it of
+        # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka asks again for ever after other codes.
+        code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+    else:
+        code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
+    return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+
+
+# --- membership
+
+
+async def join_group(host: Host, request: Any, session: Session) -> Mapping[str, object]:
+    """JoinGroup 0-9. Version 0 has no rebalance timeout of its own, and takes the session's."""
+    version = request.__version__
+    session_timeout = field(request, "session_timeout")
+    instance_id = field(request, "group_instance_id", None)
+    join = Join(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=instance_id,
+        client_id=session.client_id or "",
+        client_host="/" + session.peer.rpartition(":")[0],
+        session_timeout_ms=session_timeout,
+        rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MOST_REBALANCE_MS),
+        protocol_type=request.protocol_type,
+        protocols=tuple(Offered(each.name, bytes(each.metadata)) for each in request.protocols),
+        requires_known_member=version >= 4 and instance_id is None,
+        can_skip_assignment=version >= 9,
+        reason=field(request, "reason", None),
+    )
+    try:
+        check_group_id(join.group_id)
+        result = await (await host.coordination.service()).join(join)
+    except HeadraceError as error:
+        result = JoinResult(code=error.code, member_id=join.member_id)
+    return {
+        "error_code": int(result.code),
+        "generation_id": result.generation,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol_name or ("" if version < 7 else None),
+        "leader": result.leader,
+        "skip_assignment": result.skip_assignment,
+        "member_id": result.member_id,
+        "members": [
+            {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
+            for member in result.members
+        ],
+    }
+
+
+async def sync_group(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """SyncGroup 0-5."""
+    sync = Sync(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=field(request, "group_instance_id", None),
+        protocol_type=field(request, "protocol_type", None),
+        protocol_name=field(request, "protocol_name", None),
+        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+    )
+    try:
+        check_group_id(sync.group_id)
+        if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
+            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
+        result = await (await host.coordination.service()).sync(sync)
+    except HeadraceError as error:
+        # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
+        loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        result = SyncResult(code=Code.REBALANCE_IN_PROGRESS if loads else error.code)
+    return {
+        "error_code": int(result.code),
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol_name,
+        "assignment": result.assignment,
+    }
+
+
+async def heartbeat(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """Heartbeat 0-4."""
+    try:
+        check_group_id(request.group_id)
+        groups = await host.coordination.service()
+        code = await groups.heartbeat(
+            request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
+        )
+    except HeadraceError as error:
+        # A coordinator that is still loading counts nobody as gone; not every client knows the code here (as Kafka).
+        code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
+    return {"error_code": int(code)}
+
+
+async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """LeaveGroup 0-5: one member, or from version 3 a list of them."""
+    members = field(request, "members", None)
+    if members is None:
+        departures = [Departure(request.member_id)]
+    else:
+        departures = [
+            Departure(each.member_id, field(each, "group_instance_id", None), field(each, "reason", None))
+            for each in members
+        ]
+    try:
+        check_group_id(request.group_id)
+        codes = await (await host.coordination.service()).leave(request.group_id, departures)
+    except HeadraceError as error:
+        return {"error_code": int(error.code), "members": []}
+    return {
+        "error_code": int(codes[0] if members is None else Code.NONE),
+        "members": [
+            {"member_id": each.member_id, "group_instance_id": each.instance_id, "error_code": int(code)}
+            for each, code in zip(departures, codes, strict=True)
+        ],
+    }
+
+
+# --- what operators ask
+
+
+async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
+    none."""
+    states = {state.lower() for state in field(request, "states_filter", ())}
+    types = {each.lower() for each in field(request, "types_filter", ())}
+    try:
+        groups = [] if host.coordination.elsewhere else await (await host.coordination.service()).listing()
+    except HeadraceError as error:
+        return {"error_code": int(error.code), "groups": []}
+    return {
+        "error_code": int(Code.NONE),
+        "groups": [
+            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value, "group_type": _CLASSIC}
+            for group_id, protocol_type, state in groups
+            if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
+        ],
+    }
+
+
+async def describe_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """DescribeGroups 0-5. A group that does not exist is Dead."""
+    described: list[Mapping[str, object]] = []
+    operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
+    try:
+        groups = await host.coordination.service()
+    except HeadraceError as error:
+        return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
+    for group_id in request.groups:
+        try:
+            described.append(_described(await groups.describe(group_id), operations))
+        except HeadraceError as error:
+            described.append({"error_code": int(error.code), "group_id": group_id})
+    return {"groups": described}
+
+
+def _described(view: GroupView, operations: int) -> dict[str, object]:
+    return {
+        "error_code": int(Code.NONE),
+        "group_id": view.group_id,
+        "group_state": view.state.value,
+        "protocol_type": view.protocol_type,
+        "protocol_data": view.protocol_name,
+        "authorized_operations": operations,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in view.members
+        ],
+    }
+
+
+async def delete_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
+    """DeleteGroups 0-2: groups without members, with their cursors."""
+    names = list(dict.fromkeys(request.groups_names))
+    try:
+        codes = await (await host.coordination.service()).delete(names)
+    except HeadraceError as error:
+        codes = [error.code] * len(names)
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": int(code)} for group_id, code in zip(names, codes, strict=True)
+        ]
+    }
+
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    **CURSOR_HANDLERS,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+}

@@ -1,0 +1,85 @@
+"""InitProducerId: ids for idempotent producers, in blocks from the cluster store (DESIGN section 6).
+
+A block is taken by compare and set before any of its ids is given out, so an id is given out once, whatever crashes.
+The next one is taken when half of the present one is left, so that new producers come through while the store is away.
+Transactional producers are refused until transactions come.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.generic_codec import field
+
+if TYPE_CHECKING:
+    from headrace.kafka.connection import Connection
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+BLOCK = 1000
+RETRY_S = 5.0
+
+
+class ProducerIds:
+    """Gives out ids one by one, and fetches the next block in a thread."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._ids: deque[int] = deque()
+        self._lock = asyncio.Lock()
+        self._ahead_at = 0.0
+        """Loop time from which on the next block may be fetched ahead of time."""
+
+    async def next(self) -> int:
+        """An id that nobody else has. Raises StoreUnavailable, where the last block is used up."""
+        while not self._ids:
+            async with self._lock:
+                if not self._ids:
+                    await self._take()
+        producer_id = self._ids.popleft()
+        now = self._broker.loop.time()
+        if len(self._ids) <= BLOCK // 2 and not self._lock.locked() and now >= self._ahead_at:
+            self._ahead_at = now + RETRY_S
+            self._broker.spawn(self._take_ahead())
+        return producer_id
+
+    async def _take_ahead(self) -> None:
+        async with self._lock:
+            try:
+                await self._take()
+            except HeadraceError as error:
+                log.warning("the next producer ids are not there yet", left=len(self._ids), reason=str(error))
+
+    async def _take(self) -> None:
+        block = await self._broker.loop.run_in_executor(self._broker.executor, self._broker.producer_block, BLOCK)
+        self._ids.extend(block)
+        self._ahead_at = 0.0
+
+
+async def init_producer_id(broker: "Broker", request: Any, _session: "Connection") -> Mapping[str, object]:
+    """InitProducerId 0-4."""
+    if request.transactional_id is not None:
+        return {
+            "error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    known = field(request, "producer_id", -1)
+    epoch = field(request, "producer_epoch", -1)
+    if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer starts anew, after an error
+        return {"error_code": 0, "producer_id": known, "producer_epoch": epoch + 1}
+    try:
+        return {"error_code": 0, "producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
+    except HeadraceError as error:
+        log.warning("a producer gets no id", reason=str(error))
+        # The one code that makes every client ask again, and not look for a coordinator first.
+        return {"error_code": int(Code.COORDINATOR_LOAD_IN_PROGRESS), "producer_id": -1, "producer_epoch": -1}
+
+
+HANDLERS = {ApiKey.INIT_PRODUCER_ID: init_producer_id}

@@ -1,0 +1,65 @@
+"""A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
+
+import structlog
+
+from headrace.base.errors import Code
+from headrace.kafka.connection import Slot
+from headrace.wire.produce import ProduceResult, encode_response
+
+log = structlog.get_logger()
+
+_UNSETTLED = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
+
+
+class Produce:
+    """One request under way: counts down its partitions, then answers."""
+
+    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version", "timeout_ms")
+
+    def __init__(self, *, slot: Slot, version: int, acks: int, partitions: int, timeout_ms: int) -> None:
+        self._slot = slot
+        self._version = version
+        self._acks = acks
+        self._results: list[ProduceResult] = []
+        self._remaining = partitions
+        self.timeout_ms = timeout_ms
+
+    def add(self, result: ProduceResult, *, settled: bool) -> None:
+        """The outcome for the next partition, in the request's order; not `settled` while it waits for its commit."""
+        self._results.append(result)
+        if settled:
+            self.committed()
+
+    def later(self) -> int:
+        """The outcome for the next partition is not known yet; its number, for `settle`."""
+        self._results.append(_UNSETTLED)
+        return len(self._results) - 1
+
+    def settle(self, number: int, result: ProduceResult) -> None:
+        """The outcome that `later` left open."""
+        self._results[number] = result
+        self.committed()
+
+    def lost(self) -> None:
+        """What came of a partition's batch is not known."""
+        self._slot.lose()
+
+    def committed(self) -> None:
+        """One more partition is settled."""
+        self._remaining -= 1
+        if self._remaining:
+            return
+        if self._acks:
+            self._slot.answer([encode_response(self._version, self._results)])
+        elif (refused := next((result for result in self._results if result.error), None)) is not None:
+            # As Kafka does: nothing else tells such a producer to ask anew who leads its partitions.
+            log.info(
+                "a batch that wants no answer is refused",
+                topic=refused.topic,
+                partition=refused.partition,
+                peer=self._slot.peer,
+                reason=refused.message,
+            )
+            self._slot.lose()
+        else:
+            self._slot.no_answer()

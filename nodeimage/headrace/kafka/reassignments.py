@@ -1,0 +1,158 @@
+"""Where replicas lie and who leads, as Kafka's tools would set it: the volume and the controller decide that here.
+
+So what is asked for is done where it is so already, and refused otherwise. Nothing is ever being reassigned: partitions
+move by rolls, which copy no data.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.rows import TopicRow
+from headrace.kafka.connection import Connection
+from headrace.partitions.cluster_layout import Placed
+from headrace.partitions.lookups import Handler, data_folder, topic_rows, turn
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.generic_codec import field
+from headrace.wire.primitives import bounded
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+PREFERRED: Final = 0
+"""The kind of election (KIP-460); 1 is unclean."""
+
+_Where = Placed | KafkaError | None
+"""Where a partition's newest records lie; None: nobody is known to lead them."""
+
+
+async def list_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ListPartitionReassignments 0."""
+    return {"error_code": 0, "error_message": None, "topics": ()}
+
+
+async def alter_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AlterPartitionReassignments 0: null replicas cancel one."""
+    asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    found = await _where(broker, [(name, each.partition_index) for name, each in asked])
+    answers = iter(
+        [
+            {"partition_index": each.partition_index, **_told(_reassigned(each.replicas, where))}
+            for (_, each), where in zip(asked, found, strict=True)
+        ]
+    )
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "responses": [
+            {"name": topic.name, "partitions": [next(answers) for _ in topic.partitions]} for topic in request.topics
+        ],
+    }
+
+
+def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | None:
+    if isinstance(where, KafkaError):
+        return where
+    if replicas is None:
+        return KafkaError(Code.NO_REASSIGNMENT_IN_PROGRESS, "no partition is being reassigned")
+    if where is not None and set(replicas) == set(where.replicas):
+        return None
+    return KafkaError(
+        Code.INVALID_REPLICA_ASSIGNMENT,
+        "the stream's volume and the controller decide where replicas lie: headrace volume alter, headrace node drain",
+    )
+
+
+async def elect_leaders(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ElectLeaders 0-2: the controller elects whenever a leader is lacking, and spreads leaders by itself.
+
+    For all partitions only elections that took place are told, as at Kafka: none.
+    """
+    topics = request.topic_partitions or ()
+    kind = field(request, "election_type", PREFERRED)
+    asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
+    found = await _where(broker, asked)
+    answers = iter(
+        [
+            {"partition_id": index, **_told(_elected(kind, where))}
+            for (_, index), where in zip(asked, found, strict=True)
+        ]
+    )
+    return {
+        "error_code": 0,
+        "replica_election_results": [
+            {"topic": topic.topic, "partition_result": [next(answers) for _ in topic.partitions]} for topic in topics
+        ],
+    }
+
+
+def _elected(kind: int, where: _Where) -> KafkaError:
+    if isinstance(where, KafkaError):
+        return where
+    if where is not None:
+        return KafkaError(Code.ELECTION_NOT_NEEDED, "it has a leader; the controller spreads leaders by itself")
+    if kind == PREFERRED:
+        return KafkaError(Code.PREFERRED_LEADER_NOT_AVAILABLE, "no replica that is in sync answers; it waits for one")
+    return KafkaError(
+        Code.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        "a replica that may lack acknowledged records leads only by an explicit command: headrace recover-unclean",
+    )
+
+
+async def alter_replica_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AlterReplicaLogDirs 1-2: a node has one folder."""
+    own = str(data_folder(broker))
+    answers: list[dict[str, object]] = []
+    for each in request.dirs:
+        wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
+        elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
+        codes = iter(
+            [where.code if isinstance(where, KafkaError) else elsewhere for where in await _where(broker, wanted)]
+        )
+        answers += [
+            {
+                "topic_name": topic.name,
+                "partitions": [
+                    {"partition_index": index, "error_code": int(next(codes))} for index in topic.partitions
+                ],
+            }
+            for topic in each.topics
+        ]
+    return {"results": answers}
+
+
+async def _where(broker: "Broker", wanted: Sequence[tuple[str, int]]) -> list[_Where]:
+    """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises `MalformedRequest`
+    for too many."""
+    bounded(len(wanted), "partitions")
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    topics = dict(zip(names, await topic_rows(broker, names), strict=True))
+    numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
+    opened = await broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
+    containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}
+    found: list[_Where] = []
+    for place, (name, index) in enumerate(wanted):
+        topic = topics[name]
+        if isinstance(topic, KafkaError):
+            found.append(topic)
+        elif (container := containers.get((topic.number, index))) is None:
+            found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
+        else:
+            found.append(broker.layout.placed(container))
+        await turn(place)
+    return found
+
+
+def _told(error: KafkaError | None) -> dict[str, object]:
+    return {
+        "error_code": int(Code.NONE if error is None else error.code),
+        "error_message": None if error is None else str(error),
+    }
+
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+}

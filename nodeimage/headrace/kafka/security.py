@@ -1,0 +1,129 @@
+"""ACLs, SASL, delegation tokens, SCRAM credentials and quotas, as a Kafka answers that has none of them turned on.
+
+There are no rights yet: everybody may do everything. Tools ask, and go on where the answer says so; a connection that
+ends leaves them in doubt. What is to be listed is empty; what is to be set is refused, with Kafka's code for it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.base.errors import Code
+from headrace.kafka.connection import Connection
+from headrace.partitions.lookups import Handler
+from headrace.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+_NO_RIGHTS: Final = {
+    "error_code": int(Code.SECURITY_DISABLED),
+    "error_message": "there are no rights in this cluster: everybody may do everything",
+}
+_NO_TOKENS: Final = {"error_code": int(Code.DELEGATION_TOKEN_AUTH_DISABLED)}
+_NO_SASL: Final = {
+    "error_code": int(Code.ILLEGAL_SASL_STATE),
+    "error_message": "this listener authenticates nobody: connect without SASL",
+}
+
+
+# --- ACLs
+
+
+async def describe_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeAcls 1-3."""
+    return _NO_RIGHTS
+
+
+async def create_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """CreateAcls 1-3."""
+    return {"results": [_NO_RIGHTS] * len(request.creations)}
+
+
+async def delete_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DeleteAcls 1-3."""
+    return {"filter_results": [_NO_RIGHTS] * len(request.filters)}
+
+
+# --- SASL, delegation tokens
+
+
+async def sasl_handshake(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """SaslHandshake 0-1."""
+    return _NO_SASL
+
+
+async def sasl_authenticate(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """SaslAuthenticate 0-2."""
+    return _NO_SASL
+
+
+async def delegation_token(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """CreateDelegationToken 1-3, RenewDelegationToken 1-2, ExpireDelegationToken 1-2, DescribeDelegationToken 1-3."""
+    return _NO_TOKENS
+
+
+# --- SCRAM credentials
+
+
+async def describe_user_scram_credentials(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeUserScramCredentials 0."""
+    return {"error_code": 0, "error_message": None, "results": [_no_user(each.name) for each in request.users or ()]}
+
+
+async def alter_user_scram_credentials(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AlterUserScramCredentials 0: one result for each user."""
+    refused = {each.name: _no_user(each.name) for each in request.deletions}
+    for each in request.upsertions:
+        refused[each.name] = {
+            "user": each.name,
+            "error_code": int(Code.UNSUPPORTED_SASL_MECHANISM),
+            "error_message": "there are no users in this cluster: nobody is authenticated",
+        }
+    return {"results": list(refused.values())}
+
+
+def _no_user(name: str) -> dict[str, object]:
+    return {
+        "user": name,
+        "error_code": int(Code.RESOURCE_NOT_FOUND),
+        "error_message": f"user {name[:100]!r} has no credentials",
+    }
+
+
+# --- quotas
+
+
+async def describe_client_quotas(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeClientQuotas 0-1."""
+    return {"error_code": 0, "error_message": None, "entries": ()}
+
+
+async def alter_client_quotas(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AlterClientQuotas 0-1. To remove a quota, which nobody has, is no change."""
+    refused = {"error_code": int(Code.INVALID_REQUEST), "error_message": "there are no quotas in this cluster"}
+    return {
+        "entries": [
+            {
+                **({"error_code": 0, "error_message": None} if all(op.remove for op in each.ops) else refused),
+                "entity": [{"entity_type": of.entity_type, "entity_name": of.entity_name} for of in each.entity],
+            }
+            for each in request.entries
+        ]
+    }
+
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    ApiKey.DESCRIBE_ACLS: describe_acls,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.SASL_HANDSHAKE: sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
+    ApiKey.CREATE_DELEGATION_TOKEN: delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: delegation_token,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: delegation_token,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+}

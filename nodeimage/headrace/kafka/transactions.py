@@ -1,0 +1,132 @@
+"""Transactions, which there are none of yet: who asks for one is told so, and who looks for one finds none.
+
+A transactional producer gets no further than FindCoordinator (group_apis), so that nothing is ever begun. The APIs are
+answered, for tools and clients that tell a cluster's version by which there are. DescribeProducers tells of idempotent
+producers.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka.connection import Connection
+from headrace.partitions.lookups import Handler, leaders, refusal, turn
+from headrace.partitions.partition import Partition
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.primitives import bounded
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+NO_TRANSACTIONS: Final = "transactions are not supported yet: use a producer without transactional.id"
+_REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+async def add_partitions_to_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AddPartitionsToTxn 0-3."""
+    bounded(sum(len(topic.partitions) for topic in request.v3_and_below_topics), "partitions")
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {"partition_index": partition, "partition_error_code": _REFUSED} for partition in topic.partitions
+                ],
+            }
+            for topic in request.v3_and_below_topics
+        ]
+    }
+
+
+async def add_offsets_to_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """AddOffsetsToTxn 0-3."""
+    return {"error_code": _REFUSED}
+
+
+async def end_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """EndTxn 0-3."""
+    return {"error_code": _REFUSED}
+
+
+async def txn_offset_commit(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """TxnOffsetCommit 0-3."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": each.partition_index, "error_code": _REFUSED} for each in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+# --- what operators ask
+
+
+async def list_transactions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """ListTransactions 0-1."""
+    return {"error_code": 0, "unknown_state_filters": (), "transaction_states": ()}
+
+
+async def describe_transactions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeTransactions 0."""
+    return {
+        "transaction_states": [
+            {"error_code": int(Code.TRANSACTIONAL_ID_NOT_FOUND), "transactional_id": each}
+            for each in request.transactional_ids
+        ]
+    }
+
+
+async def describe_producers(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+    """DescribeProducers 0: the idempotent producers that partitions which this node leads remember."""
+    bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
+    wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
+    answers: list[dict[str, object]] = []
+    told: set[tuple[bytes, int]] = set()
+    for (name, index), leader in zip(wanted, await leaders(broker, wanted, session), strict=True):
+        answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
+        if isinstance(leader, KafkaError):
+            answer |= refusal(leader)
+        elif (leader.topic_id, index) in told:  # each time it would be up to 100,000 producers
+            answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
+        else:
+            told.add((leader.topic_id, index))
+            answer["active_producers"] = list(_producers(leader))
+        answers.append(answer)
+        await turn(len(answers))
+    rest = iter(answers)
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": [next(rest) for _ in topic.partition_indexes]}
+            for topic in request.topics
+        ]
+    }
+
+
+def _producers(partition: Partition) -> Iterator[dict[str, object]]:
+    for producer_id, producer in partition.producers.items():
+        if producer_id >= 0 and producer.batches:  # below are tokens, which no client of Kafka knows of
+            last = producer.batches[-1]
+            yield {
+                "producer_id": producer_id,
+                "producer_epoch": producer.epoch,
+                "last_sequence": last.last_sequence,
+                "last_timestamp": last.timestamp,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+
+
+HANDLERS: Final[Mapping[ApiKey, Handler]] = {
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+}

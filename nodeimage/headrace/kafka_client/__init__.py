@@ -1,0 +1,1 @@
+"""The Kafka client of ours: for links, the command line and Spark."""

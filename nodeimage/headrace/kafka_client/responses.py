@@ -1,0 +1,85 @@
+"""A Kafka server's bytes, cut into responses. No sockets.
+
+    response => length INT32, then that many bytes (`wire.header` reads their header)
+
+Small responses come through a staging buffer and are copied out of it. A large one gets memory of its own as soon as
+its length is known, and the socket then reads right into it: batches of a fetch are never copied. Either way the
+memory belongs to whoever gets the response, may be written to, and lives as long as any slice of it.
+"""
+
+import mmap
+import struct
+from typing import Final
+
+from headrace.base.errors import MalformedRequest
+
+_STAGING: Final = 64 << 10
+_LARGE: Final = 16 << 10
+"""A longer response that has not come whole gets memory of its own."""
+_MAPPED: Final = 4 << 20
+"""A longer one gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+_ALERT: Final = b"\x15\x03"
+"""How an alert of TLS begins."""
+_LENGTH = struct.Struct(">i")
+
+
+class ResponseReader:
+    """Bytes in, responses out; one longer than `limit` bytes is refused as soon as its length is known."""
+
+    __slots__ = ("_end", "_large", "_large_end", "_staging", "_start", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._staging = memoryview(bytearray(_STAGING))
+        self._start = 0
+        self._end = 0
+        self._large: memoryview | None = None
+        """All behind the length of a large response that is coming."""
+        self._large_end = 0
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty once `next` has given None."""
+        if self._large is not None:
+            return self._large[self._large_end :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start and self._end > _STAGING - _LARGE - _LENGTH.size:
+            size = self._end - self._start
+            self._staging[:size] = self._staging[self._start : self._end]
+            self._start, self._end = 0, size
+        return self._staging[self._end :]
+
+    def came(self, count: int) -> None:
+        """`count` bytes came into what `get_buffer` gave last."""
+        if self._large is not None:
+            self._large_end += count
+        else:
+            self._end += count
+
+    def next(self) -> memoryview | None:
+        """The next whole response, or None. Raises `MalformedRequest`."""
+        if self._large is not None:
+            if self._large_end < len(self._large):
+                return None
+            response, self._large = self._large, None
+            return response
+        have = self._end - self._start - _LENGTH.size
+        if have < 0:
+            return None
+        (length,) = _LENGTH.unpack_from(self._staging, self._start)
+        if not 0 <= length <= self.limit:
+            if bytes(self._staging[self._start : self._start + 2]) == _ALERT:
+                raise MalformedRequest("it speaks TLS (security.protocol SSL or SASL_SSL)")
+            raise MalformedRequest(
+                f"a response of {length} bytes, where {self.limit} is the limit; is it a Kafka port?"
+            )
+        begin = self._start + _LENGTH.size
+        if length <= have:
+            self._start = begin + length
+            return memoryview(bytearray(self._staging[begin : self._start]))
+        if length > _LARGE:
+            large = memoryview(mmap.mmap(-1, length) if length > _MAPPED else bytearray(length))
+            large[:have] = self._staging[begin : self._end]
+            self._large, self._large_end = large, have
+            self._start = self._end = 0
+        return None

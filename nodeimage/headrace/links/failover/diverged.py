@@ -1,0 +1,208 @@
+"""What becomes of records that are not of the home's history: pure.
+
+They go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their old place in
+headers. A batch of them is named by a token (producers.py), so that one that is appended again, after a crash, is
+dropped: the producer id is a hash of the topic, the partition, the home that wrote the records and the offset from
+which on the histories part, the sequence is the offset of the batch's first record counted from there. A home writes
+each of its offsets once, so what another home wrote there, which may part at the same offset later, is not taken for
+it. Batches are cut in the same way each time.
+
+Histories may part elsewhere when the home moves again before this is through. Records that were kept by then are left
+out of their batches, which are cut as if they were in: of two attempts at a batch each has what the other may leave
+out only because it is kept.
+
+Of what clients packed only headers and CRCs were ever checked. A batch whose records cannot be read, or of which one
+would be too long alone, is kept raw, as it was stored: as the value of one record, or of several where it would be too
+long with the place, under a token of its own that no parting changes. All of it is kept, whatever parts within it.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence, Set
+from typing import Final, NamedTuple
+
+from headrace.base.errors import CorruptBatch
+from headrace.base.ids import Home, Offset
+from headrace.catalog.names import MAX_LENGTH
+from headrace.links.source.histories import home_at
+from headrace.links.source.source import HomeStart
+from headrace.links.topics.topic_plan import DIVERGED
+from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.wire.batch import BATCH_HEADER_SIZE, BatchHeader, Header, Record, batch_records, build_batch
+
+__all__ = ["HOME", "OFFSET", "PARTITION", "TOPIC", "AsideBatch", "Kept", "aside_batches", "diverged_name", "place_of"]
+
+OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
+RAW, PART = "headrace.raw", "headrace.part"
+MOST_BYTES = 4 << 20
+"""Of one batch's records, unpacked, with their places; a larger record goes alone."""
+_PLACE_BYTES: Final = 512
+"""At most, of a record's place and its lengths; of a raw one's, and its batch's header."""
+RAW_BYTES = MOST_PAYLOAD_BYTES - _PLACE_BYTES
+"""Of a batch that is kept raw, in one record."""
+_LATEST: Final = 1 << 62
+"""Times beyond may be too far from each other for one batch."""
+_DIGITS: Final = 20
+_BLOCK: Final = 1 << 31
+"""Sequences of one token."""
+
+
+Kept = tuple[bytes, bytes, int, bytes]
+"""A record by its topic's id and the home that wrote it, as in its headers, its offset, and nothing; of a batch that is
+kept raw by its offset, and which part of it."""
+
+
+class AsideBatch(NamedTuple):
+    """A batch for the diverged topic, of so many records."""
+
+    batch: bytearray
+    records: int
+    """As the topic had them: of a batch that is kept raw in parts they count with the first."""
+
+
+def diverged_name(stream: str, topic: str) -> str:
+    """The name, in its stream, of the topic that keeps what diverged of `topic`."""
+    room = MAX_LENGTH - len(stream) - 1 - len(DIVERGED)
+    if len(topic) <= room:
+        return f"{topic}{DIVERGED}"
+    digest = hashlib.sha256(topic.encode()).hexdigest()[:12]
+    return f"{topic[: max(1, room - 13)].rstrip('.')}-{digest}{DIVERGED}"
+
+
+def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int, *, raw: bool = False) -> int:
+    """A producer id below -1 for what `home` wrote, and what parted there.
+
+    `raw`: for part `block` of the batch that `home` wrote at `parted`.
+    """
+    numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, parted, block))
+    named = (b"headrace diverged raw" if raw else b"headrace diverged") + topic_id + numbers + home.cluster.encode()
+    return -2 - (int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2)
+
+
+def aside_batches(
+    header: BatchHeader,
+    batch: memoryview,
+    *,
+    topic_id: bytes,
+    partition: int,
+    parted: Offset,
+    history: Sequence[HomeStart],
+    origin: str,
+    kept: Set[Kept] = frozenset(),
+) -> Iterator[AsideBatch]:
+    """What is to be kept of one batch: its records from `parted` on, or it all raw; but for what is `kept` already."""
+    if header.base_offset + header.last_offset_delta < parted:
+        return
+    if not _comes_apart(header, batch):
+        writer = home_at(history, origin, Offset(header.base_offset))
+        yield from _raw(header, batch, topic_id, partition, parted, writer, kept)
+        return
+    some: list[Record] = []
+    size = 0
+    writer = Home(0, origin)
+    for record in batch_records(header, batch):
+        if record.offset < parted:
+            continue
+        weight = _weight(record)
+        # A token's sequences end with its block; and no batch is to be larger than one can hold.
+        apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
+        home = home_at(history, origin, Offset(record.offset))
+        if some and (apart or home != writer or size + weight > MOST_BYTES):
+            yield from _built(some, topic_id, partition, parted, writer, kept)
+            some, size = [], 0
+        writer = home
+        some.append(record)
+        size += weight
+    if some:
+        yield from _built(some, topic_id, partition, parted, writer, kept)
+
+
+def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
+    """Whether all its records can be read, are where its header says, and fit into batches of their own."""
+    before, last = header.base_offset - 1, header.base_offset + header.last_offset_delta
+    try:
+        for record in batch_records(header, batch):
+            if not before < record.offset <= last or abs(record.timestamp) >= _LATEST:
+                return False
+            if _weight(record) > MOST_PAYLOAD_BYTES - BATCH_HEADER_SIZE:
+                return False
+            before = record.offset
+    except CorruptBatch:
+        return False
+    return True
+
+
+def _weight(record: Record) -> int:
+    """At most what a record takes in a batch, with its place."""
+    headers = sum(
+        len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + 10 for name, value in record.headers
+    )
+    return len(record.key or b"") + len(record.value or b"") + headers + _PLACE_BYTES
+
+
+def _raw(
+    header: BatchHeader,
+    batch: memoryview,
+    topic_id: bytes,
+    partition: int,
+    parted: Offset,
+    writer: Home,
+    kept: Set[Kept],
+) -> Iterator[AsideBatch]:
+    """A batch as it is, in as many records as it takes."""
+    base = Offset(header.base_offset)
+    place = _place(topic_id, partition, writer, base)
+    diverged = min(header.record_count, base + header.last_offset_delta + 1 - parted)
+    starts = range(0, header.length, RAW_BYTES)
+    for index, start in enumerate(starts):
+        part = f"{index + 1}/{len(starts)}".encode()
+        headers = [*place, (RAW, str(header.record_count).encode()), (PART, part)]
+        if _kept(headers) in kept:
+            continue
+        row = (header.max_timestamp, None, bytes(batch[start : start + RAW_BYTES]), headers)
+        name = token(topic_id, partition, writer, base, index, raw=True)
+        built = build_batch([row], producer_id=name, producer_epoch=0, base_sequence=0)
+        yield AsideBatch(built, diverged if index == 0 else 0)
+
+
+def _place(topic_id: bytes, partition: int, writer: Home, offset: Offset) -> list[Header]:
+    return [
+        (OFFSET, str(offset).encode()),
+        (PARTITION, str(partition).encode()),
+        (HOME, f"{writer.counter}:{writer.cluster}".encode()),
+        (TOPIC, str(uuid.UUID(bytes=topic_id)).encode()),
+    ]
+
+
+def _built(
+    cut: Sequence[Record], topic_id: bytes, partition: int, parted: Offset, writer: Home, kept: Set[Kept]
+) -> Iterator[AsideBatch]:
+    """Records of one home."""
+    placed = [(record, _place(topic_id, partition, writer, Offset(record.offset))) for record in cut]
+    left = [(record, place) for record, place in placed if not kept or _kept(place) not in kept]
+    if not left:
+        return
+    block, sequence = divmod(left[0][0].offset - parted, _BLOCK)
+    rows = [(record.timestamp, record.key, record.value, [*record.headers, *place]) for record, place in left]
+    built = build_batch(
+        rows,
+        producer_id=token(topic_id, partition, writer, parted, block),
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    yield AsideBatch(built, len(rows))
+
+
+def place_of(record: Record) -> Kept | None:
+    """Which record one of the diverged topic was, or which part of a batch; None: somebody else put it there."""
+    return _kept(record.headers)
+
+
+def _kept(headers: Sequence[Header]) -> Kept | None:
+    named = dict(headers)
+    topic, home, offset = named.get(TOPIC), named.get(HOME), named.get(OFFSET)
+    if not (topic and home and offset and offset.isdigit() and len(offset) < _DIGITS):
+        return None
+    # Last of all where it is ours: a record may bear the headers of one that was set aside before.
+    name, part = headers[-1]
+    return topic, home, int(offset), (part or b"") if name == PART else b""

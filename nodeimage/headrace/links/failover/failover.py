@@ -1,0 +1,435 @@
+"""Moves homes of topics to this cluster: agreed with the present home, or by force.
+
+Agreed: the present home cedes (`home.cede`: from then on it takes no writes, and its partitions end where they end),
+its histories are adopted here, the partitions are settled, what they lack is still copied, and from the offset on at
+which the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked
+for again: after a crash anywhere it goes on by itself, since the keeper of the link finds the higher home at the
+source.
+
+By force: this cluster takes the next home epoch, from where its partitions end. What the former home has beyond that is
+not of the history any more: it is set aside wherever it is, the former home among them once it is back.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Home, Millis, Offset
+from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
+from headrace.catalog.link_commands import matches
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
+from headrace.links.source.source import NOT_READY, Ceded, Source, SourceCursor, TopicPartition
+from headrace.links.topics.committed_offsets import copied, is_newer, stored_here
+from headrace.links.topics.topic_apply import adopt
+from headrace.links.topics.topic_plan import DIVERGED, home_of
+from headrace.partitions.lookups import now
+from headrace.partitions.partition_states import ends
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+__all__ = ["Moved", "Moving"]
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 1_000
+CEDED_AT_ONCE: Final = 500
+SETTLED_S: Final = 60.0
+"""How long is waited until homes are adopted and partitions settled."""
+CAUGHT_UP_S: Final = 120.0
+"""And until they have what the former home had."""
+CURSORS_S: Final = 10.0
+"""And until the former home's coordinators of groups are ready to tell cursors."""
+LOOK_S: Final = 0.05
+
+
+class Moved(NamedTuple):
+    """What came of one topic."""
+
+    topic: str
+    home: Home
+    moved: bool
+    not_replicated: int | None = None
+    error: str | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """As the admin call answers."""
+        return {
+            "topic": self.topic,
+            "home": self.home.cluster,
+            "counter": self.home.counter,
+            "moved": self.moved,
+            "not_replicated": self.not_replicated,
+            "error": self.error,
+        }
+
+
+class Moving:
+    """This cluster's."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        links: Callable[[str], Awaitable[Sequence[LinkRow]]],
+        source: Callable[[LinkRow], Source],
+        behind: Callable[[str], Awaitable[Callable[[bytes], int | None]]],
+    ) -> None:
+        """`links` gives a stream's links, `source` opens one's source anew, to be closed by us. `behind` says of a
+        stream how many records of each of its topics are known to lack here; None: it is not known."""
+        self._broker = broker
+        self._own = broker.node.cluster_id
+        self._links = links
+        self._source = source
+        self._behind = behind
+
+    async def move_here(self, stream: str, topics: Sequence[str] | None, *, force: bool) -> list[dict[str, Any]]:
+        """Move the homes of a stream's topics, or of those named, to this cluster; what came of each.
+
+        Raises KafkaError for a stream that is not there.
+        """
+        rows, unknown = await self._rows(stream, topics)
+        moved = [
+            Moved(f"{stream}:{name}", Home(0, ""), moved=False, error=f"there is no topic {stream}:{name}")
+            for name in unknown
+        ]
+        moved += await (self._force(stream, rows) if force else self._agree(stream, rows))
+        return [each.shown() for each in moved]
+
+    async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
+        await self._broker.catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
+        if await self._broker.catalog.query(lambda reader: reader.stream(stream)) is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
+        if names is not None:
+            found = await self._broker.catalog.query(lambda reader: reader.topics_named(stream, names))
+            return list(found.values()), [name for name in dict.fromkeys(names) if name not in found]
+        rows: list[TopicRow] = []
+        after = ""
+        while True:
+            page = await self._broker.catalog.query(partial(_page, stream=stream, after=after))
+            rows += [row for row in page if not row.name.endswith(DIVERGED)]
+            if len(page) < PAGE:
+                return rows, []
+            after = page[-1].name
+
+    # --- by force
+
+    async def _force(self, stream: str, rows: Sequence[TopicRow]) -> list[Moved]:
+        behind = await self._behind(stream)
+        answers: list[Moved] = []
+        wanted: list[TopicRow] = []
+        for row in rows:
+            home = home_of(row, self._own)
+            # One that was ceded to us and cannot be completed is taken up once more, from where it ends.
+            if home.cluster == self._own and await self._is_complete([row]):
+                answers.append(Moved(row.full_name, home, moved=False, not_replicated=None))
+            else:
+                wanted.append(row)
+        for start in range(0, len(wanted), PAGE):
+            some = wanted[start : start + PAGE]
+            homes = [home_of(row, self._own).taken_by(self._own) for row in some]
+            items = [HomeChange(row.topic_id, *home, None) for row, home in zip(some, homes, strict=True)]
+            codes = await self._broker.catalog.submit(SetHome(items=items))
+            for row, home, code in zip(some, homes, codes, strict=True):
+                if code is Code.NONE:
+                    answers.append(Moved(row.full_name, home, moved=True, not_replicated=behind(row.topic_id)))
+                else:
+                    answers.append(
+                        Moved(
+                            row.full_name,
+                            home_of(row, self._own),
+                            moved=False,
+                            error=f"its home has just changed: {code.name}",
+                        )
+                    )
+        log.warning("homes were taken by force", stream=stream, topics=sum(each.moved for each in answers))
+        ids = [row.topic_id for row in wanted]
+        late = await self._until(self._unsettled, ids, SETTLED_S)
+        return [
+            each._replace(error="its partitions are not rolled yet: it takes writes once they are")
+            if each.topic in late
+            else each
+            for each in answers
+        ]
+
+    # --- agreed
+
+    async def _agree(self, stream: str, rows: Sequence[TopicRow]) -> list[Moved]:
+        answers: list[Moved] = []
+        ours = [row for row in rows if home_of(row, self._own).cluster == self._own]
+        late = await self._until(self._incomplete, [row.topic_id for row in ours if row.home is not None], 0.0)
+        for row in ours:
+            error = f"{_MOVES}" if row.full_name in late else None
+            answers.append(Moved(row.full_name, home_of(row, self._own), moved=False, error=error))
+        links = {link.name: link for link in await self._links(stream)}
+        by_link: dict[str, list[TopicRow]] = {}
+        for row in rows:
+            home = home_of(row, self._own)
+            if home.cluster == self._own:
+                continue
+            try:
+                by_link.setdefault(_link_to(home.cluster, row, links.values()).name, []).append(row)
+            except KafkaError as error:
+                answers.append(Moved(row.full_name, home, moved=False, error=str(error)))
+        for name, theirs in by_link.items():
+            link = links[name]
+            source = self._source(link)
+            try:
+                answers += await self._agree_with(source, link, theirs)
+            finally:
+                await source.close()
+        return answers
+
+    async def _agree_with(self, source: Source, link: LinkRow, rows: Sequence[TopicRow]) -> list[Moved]:
+        refused: dict[bytes, str] = {}
+        given: set[bytes] = set()
+        cursors: list[tuple[SourceCursor, CursorRow | None]] = []
+        unheard: str | None = None
+        for start in range(0, len(rows), CEDED_AT_ONCE):
+            ids = [row.topic_id for row in rows[start : start + CEDED_AT_ONCE]]
+            ceded, faults = await self._cede(source, ids)
+            given |= ceded.keys()
+            if start + CEDED_AT_ONCE >= len(rows):
+                cursors, unheard = await self._newer_cursors(source, given)
+            refused |= faults
+            refused |= await self._adopt(source, ceded)
+        moved = [row.topic_id for row in rows if row.topic_id not in refused]
+        late = await self._until(self._unsettled, moved, SETTLED_S)
+        late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
+        waiting = await self._bring_cursors(cursors, set(moved))
+        present = await self._broker.catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
+        log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
+        return [
+            Moved(
+                topic=row.full_name,
+                home=home_of(present.get(row.topic_id, row), self._own),
+                moved=row.topic_id not in refused,
+                not_replicated=0 if row.topic_id not in refused else None,
+                error=refused.get(row.topic_id) or _still_to_come(row, late=late, waiting=waiting, unheard=unheard),
+            )
+            for row in rows
+        ]
+
+    async def _cede(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Ceded], dict[bytes, str]]:
+        """Ask the home to cede topics; what it says of those that it does, and why it does not cede the others."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLED_S
+        asked = list(ids)
+        ceded: dict[bytes, Ceded] = {}
+        refused: dict[bytes, str] = {}
+        while asked:
+            try:
+                answers = await source.cede(asked, to=self._own)
+            except HeadraceError as error:
+                # It may have happened: then the keeper finds out, or whoever asks again.
+                reason = f"its home does not answer ({error}); ask again, or take the home with --force"
+                return ceded, refused | dict.fromkeys(asked, reason)
+            again: list[bytes] = []
+            for answer in answers:
+                if answer.code is Code.LEADER_NOT_AVAILABLE and loop.time() < deadline:
+                    again.append(answer.topic_id)
+                elif answer.code is Code.NONE:
+                    ceded[answer.topic_id] = answer
+                else:
+                    refused[answer.topic_id] = answer.message or answer.code.name
+            if again:
+                await asyncio.sleep(LOOK_S)
+            asked = again
+        return ceded, refused
+
+    async def _adopt(self, source: Source, ceded: Mapping[bytes, Ceded]) -> dict[bytes, str]:
+        """Take up the homes that were ceded, with their histories; by topic, why that is not possible yet."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLED_S
+        left = list(ceded)
+        late: dict[bytes, str] = {}
+        while left:
+            try:
+                topics = await source.topics_by_id(left)
+                ours = [each for each in topics if each.home.cluster == self._own and each.home.counter > 0]
+                theirs = [each for each in topics if each.home.cluster != self._own]
+                late |= {
+                    each.topic_id: f"its home has moved on to cluster {each.home.cluster} meanwhile"
+                    for each in theirs
+                    if each.home > ceded[each.topic_id].home
+                }
+                again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
+                again += await adopt(self._broker, source, ours)
+                # A source that knows nothing of homes has ended: we begin when we are there.
+                ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
+                if ended:
+                    late |= await self._begin_after({each: ceded[each] for each in ended}, ended)
+                left = again
+            except HeadraceError as error:
+                log.info("homes are not adopted yet", source=source.name, reason=str(error))
+            if left and loop.time() >= deadline:
+                return late | dict.fromkeys(
+                    left, "it was ceded to this cluster, and is taken up as soon as its former home answers"
+                )
+            if left:
+                await asyncio.sleep(LOOK_S)
+        return late
+
+    async def _begin_after(self, ceded: Mapping[bytes, Ceded], homes: Mapping[bytes, Home]) -> dict[bytes, str]:
+        """Take homes up once everything is here that the former home had when it was asked."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CAUGHT_UP_S
+        left = set(ceded)
+        while left:
+            wanted = {(each, index): end for each in left for index, end in enumerate(ceded[each].ends)}
+            reached = await ends(self._broker, wanted)
+            short = {at[0] for at, end in wanted.items() if reached.get(at, -1) < end}
+            ready = sorted(left - short)
+            if ready:
+                items = [HomeChange(each, *homes[each].given_to(self._own), None) for each in ready]
+                await self._broker.catalog.submit(SetHome(items=items))
+            left = short
+            if left and loop.time() >= deadline:
+                return dict.fromkeys(left, "the copy is not complete yet; ask again when the link has caught up")
+            if left:
+                await asyncio.sleep(LOOK_S)
+        return {}
+
+    async def _newer_cursors(
+        self, source: Source, topics: Set[bytes]
+    ) -> tuple[list[tuple[SourceCursor, CursorRow | None]], str | None]:
+        """What was committed at the former home until it ceded, and has not come here yet, with what stands here; and
+        why that may not be all."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CURSORS_S
+        found: list[tuple[SourceCursor, CursorRow | None]] = []
+        after = None
+        while topics:
+            try:
+                page = await source.cursors(after=after, limit=PAGE)
+            except HeadraceError as error:
+                if error.code in NOT_READY and loop.time() < deadline:
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
+                return found, str(error)
+            wanted = [each for each in page.cursors if each.key.topic_id in topics]
+            groups = {each.key.group for each in wanted}
+            here = await self._broker.catalog.query(partial(stored_here, groups=groups))
+            found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
+            after = page.after
+            if after is None:
+                break
+        return found, None
+
+    async def _bring_cursors(
+        self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]
+    ) -> set[bytes]:
+        """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
+        the others."""
+        wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
+        reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each, _ in wanted))
+        by_group: dict[str, list[Cursor]] = {}
+        left: set[bytes] = set()
+        for each, row in wanted:
+            if each.offset > reached.get((each.key.topic_id, each.key.partition), -1):
+                left.add(each.key.topic_id)
+                continue
+            stands = (Offset(-1), Millis(-1)) if row is None else (row.offset, row.committed_at)
+            by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
+        for group, items in by_group.items():
+            command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, moved=True)
+            await self._broker.catalog.submit(command)
+        return left
+
+    # --- waiting
+
+    async def _until(
+        self, missing: Callable[[Sequence[bytes]], Awaitable[list[TopicRow]]], ids: Sequence[bytes], timeout_s: float
+    ) -> set[str]:
+        """Wait until nothing of these topics is missing; full names of those of which something is, at the end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        left = list(ids)
+        late: set[str] = set()
+        while left:
+            rows = await missing(left)
+            left = [row.topic_id for row in rows]
+            late = {row.full_name for row in rows}
+            if left and loop.time() >= deadline:
+                break
+            if left:
+                await asyncio.sleep(LOOK_S)
+        return late
+
+    async def _unsettled(self, ids: Sequence[bytes]) -> list[TopicRow]:
+        return await self._broker.catalog.query(partial(_unsettled, ids=ids))
+
+    async def _incomplete(self, ids: Sequence[bytes]) -> list[TopicRow]:
+        """Those at home here that lack something of what their former home had."""
+        rows = await self._broker.catalog.query(lambda reader: list(reader.topics_by_id(ids).values()))
+        starts = await self._broker.catalog.query(partial(_starts, rows=rows))
+        reached = await ends(self._broker, starts)
+        short = {at.topic_id for at, start in starts.items() if reached.get(at, -1) < start}
+        return [row for row in rows if row.topic_id in short]
+
+    async def _is_complete(self, rows: Sequence[TopicRow]) -> bool:
+        ids = [row.topic_id for row in rows if row.home is not None]
+        return not ids or not (await self._unsettled(ids) or await self._incomplete(ids))
+
+
+_MOVES: Final = "it is home here, and takes writes once it has all that the former home had"
+_ABOVE: Final = "they lie above what has come here so far"
+
+
+def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
+    """What a topic that is home here now still lacks; None: nothing. `late`: full names of those that lack records,
+    `waiting`: topics with cursors above what is here, `unheard`: why not all cursors were told."""
+    is_late = row.full_name in late
+    told = _MOVES if is_late else "it is home here"
+    why = _ABOVE if is_late and row.topic_id in waiting else unheard
+    if why is None:
+        return told if is_late else None
+    return f"{told}; what groups committed last at its former home may lack ({why})"
+
+
+def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
+    """The link that brings what a topic's home still has once it has ceded. Raises KafkaError: there is none."""
+    bringing = [link for link in links if link.config.source_cluster == home and matches(link.config.topics, row.name)]
+    running = next((link for link in bringing if link.state != PAUSED), None)
+    if running is not None:
+        return running
+    if bringing:
+        raise KafkaError(
+            Code.INVALID_REQUEST,
+            f"link {bringing[0].name}, which copies it from its home, is paused: `headrace link resume` first",
+        )
+    raise KafkaError(
+        Code.INVALID_REQUEST,
+        f"no link of {row.stream} copies it from its home, cluster {home}: make one, or let the --topics of one match"
+        " it, or take the home with --force, without what was not replicated",
+    )
+
+
+def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
+    """[blocking]"""
+    return reader.topics(stream, after=after, limit=PAGE)
+
+
+def _unsettled(reader: Reader, *, ids: Sequence[bytes]) -> list[TopicRow]:
+    """[blocking] Those of these topics that are not rolled for their homes everywhere."""
+    rows = [row for row in reader.topics_by_id(ids).values() if row.home is not None and row.home.counter > 0]
+    settled = reader.settled([row.number for row in rows])
+    return [row for row in rows if any(settled.get((row.number, index)) != row.home for index in range(row.partitions))]
+
+
+def _starts(reader: Reader, *, rows: Sequence[TopicRow]) -> dict[TopicPartition, int]:
+    """[blocking] Where the present home of each partition begins."""
+    histories = reader.histories([row.number for row in rows])
+    return {
+        TopicPartition(row.topic_id, index): start.offset
+        for row in rows
+        for index in range(row.partitions)
+        for start in histories.get((row.number, index), ())
+        if row.home is not None and start[:2] == row.home
+    }

@@ -1,0 +1,295 @@
+"""Writes to copies, passed on to their home, where a link says `forward_writes`: one node's.
+
+A batch goes to the node that leads its partition at the home, raw, by a client of the link's own credentials; the
+producer gets what the home answers. Nothing is numbered, checked for its sequence or stored here.
+
+Order: the batches of a partition wait in a line, and one of them is under way at a time. What comes behind a batch that
+was refused for the moment on the same connection shares its refusal, as it would at the home (partitions/refusals.py).
+
+A home that cannot be reached, has another leader now, or is home no more is tried again until the batch's time is up;
+each attempt looks at what the catalog says now. Then it is refused for the moment. Where an attempt had no answer the
+home may have stored the batch: one of an idempotent producer is sent again, since the home knows a repeat; any other is
+not, and its producer's connection is closed, which is how it learns that nobody knows (kafka/produce.py).
+
+Bounds: `LIMIT_BYTES` of batches wait or are under way; whoever would add to more is not read from.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import NodeId
+from headrace.catalog.rows import LinkRow
+from headrace.kafka_client.client import Client
+from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
+from headrace.links.config import is_kafka
+from headrace.partitions.forwarding import Done
+from headrace.partitions.home_check import elsewhere
+from headrace.partitions.refusals import FOR_THE_MOMENT
+from headrace.partitions.topic import Topic
+from headrace.wire.batch import read_batch
+from headrace.wire.produce import PartitionRecords, ProduceResult
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+__all__ = ["Forwarding"]
+
+log = structlog.get_logger(__name__)
+
+LIMIT_BYTES: Final = 32 << 20
+LEAST_WAIT_S: Final = 3.0
+MOST_WAIT_S: Final = 10.0
+"""A batch's time: half of what its producer waits, within these bounds, so that it hears of it."""
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+MOST_LEADERS: Final = 10_000
+"""Remembered; then all are asked for anew."""
+ELSEWHERE: Final = frozenset(
+    {
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.POLICY_VIOLATION,  # home is another cluster now
+    }
+)
+"""Answers after which the leader is looked for anew."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A batch in its line. `until`: loop time."""
+
+    session: int
+    topic: Topic
+    part: PartitionRecords
+    until: float
+    done: Done
+    repeatable: bool
+    unanswered: bool = False
+    """It was sent, and no answer told what came of it."""
+
+    @property
+    def size(self) -> int:
+        return len(self.part.records or b"")
+
+
+@dataclass(slots=True)
+class _Line:
+    """The batches of one partition; the first is under way."""
+
+    batches: deque[_Batch] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+
+
+class _Open(NamedTuple):
+    """A client of a link."""
+
+    link: LinkRow
+    client: Client
+
+
+Key = tuple[bytes, int]
+
+
+class Forwarding:
+    """See above; the broker knows it as `Forwards`."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        link_to_home: Callable[[Topic], LinkRow | None],
+        is_known: Callable[[], bool],
+        open_client: Callable[[LinkRow], Client],
+        limit_bytes: int = LIMIT_BYTES,
+    ) -> None:
+        """`link_to_home`: the running link that passes on writes to this topic, and leads to its home, if any is here,
+        once `is_known`: a node that has just started has not looked its links up. `open_client` may raise
+        HeadraceError.
+        """
+        self._broker = broker
+        self._own = broker.node.cluster_id
+        self._link_to_home = link_to_home
+        self._is_known = is_known
+        self._open_client = open_client
+        self.limit_bytes = limit_bytes
+        self.waiting_bytes = 0
+        """Of batches that wait or are under way."""
+        self._room = asyncio.Event()
+        self._lines: dict[Key, _Line] = {}
+        self._clients: dict[str, _Open] = {}
+        self._leaders: dict[Key, NodeId] = {}
+        self._closed = False
+
+    # --- for the broker
+
+    def accepts(self, topic: Topic) -> bool:
+        """As `Forwards` says."""
+        return not self._closed and (not self._is_known() or self._link_to_home(topic) is not None)
+
+    @property
+    def full(self) -> bool:
+        """As `Forwards` says."""
+        return self.waiting_bytes >= self.limit_bytes
+
+    async def room(self) -> None:
+        """As `Forwards` says."""
+        while self.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def send(self, session: int, topic: Topic, part: PartitionRecords, *, timeout_ms: int, done: Done) -> None:
+        """As `Forwards` says."""
+        until = self._broker.loop.time() + min(MOST_WAIT_S, max(LEAST_WAIT_S, timeout_ms / 2000))
+        repeatable = read_batch(part.records or b"", check_crc=False).producer_id != -1
+        batch = _Batch(session, topic, part, until, done, repeatable)
+        self.waiting_bytes += batch.size
+        key = (topic.topic_id, part.partition)
+        line = self._lines.setdefault(key, _Line())
+        line.batches.append(batch)
+        if line.task is None:
+            line.task = self._broker.spawn(self._serve(key, line))
+
+    async def link_ended(self, name: str) -> None:
+        """A link has ended on this node, or begins anew: its connections go."""
+        held = self._clients.pop(name, None)
+        if held is not None:
+            await held.client.close()
+
+    async def close(self) -> None:
+        """End all that is under way; nobody knows what came of it."""
+        self._closed = True
+        lines = [line.task for line in self._lines.values() if line.task is not None]
+        for task in lines:
+            task.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+        for name in list(self._clients):
+            await self.link_ended(name)
+
+    # --- lines
+
+    async def _serve(self, key: Key, line: _Line) -> None:
+        try:
+            while line.batches:
+                batch = line.batches[0]
+                self._end(key, line, batch, await self._outcome(key, batch))
+        finally:
+            del self._lines[key]
+            for batch in line.batches:  # this node ends, or something failed that nobody foresaw
+                self._told(batch, None)
+
+    async def _outcome(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
+        try:
+            return await self._pass_on(key, batch)
+        except HeadraceError as error:
+            return KafkaError(error.code, str(error))
+
+    def _end(self, key: Key, line: _Line, batch: _Batch, outcome: ProduceResult | KafkaError | None) -> None:
+        """Tell what came of the first batch, and those that share it."""
+        line.batches.popleft()
+        self._told(batch, outcome)
+        if isinstance(outcome, ProduceResult):
+            return
+        self._leaders.pop(key, None)
+        if outcome is None or outcome.code in FOR_THE_MOMENT:
+            behind = [other for other in line.batches if other.session == batch.session]
+            line.batches = deque(other for other in line.batches if other.session != batch.session)
+            for other in behind:
+                self._told(other, outcome, shared=True)
+
+    def _told(self, batch: _Batch, outcome: ProduceResult | KafkaError | None, *, shared: bool = False) -> None:
+        self.waiting_bytes -= batch.size
+        if not self.full:
+            self._room.set()
+        batch.done(outcome, shared)
+
+    # --- one batch
+
+    async def _pass_on(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
+        """The home's answer; an error for the producer; None where nobody knows what came of it."""
+        loop = self._broker.loop
+        pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not asked; try again")
+        while True:
+            try:
+                found = self._target(batch.topic, name=batch.part.topic)
+                if isinstance(found, KafkaError):
+                    return None if batch.unanswered else found
+                async with asyncio.timeout_at(batch.until):
+                    result = await self._ask(key, batch, found)
+            except TimeoutError:
+                return self._expired(batch, error)
+            except (SourceUnreachable, SourceRefuses) as away:
+                if batch.unanswered and not batch.repeatable:
+                    return None
+                error = KafkaError(Code.LEADER_NOT_AVAILABLE, f"its home cannot be reached: {away}; try again")
+            else:
+                if result.error in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+                    return result._replace(topic=batch.part.topic)
+                code, message = Code(result.error), result.message or ""
+                if code not in ELSEWHERE:
+                    return KafkaError(code, message)
+                retriable = Code.LEADER_NOT_AVAILABLE if code is Code.POLICY_VIOLATION else code
+                error = KafkaError(retriable, f"its home answers: {message or code.name}; try again")
+            self._leaders.pop(key, None)
+            if loop.time() + pause >= batch.until:
+                return self._expired(batch, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _expired(self, batch: _Batch, error: KafkaError) -> KafkaError | None:
+        if batch.unanswered:
+            return None
+        log.info("a write is not passed on", topic=batch.topic.row.full_name, reason=str(error))
+        return error
+
+    def _target(self, topic: Topic, *, name: str) -> _Open | KafkaError:
+        """Where the writes go of a topic that the producer calls `name`. Raises SourceUnreachable where that is not
+        known yet."""
+        home = topic.home
+        if topic.deleted:
+            return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has been deleted")
+        if home is None or home.cluster == self._own:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
+        if not self._is_known():
+            raise SourceUnreachable("this node has just started, and does not know its links yet")
+        link = self._link_to_home(topic)
+        if link is None:
+            return elsewhere(self._broker, name, home)
+        held = self._clients.get(link.name)
+        if held is None:
+            held = self._clients[link.name] = _Open(link, self._open_client(link))
+        return held
+
+    async def _ask(self, key: Key, batch: _Batch, found: _Open) -> ProduceResult:
+        """One attempt. Raises SourceUnreachable, SourceRefuses."""
+        leader = self._leaders.get(key)
+        if leader is None:
+            leader = await self._leader(key, found.client)
+            if len(self._leaders) >= MOST_LEADERS:
+                self._leaders.clear()
+            self._leaders[key] = leader
+        await found.client.reach(leader)
+        config, name = found.link.config, batch.topic.name
+        there = batch.part._replace(topic=name if is_kafka(config) else f"{config.source_stream}:{name}")
+        before, batch.unanswered = batch.unanswered, True
+        left_ms = max(1, int((batch.until - self._broker.loop.time()) * 1000))
+        (result,) = await found.client.produce(leader, [there], timeout_ms=left_ms)
+        # Refused for the moment, it may still have been stored by an attempt before this one.
+        batch.unanswered = before and result.error in FOR_THE_MOMENT | ELSEWHERE
+        return result
+
+    async def _leader(self, key: Key, client: Client) -> NodeId:
+        """Raises SourceUnreachable where there is none."""
+        topic_id, index = key
+        response = await client.metadata([(None, topic_id)])
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.partition == index and partition.leader >= 0:
+                    return NodeId(partition.leader)
+        raise SourceUnreachable(f"{client.name} names no leader of partition {index}")

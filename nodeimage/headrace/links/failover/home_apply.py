@@ -1,0 +1,288 @@
+"""Brings the partitions that this node leads in line with their topics' homes: each is rolled for it, once.
+
+A topic's home is changed in the catalog; nothing is appended under it before the partition was rolled for it. Where the
+new home brings a history of its own (an adopted home), what our log holds beyond the point at which the histories part
+is set aside first (setting_aside.py), then cut from the chain by the roll, which resumes there. A home without one (a
+take-up by force, a cession) begins where each partition ends.
+
+Level-triggered: applied commands, containers that this node begins to lead, and a slow look say which topics to look
+at; what is done follows from the tables as they are then. A crash before the roll is recorded: all is done again, and
+batches that were set aside are known by their token. A home that rises meanwhile: the roll settles the lower one, and
+the partition is looked at again. Records that are appended between the comparison and the roll: the comparison is made
+anew, since the roll begins only where the partition still ends where it was seen to. Produce is refused for a topic
+that is not settled, so nothing acknowledged is cut without being set aside.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Home, Offset
+from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, Rolled, SetHome
+from headrace.catalog.homes import history_in
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
+from headrace.links.failover.quarantine import keep_aside
+from headrace.links.source.histories import divergence
+from headrace.links.source.source import HomeStart
+from headrace.partitions.partition import Partition
+
+if TYPE_CHECKING:
+    from headrace.container.leader import Container
+    from headrace.kafka.dispatch import Broker
+
+__all__ = ["Settler"]
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 500
+AT_ONCE: Final = 64
+SWEEP_S: Final = 60.0
+AGAIN_S: Final = 0.5
+COMPARED: Final = 10
+"""How often a partition that grows meanwhile is compared anew before others get their turn."""
+
+
+class Unsettled(NamedTuple):
+    """A partition led here that is not settled for its topic's home."""
+
+    row: TopicRow
+    partition: int
+    home: Home
+    history: Sequence[HomeStart]
+    theirs: Sequence[HomeStart] | None
+    """The history that it gets; None: it goes on with its own."""
+    chain: Sequence[PartitionletRow]
+
+
+class Settler:
+    """One node's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._own = broker.node.cluster_id
+        self._due: dict[bytes, None] = {}
+        self._again: dict[bytes, None] = {}
+        """Topics of which something could not be done yet."""
+        self._look_at_all = True
+        self._wake = asyncio.Event()
+        self.set_aside = 0
+        """Records set aside since the node's start."""
+        self.unsettled: dict[bytes, str] = {}
+        """Streams of the topics, by id, that are being settled here, or could not be yet."""
+        self.problem: str | None = None
+        """Why something is not settled yet; None: nothing is in the way."""
+
+    # --- what happens
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Commands were applied (Catalog.on_applied)."""
+        for command, _ in changes:
+            match command:
+                case SetHome():
+                    self._due.update(dict.fromkeys(item.topic_id for item in command.items))
+                case RollDone():
+                    self._due.update(dict.fromkeys(item.topic_id for item in command.items if self._moved(item)))
+                case CreateTopics() | CreatePartitions():
+                    continue  # made as settled
+                case Replaced():
+                    self._look_at_all = True
+                case _:
+                    continue
+            self._wake.set()
+
+    def _moved(self, item: Rolled) -> bool:
+        """Whether a roll settled a home, or brought here what may be to be settled."""
+        topic = self._broker.topics.cached_id(item.topic_id)
+        return item.home is not None or topic is None or topic.home is not None
+
+    def container_led(self, _container: "Container") -> None:
+        """This node leads a container from now on."""
+        self._look_at_all = True
+        self._wake.set()
+
+    # --- life
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        sweep_at = 0.0
+        while True:
+            try:
+                if self._look_at_all or loop.time() >= sweep_at:
+                    self._look_at_all = False
+                    sweep_at = loop.time() + SWEEP_S
+                    await self._sweep()
+                while self._due:
+                    ids = list(self._due)[:PAGE]
+                    for topic_id in ids:
+                        del self._due[topic_id]
+                    self._again.update(dict.fromkeys(ids))  # until they are done with
+                    await self._settle_all(await self._broker.catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
+            except CatalogFailed:
+                return  # this node ends
+            except Exception as error:  # whatever it is, partitions that are not settled take nothing
+                self._look_at_all = True
+                self.problem = str(error) or repr(error)
+                if isinstance(error, HeadraceError):
+                    log.info("partitions are not settled yet", reason=str(error))
+                else:
+                    log.exception("settling went wrong")
+                await asyncio.sleep(AGAIN_S)
+            until = sweep_at
+            if self._again:
+                until = loop.time() + AGAIN_S
+            else:
+                self.problem = None
+            if not (self._due or self._look_at_all):
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout_at(until):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+            self._due.update(self._again)
+            self._again.clear()
+
+    async def _sweep(self) -> None:
+        after = 0
+        while True:
+            rows = await self._broker.catalog.query(lambda reader: reader.unsettled(after=after, limit=PAGE))  # noqa: B023
+            self._due.update(dict.fromkeys(row.topic_id for row in rows))
+            if len(rows) < PAGE:
+                return
+            after = rows[-1].number
+
+    # --- partitions
+
+    def _of(self, reader: Reader, ids: Sequence[bytes]) -> list[Unsettled]:
+        """[blocking] What is not settled of these topics, where this node may lead it."""
+        rows = [row for row in reader.topics_by_id(ids).values() if row.home is not None and row.home.counter > 0]
+        numbers = [row.number for row in rows]
+        settled, histories = reader.settled(numbers), reader.histories(numbers)
+        pending = reader.pending(numbers)
+        found: list[Unsettled] = []
+        for row in rows:
+            assert row.home is not None
+            missing = [index for index in range(row.partitions) if settled.get((row.number, index)) != row.home]
+            if not missing:
+                continue
+            lists = pending.get(row.number)
+            chains = _by_partition(reader.chain(row.number))
+            for index in missing:
+                chain = chains.get(index, [])
+                if not any(part.state == OPEN and part.container in self._broker.containers for part in chain):
+                    continue
+                found.append(
+                    Unsettled(
+                        row=row,
+                        partition=index,
+                        home=row.home,
+                        history=[HomeStart(*start) for start in histories.get((row.number, index), ())],
+                        theirs=None
+                        if lists is None
+                        else [HomeStart(*start) for start in history_in(lists, index, row.home)],
+                        chain=chain,
+                    )
+                )
+        return found
+
+    async def _settle_all(self, wanted: Sequence[Unsettled], ids: Collection[bytes]) -> None:
+        gate = asyncio.Semaphore(AT_ONCE)
+        failed: set[bytes] = set()
+        self.unsettled.update((each.row.topic_id, each.row.stream) for each in wanted)
+
+        async def one(each: Unsettled) -> None:
+            async with gate:
+                try:
+                    await self._settle(each)
+                except Exception as error:  # whatever it is, the others go on, and it is looked at again
+                    if not _is_elsewhere(error):
+                        failed.add(each.row.topic_id)
+                        self.problem = f"{each.row.full_name}/{each.partition}: {error}"
+                        log.info(
+                            "a partition is not settled yet",
+                            topic=each.row.full_name,
+                            partition=each.partition,
+                            reason=str(error),
+                            exc_info=not isinstance(error, HeadraceError | OSError),
+                        )
+
+        await asyncio.gather(*map(one, wanted))
+        for topic_id in ids:
+            if topic_id not in failed:
+                self._again.pop(topic_id, None)
+                self.unsettled.pop(topic_id, None)
+
+    async def _settle(self, wanted: Unsettled) -> None:
+        """Raises HeadraceError: it is to be looked at again."""
+        (topic,) = await self._broker.topics.resolve_ids([wanted.row.topic_id])
+        if isinstance(topic, KafkaError):
+            return  # deleted
+        for _ in range(COMPARED):
+            leader = await self._broker.partitions.leader(topic, wanted.partition)
+            end = Offset(leader.next_offset)
+            parted = self._parted(wanted, end)
+            if parted is None:
+                await self._broker.rolls.settle_home(leader, wanted.home)
+                return
+            try:
+                await self._keep(wanted, leader, parted, end)
+            except KafkaError as error:
+                if _is_elsewhere(error):  # of the topic that keeps what diverged, whose leaders do not look at this one
+                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
+                raise
+            if leader.next_offset == end and not leader.left:
+                await self._broker.rolls.settle_home(leader, wanted.home, resume=parted)
+                return
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it grows while it is compared")
+
+    def _parted(self, wanted: Unsettled, end: Offset) -> Offset | None:
+        if wanted.theirs is None:
+            return None
+        origin = wanted.row.origin or self._own
+        return divergence(wanted.history, origin, end, wanted.theirs, origin)
+
+    async def _keep(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
+        """Set aside what lies from `parted` on."""
+        await leader.container.all_committed()
+        first = Offset(max(parted, leader.log_start))
+        if first >= end:
+            return
+        into, records = await keep_aside(
+            self._broker,
+            wanted.row,
+            wanted.partition,
+            parted=parted,
+            first=first,
+            end=end,
+            chain=leader.chain,
+            history=wanted.history,
+            origin=wanted.row.origin or self._own,
+        )
+        self.set_aside += records
+        log.warning(
+            "records diverged from the home's history, and were set aside",
+            topic=wanted.row.full_name,
+            partition=wanted.partition,
+            parted=parted,
+            records=records,
+            into=into,
+            home=f"{wanted.home.counter}:{wanted.home.cluster}",
+        )
+
+
+def _by_partition(chain: Iterable[PartitionletRow]) -> dict[int, list[PartitionletRow]]:
+    found: dict[int, list[PartitionletRow]] = {}
+    for part in chain:
+        found.setdefault(part.partition, []).append(part)
+    return found
+
+
+def _is_elsewhere(error: Exception) -> bool:
+    """Who leads it now, or begins to, looks at it."""
+    return isinstance(error, KafkaError) and error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID)

@@ -1,0 +1,1 @@
+"""Pulling: the state of a link on one node, fetching and appending."""

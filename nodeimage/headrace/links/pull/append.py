@@ -1,0 +1,201 @@
+"""Appends what was fetched of a partition to our copy of it, at the offsets that the batches have.
+
+Responsible for checking every batch, since a source's bytes may be anything: whole, its CRC right, its offsets in order
+and not below our end. A batch that lies below is a duplicate and is dropped; a gap before one is the source's, where
+records have expired or were compacted. What is wrong is refused before anything behind it is appended.
+
+Waits for a roll, for a new chunk, for the disk to catch up; after each wait it looks again at how the partition stands.
+What came for another end, another home or a partition that has changed hands is `Outdated`. Gives up the loop every few
+milliseconds. Cancelled at any await, what is appended stays so, and the rest is as if it had never come.
+
+Knows nothing of links, sources, and why something was fetched.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from headrace.base.errors import Code, InvalidBatch, KafkaError, StorageFull
+from headrace.base.ids import Home, Offset
+from headrace.links.source.source import TopicPartition
+from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.partitions.home_check import copy_append
+from headrace.partitions.partition import Partition
+from headrace.partitions.topic import Topic
+from headrace.wire.batch import BATCH_HEADER_SIZE, CONTROL_BIT, MAGIC, BatchHeader, read_batch
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+SLICE_S: Final = 0.002
+"""For so long the loop is not given up."""
+LOOKED_AT: Final = 16
+"""Batches between two looks at the clock."""
+MOST_TRIES: Final = 20
+_LAST_OFFSET: Final = 1 << 62
+
+
+class Outdated(Exception):
+    """Our side is not as it was when the batches were asked for: look again."""
+
+
+class Told(Protocol):
+    """Who wants to know what became of the bytes."""
+
+    def released(self, count: int) -> None:
+        """So many bytes more are committed, dropped, or lost; called until all that came are told of."""
+
+    def committed(self, at: TopicPartition, offset: Offset) -> None:
+        """Everything below `offset` is committed."""
+
+
+class Came(NamedTuple):
+    """What was fetched of a partition that ended at `end` when it was asked for, under the home `home`."""
+
+    at: TopicPartition
+    records: Sequence[memoryview]
+    end: Offset
+    home: Home | None
+
+
+class _Commit:
+    """One batch that waits for its commit."""
+
+    __slots__ = ("_at", "_count", "_end", "_told")
+
+    def __init__(self, told: Told, at: TopicPartition, end: int, count: int) -> None:
+        self._told = told
+        self._at = at
+        self._end = end
+        self._count = count
+
+    def committed(self) -> None:
+        """See container.waiting.Waiting."""
+        self._told.released(self._count)
+        self._told.committed(self._at, Offset(self._end))
+
+    def lost(self) -> None:
+        """See container.waiting.Waiting. Whoever leads now pulls it, if it is not there."""
+        self._told.released(self._count)
+
+
+async def append(broker: "Broker", came: Came, told: Told) -> Offset:
+    """Append all that came; where the partition ends now.
+
+    Raises Outdated, or HeadraceError for what is wrong with the batches or keeps us from storing them: then, and when
+    it is cancelled, some may have been appended. `told.released` hears of all bytes, once each.
+    """
+    left = sum(map(len, came.records))
+    end = came.end
+    try:
+        pause = _Pause()
+        for header, batch in _checked(came):
+            if _next(header) <= end:
+                continue  # we have it
+            waiting = _Commit(told, came.at, _next(header), header.length)
+            end = await _put(broker, came, end, header, batch, waiting)
+            left -= header.length
+            await pause()
+    finally:
+        if left:
+            told.released(left)
+    return end
+
+
+class _Pause:
+    """Gives others their turn, but not too often."""
+
+    __slots__ = ("_calls", "_loop", "_until")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls = 0
+        self._until = self._loop.time() + SLICE_S
+
+    async def __call__(self) -> None:
+        self._calls += 1
+        if self._calls % LOOKED_AT == 0 and self._loop.time() >= self._until:
+            await asyncio.sleep(0)
+            self._until = self._loop.time() + SLICE_S
+
+
+def _next(header: BatchHeader) -> int:
+    return header.base_offset + header.last_offset_delta + 1
+
+
+def _checked(came: Came) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches, in order, each checked as it is taken. A part of one at the end is left out, as Kafka may send it.
+
+    Raises HeadraceError for the first that is wrong.
+    """
+    end = came.end
+    for run in came.records:
+        rest = run
+        while rest:
+            if _is_cut_off(rest) and rest is not run:
+                break
+            header = read_batch(rest, from_client=False)
+            _check(header, end)
+            yield header, rest[: header.length]
+            end = Offset(max(end, _next(header)))
+            rest = rest[header.length :]
+
+
+def _is_cut_off(rest: memoryview) -> bool:
+    if len(rest) < BATCH_HEADER_SIZE:
+        return True
+    return rest[16] == MAGIC and int.from_bytes(rest[8:12], "big", signed=True) + 12 > len(rest)
+
+
+def _check(header: BatchHeader, end: Offset) -> None:
+    """Raises InvalidBatch for a sound batch that must not be here. `end`: behind all that came before it."""
+    first, last = header.base_offset, header.base_offset + header.last_offset_delta
+    if first < 0 or last < first or last >= _LAST_OFFSET or not 0 <= header.record_count <= last - first + 1:
+        raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
+    if first < end <= last:
+        raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, of which we have those below {end}")
+    if header.length > MOST_PAYLOAD_BYTES:
+        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_PAYLOAD_BYTES} are taken at most")
+    if header.attributes & CONTROL_BIT and header.producer_id != -1:
+        # Of a transaction: sources leave markers out, and batches that were aborted. Others stand for a gap.
+        raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")
+
+
+async def _put(
+    broker: "Broker", came: Came, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit
+) -> Offset:
+    """Append one batch to the partition, which ends at `end`, once it can take it; where it ends then.
+
+    Raises Outdated, HeadraceError.
+    """
+    for _ in range(MOST_TRIES):
+        if broker.saturated:
+            await broker.not_saturated()
+        topic, partition = _find(broker, came)
+        if partition.rolling:
+            await broker.rolls.settle(partition)
+            continue
+        if partition.next_offset != end:
+            raise Outdated
+        try:
+            copy_append(broker, topic, partition, batch, header, waiting=waiting)
+            return Offset(partition.next_offset)
+        except StorageFull:
+            if partition.container.refuses:
+                raise
+            await partition.container.make_room()
+        except KafkaError as error:
+            if error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH):
+                raise Outdated from error
+            if error.code is not Code.LEADER_NOT_AVAILABLE:
+                raise
+            await broker.rolls.settle(partition)
+    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} is not ready to be written to")
+
+
+def _find(broker: "Broker", came: Came) -> tuple[Topic, Partition]:
+    topic = broker.topics.cached_id(came.at.topic_id)
+    partition = None if topic is None else topic.partitions.get(came.at.partition)
+    if topic is None or partition is None or topic.home != came.home or partition.left or partition.deleted:
+        raise Outdated
+    return topic, partition

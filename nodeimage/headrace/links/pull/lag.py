@@ -1,0 +1,178 @@
+"""How a link is doing on a node, and on all nodes together: asked for, counted when asked, kept for no topic.
+
+Lag in records counts offsets (gaps too) between what the source has, as far as a node heard, and what is committed
+here. Lag in bytes is estimated from the mean size of the records that came. Lag in seconds is for how long the source
+has had the first record that is not here, as far as we heard of it: after a cut it begins with what we knew before.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from headrace.base.ids import Millis
+from headrace.links.pull.link_state import LinkState, Phase
+from headrace.links.pull.partition_pull import Pull, Status
+from headrace.links.source.source import NO_OFFSET
+
+CAUGHT_UP_S = 2.0
+"""A link that is no further behind has caught up: under load something is always on its way."""
+MOST_BLOCKED = 20
+CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED = "Connecting", "CatchingUp", "CaughtUp", "Paused", "Failed"
+_WORST = (FAILED, CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED)
+"""Of several nodes' states the first of these is the link's."""
+
+
+class Counters:
+    """What a link did on a node since it was made there."""
+
+    __slots__ = ("bytes", "failures", "last_error", "last_error_ms", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Offsets that were appended, gaps counted too."""
+        self.bytes = 0
+        self.failures = 0
+        self.last_error: str | None = None
+        self.last_error_ms: Millis | None = None
+
+    def appended(self, records: int, count: int) -> None:
+        """So many offsets, of so many bytes."""
+        self.records += records
+        self.bytes += count
+
+    def failed(self, reason: str, now: Millis) -> None:
+        """Something went wrong; it is tried again."""
+        self.failures += 1
+        self.last_error = reason
+        self.last_error_ms = now
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a link, or a group of its topics, is behind. `partitions`: those that are."""
+
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    partitions: int = 0
+
+    def __add__(self, other: "Lag") -> "Lag":
+        return Lag(
+            self.records + other.records,
+            self.bytes + other.bytes,
+            max(self.seconds, other.seconds),
+            self.partitions + other.partitions,
+        )
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """A partition that cannot be pulled at present."""
+
+    topic_id: bytes
+    partition: int
+    reason: str
+
+
+class LinkFigures(msgspec.Struct, frozen=True):
+    """A link's state and figures."""
+
+    state: str
+    state_s: float
+    """For how long."""
+    reason: str
+    lag: Lag
+    groups: dict[str, Lag]
+    """By topic pattern."""
+    tracked: int
+    """Partitions that the link knows about at present."""
+    records: int
+    bytes: int
+    failures: int
+    last_error: str | None
+    last_error_ms: int | None
+    blocked: list[Blocked]
+    """Some of them."""
+
+
+def figures(
+    state: LinkState, counters: Counters, now: float, *, group_of: Callable[[bytes], str | None] = lambda _: None
+) -> LinkFigures:
+    """Of one link on this node. `group_of` gives the pattern that a topic (by id) is counted under."""
+    mean = counters.bytes / counters.records if counters.records else 0.0
+    total = Lag()
+    groups: dict[str, Lag] = {}
+    blocked: list[Blocked] = []
+    for pull in state.pulls.all.values():
+        if pull.status is Status.BLOCKED and len(blocked) < MOST_BLOCKED:
+            blocked.append(Blocked(pull.at.topic_id, pull.at.partition, pull.reason))
+        if pull.status is Status.WAITS:
+            continue  # it is another link's to bring
+        lag = _lag(pull, mean, now)
+        if lag is not None:
+            total += lag
+            if (group := group_of(pull.at.topic_id)) is not None:
+                groups[group] = groups.get(group, Lag()) + lag
+    if state.phase is Phase.CONNECTING:  # what the source was given meanwhile has not been heard of
+        away = Lag(seconds=round(now - state.since, 3))
+        total += away
+        for group in {found for at in state.pulls.all if (found := group_of(at.topic_id)) is not None}:
+            groups[group] = groups.get(group, Lag()) + away
+    return LinkFigures(
+        state=_shown(state, total),
+        state_s=round(now - state.since, 3),
+        reason=state.reason,
+        lag=total,
+        groups=groups,
+        tracked=len(state.pulls.all),
+        records=counters.records,
+        bytes=counters.bytes,
+        failures=counters.failures,
+        last_error=counters.last_error,
+        last_error_ms=counters.last_error_ms,
+        blocked=blocked,
+    )
+
+
+def together(nodes: Iterable[LinkFigures]) -> LinkFigures | None:
+    """The figures of a link over several nodes; None without any."""
+    found = list(nodes)
+    if not found:
+        return None
+    groups: dict[str, Lag] = {}
+    for each in found:
+        for group, lag in each.groups.items():
+            groups[group] = groups.get(group, Lag()) + lag
+    shown = min((each.state for each in found), key=_WORST.index)
+    newest = max(found, key=lambda each: each.last_error_ms or 0)
+    return LinkFigures(
+        state=shown,
+        state_s=min(each.state_s for each in found if each.state == shown),
+        reason=next((each.reason for each in found if each.state == shown and each.reason), ""),
+        lag=sum((each.lag for each in found), Lag()),
+        groups=groups,
+        tracked=sum(each.tracked for each in found),
+        records=sum(each.records for each in found),
+        bytes=sum(each.bytes for each in found),
+        failures=sum(each.failures for each in found),
+        last_error=newest.last_error,
+        last_error_ms=newest.last_error_ms,
+        blocked=[blocked for each in found for blocked in each.blocked][:MOST_BLOCKED],
+    )
+
+
+def _lag(pull: Pull, mean: float, now: float) -> Lag | None:
+    records = pull.lag_records()
+    if not records or pull.committed == NO_OFFSET:  # nothing is known of our side yet: it may not be ours
+        return None
+    return Lag(records, int(records * mean), round(pull.lag_s(now), 3), 1)
+
+
+def _shown(state: LinkState, lag: Lag) -> str:
+    match state.phase:
+        case Phase.RUNNING:
+            return CATCHING_UP if not state.is_listed or lag.seconds > CAUGHT_UP_S else CAUGHT_UP
+        case Phase.PAUSED:
+            return PAUSED
+        case Phase.FAILED:
+            return FAILED
+        case Phase.CONNECTING:
+            return CONNECTING

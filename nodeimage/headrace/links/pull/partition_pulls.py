@@ -1,0 +1,434 @@
+"""The partitions of a link on one node, and what comes next for each. Part of the pure state machine link_state.py.
+
+    LOOK what we have -> LOCATE its leader -> MEET the leader -> DUE: FETCH, append -> IDLE until it changes again
+
+Responsible for each partition's status and the queue that it waits in: in one of them, or under way, or BLOCKED with a
+reason and a time, or it WAITS for a time, since another link may bring what it is behind. From LOOK on it is met again
+before it is fetched: the source was found to fit how we stood before.
+Memory is in proportion to what changes: a partition is tracked from a change on; of those that are up to date only the
+`idle_kept` newest are remembered.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from headrace.base.errors import Code
+from headrace.base.ids import NodeId, Offset
+from headrace.links.pull.effects import Jump, Locate, Looked, LookUp, Met
+from headrace.links.pull.limits import Limits
+from headrace.links.pull.partition_pull import WAITS_AGAIN, Pull, Status
+from headrace.links.pull.source_feed import SourceFeed
+from headrace.links.source.source import NO_NODE, NO_OFFSET, SourceTopic, TopicPartition
+
+LED_ELSEWHERE: Final = frozenset({Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.REPLICA_NOT_AVAILABLE})
+FENCED: Final = frozenset({Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH})
+GONE: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
+_LATER: Final = frozenset({Status.BLOCKED, Status.WAITS})
+LOOKS: Final = 2
+"""Pages looked up at the same time."""
+
+Queue = OrderedDict[TopicPartition, None]
+
+
+class Pulls:
+    """See above. `feeds` are the source's nodes, as link_state.py keeps them."""
+
+    def __init__(self, limits: Limits, feeds: Mapping[NodeId, SourceFeed], pause: Callable[[int], float]) -> None:
+        """`pause`: seconds after so many failures in a row."""
+        self.all: dict[TopicPartition, Pull] = {}
+        self.unknown_nodes = False
+        """Somebody leads whom we do not know yet; whoever asks for the source's nodes takes it back."""
+        self._limits = limits
+        self._feeds = feeds
+        self._pause = pause
+        self._look: Queue = OrderedDict()
+        self._looking = 0
+        self._locate: Queue = OrderedDict()
+        self._locating: tuple[TopicPartition, ...] = ()
+        self._jump: Queue = OrderedDict()
+        self._idle: Queue = OrderedDict()
+        self._blocked: list[tuple[float, int, TopicPartition]] = []
+        self._serial = 0
+
+    # --- changes
+
+    def heard(self, now: float, at: TopicPartition, node: NodeId, high_watermark: Offset) -> None:
+        """`node` leads it, and has everything below `high_watermark`."""
+        pull = self.all.get(at)
+        if pull is None:
+            if high_watermark <= 0:
+                return
+            pull = self._track(at)
+        pull.hears(high_watermark, now)
+        self._led_by(now, pull, node)
+
+    def may_have_changed(self, now: float, at: TopicPartition, leader: NodeId = NO_NODE) -> None:
+        """It has to be met, to know where the source is."""
+        pull = self.all.get(at) or self._track(at)
+        pull.must_meet = True
+        self._led_by(now, pull, leader)
+
+    def _track(self, at: TopicPartition) -> Pull:
+        pull = self.all[at] = Pull(at)
+        self._look[at] = None
+        return pull
+
+    def _led_by(self, now: float, pull: Pull, node: NodeId) -> None:
+        moved = node not in (NO_NODE, pull.leader)
+        if moved:
+            pull.leader = node
+            pull.ask = NO_NODE
+            pull.forget_meeting()
+        if pull.status is Status.IDLE or (moved and pull.status in (Status.LOCATE, Status.MEET, Status.DUE)):
+            self.go_on(now, pull)
+
+    def touched(self, now: float, at: TopicPartition, *, track: bool = True) -> None:
+        """Our side of a partition has changed (a new copy, another leader, a roll, another home): look again.
+
+        `track`: even if it is not known yet, or up to date.
+        """
+        pull = self.all.get(at)
+        if pull is None:
+            if track:
+                self.may_have_changed(now, at)
+        elif pull.status is Status.IDLE and not track:
+            self.forget(at)  # it is looked up when it changes
+        elif pull.status in WAITS_AGAIN or pull.status is Status.APPENDING:
+            pull.stale = True
+        else:
+            self.set(pull, Status.LOOK)
+
+    def forget(self, at: TopicPartition) -> None:
+        """It is not pulled here any more. What is under way ends unheeded."""
+        self.all.pop(at, None)
+        for queue in (self._look, self._locate, self._jump, self._idle):
+            queue.pop(at, None)
+
+    # --- steps
+
+    def looked(self, now: float, answers: Iterable[Looked]) -> None:
+        """An effect `LookUp` is done."""
+        self._looking -= 1
+        for answer in answers:
+            pull = self.all.get(answer.at)
+            if pull is None or pull.status is not Status.LOOKING:
+                continue
+            if pull.stale:
+                self.set(pull, Status.LOOK)
+            elif not answer.pulled:
+                self.forget(answer.at)
+            elif answer.reason:
+                self.fail(now, pull, answer.reason)
+            else:
+                pull.next = answer.next
+                pull.limit = answer.limit
+                pull.share = answer.share
+                pull.must_meet = pull.must_meet or answer.lacks
+                if answer.next > pull.waits_at:
+                    pull.waited = False
+                pull.commits(answer.next, now)
+                self.go_on(now, pull)
+
+    def located(self, now: float, topics: Iterable[SourceTopic]) -> None:
+        """An effect `Locate` is done. Topics that are missing are gone at the source."""
+        found = {topic.topic_id: topic.leaders for topic in topics}
+        for pull in self._end_of_locating():
+            leaders = found.get(pull.at.topic_id)
+            if leaders is None or pull.at.partition >= len(leaders):
+                self._gone(now, pull)
+                continue
+            pull.leader = leaders[pull.at.partition]
+            if pull.leader in self._feeds:
+                self.go_on(now, pull)
+                continue
+            self.unknown_nodes = self.unknown_nodes or pull.leader != NO_NODE
+            self.fail(now, pull, "nobody leads it at the source")
+
+    def not_located(self, now: float, reason: str) -> None:
+        """An effect `Locate` came to nothing."""
+        for pull in self._end_of_locating():
+            self.fail(now, pull, reason)
+
+    def _end_of_locating(self) -> list[Pull]:
+        asked, self._locating = self._locating, ()
+        found = [pull for at in asked if (pull := self.all.get(at)) is not None]
+        return [pull for pull in found if pull.status is Status.LOCATING]
+
+    def met(self, now: float, answers: Iterable[Met]) -> None:
+        """An effect `Meet` is done."""
+        for answer in answers:
+            pull = self.all.get(answer.at)
+            if pull is None or pull.status is not Status.MEETING:
+                continue
+            if answer.code is not Code.NONE:
+                self.refused_there(now, pull, answer.code, answer.reason or answer.code.name)
+            elif answer.reason:
+                self.fail(now, pull, answer.reason)
+            else:
+                pull.meets(answer.leader_epoch)
+                pull.hears(answer.high_watermark, now)
+                ends = NO_OFFSET != answer.empty_from <= pull.next < answer.high_watermark and not pull.stale
+                if ends and self._end_is_empty(now, pull, answer.high_watermark):
+                    continue
+                if not pull.is_behind:
+                    pull.failures = 0
+                    pull.reason = ""
+                self.go_on(now, pull)
+
+    def _end_is_empty(self, now: float, pull: Pull, high_watermark: Offset) -> bool:
+        """The source has nothing more below its high watermark. True: we have to go there, to be home from there on."""
+        if pull.limit != NO_OFFSET and high_watermark >= pull.limit:
+            pull.log_start = pull.limit
+            self.set(pull, Status.JUMP)
+            return True
+        pull.skips(high_watermark, now)
+        return False
+
+    def not_met(self, now: float, partitions: Iterable[TopicPartition], reason: str) -> None:
+        """An effect `Meet` came to nothing."""
+        for at in partitions:
+            pull = self.all.get(at)
+            if pull is not None and pull.status is Status.MEETING:
+                self.fail_there(now, pull, reason)
+
+    def appended(self, now: float, at: TopicPartition, end: Offset, following: Offset) -> None:
+        """What came of this partition is in our log, which ends at `end`; the next fetch begins at `following`."""
+        pull = self.all.get(at)
+        if pull is not None and pull.status is Status.APPENDING:
+            pull.appends(end, following, now)
+            pull.failures = 0
+            pull.reason = ""
+            self.go_on(now, pull)
+
+    def refused(self, now: float, at: TopicPartition, reason: str) -> None:
+        """What came could not be appended, and was dropped: try again in a while."""
+        pull = self.all.get(at)
+        if pull is not None and pull.status is Status.APPENDING:
+            self.fail(now, pull, reason)
+
+    def outdated(self, at: TopicPartition) -> None:
+        """What came was dropped, since our side is not as it was when it was asked for."""
+        pull = self.all.get(at)
+        if pull is not None and pull.status is Status.APPENDING:
+            self.set(pull, Status.LOOK)
+
+    def committed(self, now: float, at: TopicPartition, offset: Offset) -> None:
+        """Everything below `offset` is committed here."""
+        pull = self.all.get(at)
+        if pull is not None:
+            pull.commits(offset, now)
+
+    def gap(self, now: float, pull: Pull, log_start: Offset) -> None:
+        """The source has nothing before `log_start`: go on there, unless another link may have what lacks."""
+        if pull.gap_at != pull.next:
+            pull.gap_at, pull.gap_since = pull.next, now
+        if pull.share.chosen or now - pull.gap_since >= self._limits.gap_s:
+            pull.log_start = log_start
+            self.set(pull, Status.JUMP)
+        else:
+            self.fail(now, pull, f"the source begins at {log_start}, another link may have what is before")
+
+    def jumped(self, now: float, at: TopicPartition, reason: str = "") -> None:
+        """An effect `Jump` is done, or was not possible for a `reason`."""
+        pull = self.all.get(at)
+        if pull is not None and pull.status is Status.JUMPING:
+            if reason:
+                self.fail(now, pull, reason)
+            else:
+                self.set(pull, Status.LOOK)
+
+    # --- what comes next
+
+    def go_on(self, now: float, pull: Pull) -> None:
+        """What is next for a partition of which nothing is under way."""
+        if pull.stale or pull.next == NO_OFFSET:
+            self.set(pull, Status.LOOK)
+        elif not pull.must_meet and not pull.is_behind:
+            pull.ask = NO_NODE
+            pull.waited = False
+            self.set(pull, Status.IDLE)
+        elif pull.is_behind and pull.share.patience_s and not pull.waited:
+            pull.waited, pull.waits_at = True, pull.next
+            self._wait(pull, Status.WAITS, until=now + pull.share.patience_s)
+        elif pull.leader not in self._feeds:
+            self.set(pull, Status.LOCATE)
+        elif pull.must_meet or not pull.met:
+            self.set(pull, Status.MEET)
+        else:
+            self.set(pull, Status.DUE)
+
+    def set(self, pull: Pull, status: Status, *, first: bool = False) -> None:
+        """Let it wait there; `first`: at the head of those that are due.
+
+        MEET and DUE may have been meant for another node: who leads it by now is met first, and located where it is
+        none that we know.
+        """
+        at = pull.at
+        if status is Status.DUE and not pull.met:
+            status = Status.MEET
+        node = pull.ask if status is Status.DUE and pull.ask in self._feeds else pull.leader
+        if status in (Status.MEET, Status.DUE) and node not in self._feeds:
+            status = Status.LOCATE
+        for queue in (self._look, self._locate, self._jump, self._idle):
+            queue.pop(at, None)
+        pull.status = status
+        match status:
+            case Status.LOOK:
+                pull.stale = False
+                pull.next = NO_OFFSET
+                pull.forget_meeting()  # it may have another home by now, and its source not
+                self._look[at] = None
+            case Status.LOCATE:
+                self._locate[at] = None
+            case Status.MEET:
+                self._feeds[node].meet[at] = None
+            case Status.DUE:
+                self._feeds[node].due.add(at, first=first)
+            case Status.JUMP:
+                self._jump[at] = None
+            case Status.IDLE:
+                self._idle[at] = None
+                if len(self._idle) > self._limits.idle_kept:
+                    self.forget(next(iter(self._idle)))
+
+    def fail(self, now: float, pull: Pull, reason: str) -> None:
+        """Something was wrong with it: again after a pause."""
+        pull.failures += 1
+        self.block(pull, reason, until=now + self._pause(pull.failures))
+
+    def fail_there(self, now: float, pull: Pull, reason: str) -> None:
+        """Its node does not answer: somebody else may lead it by then."""
+        pull.leader = pull.ask = NO_NODE
+        pull.forget_meeting()
+        self.fail(now, pull, reason)
+
+    def block(self, pull: Pull, reason: str, *, until: float) -> None:
+        """Nothing more until then."""
+        pull.reason = reason
+        self._wait(pull, Status.BLOCKED, until=until)
+
+    def _wait(self, pull: Pull, status: Status, *, until: float) -> None:
+        pull.retry_at = until
+        self.set(pull, status)
+        self._serial += 1
+        heapq.heappush(self._blocked, (until, self._serial, pull.at))
+
+    def refused_there(self, now: float, pull: Pull, code: Code, reason: str, hint: NodeId = NO_NODE) -> None:
+        """A node of the source would not meet it, or give of it. `hint`: who leads it, as that node says."""
+        pull.forget_meeting()
+        pull.ask = NO_NODE
+        if code in GONE:
+            self._gone(now, pull)
+            return
+        if code in LED_ELSEWHERE:
+            pull.leader = hint
+        pull.failures += 1
+        if pull.failures == 1 and (code in FENCED or code in LED_ELSEWHERE):
+            pull.must_meet = True
+            self.go_on(now, pull)
+        else:
+            self.block(pull, reason, until=now + self._pause(pull.failures))
+
+    def _gone(self, now: float, pull: Pull) -> None:
+        """The source does not know it, any more or yet: one of its nodes may be a moment behind."""
+        pull.failures += 1
+        pause = min(self._limits.gone_pause_s, self._limits.first_pause_s * 4.0 ** min(pull.failures, 20))
+        self.block(pull, "gone at the source", until=now + pause)
+
+    # --- nodes
+
+    def node_failed(self, node: NodeId, reason: str, *, until: float) -> None:
+        """What waits for that node waits until then; somebody else may lead it by then."""
+        for pull in self.all.values():
+            if pull.status in (Status.MEET, Status.DUE) and node in (pull.leader, pull.ask):
+                pull.leader = pull.ask = NO_NODE
+                pull.forget_meeting()
+                self.block(pull, reason, until=until)
+
+    def node_left(self, node: NodeId) -> None:
+        """The source has no such node any more. What is under way there ends unheeded."""
+        for pull in self.all.values():
+            if node in (pull.leader, pull.ask):
+                pull.leader = pull.ask = NO_NODE
+                pull.forget_meeting()
+                if pull.status in (Status.MEET, Status.DUE, Status.MEETING, Status.FETCHING):
+                    self.set(pull, Status.LOCATE)
+
+    def interrupted(self) -> None:
+        """Nothing is under way any more; what was waits again."""
+        self._looking = 0
+        self._locating = ()
+        for pull in self.all.values():
+            again = WAITS_AGAIN.get(pull.status)
+            if again is not None:
+                self.set(pull, Status.LOOK if pull.stale else again)
+
+    # --- what is due
+
+    def wake(self, now: float) -> None:
+        """Those whose time has come begin again."""
+        while self._blocked and self._blocked[0][0] <= now:
+            at = heapq.heappop(self._blocked)[2]
+            pull = self.all.get(at)
+            if pull is not None and pull.status in _LATER and pull.retry_at <= now:
+                pull.must_meet = True
+                self.set(pull, Status.LOOK)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the next blocked one begins again."""
+        return self._blocked[0][0] if self._blocked else None
+
+    @property
+    def has_unmet(self) -> bool:
+        """Of some it is not known yet where the source is. Looks at all."""
+        return any(pull.must_meet and pull.status not in _LATER for pull in self.all.values())
+
+    @property
+    def busy(self) -> bool:
+        """More would only wait to be looked up."""
+        return len(self._look) >= LOOKS * self._limits.page
+
+    def questions(self) -> list[LookUp | Locate | Jump]:
+        """What is to be looked up, located and jumped now."""
+        out: list[LookUp | Locate | Jump] = []
+        while self._look and self._looking < LOOKS:
+            self._looking += 1
+            out.append(LookUp(self._take_page(self._look, Status.LOOKING)))
+        if self._locate and not self._locating:
+            self._locating = self._take_page(self._locate, Status.LOCATING)
+            out.append(Locate(tuple({at.topic_id: None for at in self._locating})))
+        while self._jump:
+            pull = self.all[self._jump.popitem(last=False)[0]]
+            pull.status = Status.JUMPING
+            out.append(Jump(pull.at, pull.log_start))
+        return out
+
+    def _take_page(self, queue: Queue, status: Status) -> tuple[TopicPartition, ...]:
+        taken: list[TopicPartition] = []
+        while queue and len(taken) < self._limits.page:
+            at = queue.popitem(last=False)[0]
+            self.all[at].status = status
+            taken.append(at)
+        return tuple(taken)
+
+    def to_meet(self, feed: SourceFeed) -> tuple[TopicPartition, ...]:
+        """A page of those that are to be met at this node."""
+        page: list[TopicPartition] = []
+        while feed.meet and len(page) < self._limits.page:
+            at = feed.meet.popitem(last=False)[0]
+            pull = self.all.get(at)
+            if pull is not None and pull.status is Status.MEET and pull.leader == feed.node:
+                pull.status = Status.MEETING
+                page.append(at)
+        return tuple(page)
+
+    def next_due(self, feed: SourceFeed) -> Pull | None:
+        """The next one to be fetched at this node."""
+        while feed.due:
+            pull = self.all.get(feed.due.take())
+            if pull is not None and pull.status is Status.DUE and feed.node in (pull.leader, pull.ask):
+                return pull
+        return None

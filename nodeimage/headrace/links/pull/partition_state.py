@@ -1,0 +1,159 @@
+"""Our side of what a link pulls: which partitions are its to pull on this node, how they stand, whether a source fits.
+
+Responsible for reading that from the broker and the catalog in bulk, and for judging a meeting with the source's leader
+by homes and histories (comparing.py). Changes nothing: bringing partitions in line with their topic's home is
+settling.py's. What was looked up is remembered for as long as the partition is tracked; whoever hears that it may have
+changed looks again.
+
+A partition is pulled by the node that leads it, if its topic's home is elsewhere, or is here by an agreed move whose
+records have not all come yet; never before it is settled for that home; and never from one that knows a lower home.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home, Offset
+from headrace.catalog.reader import Reader
+from headrace.links.pull.effects import Looked, Met
+from headrace.links.pull.pull_choice import Share
+from headrace.links.source.histories import ENDLESS, divergence
+from headrace.links.source.source import NO_OFFSET, HomeStart, Meeting, TopicPartition
+from headrace.partitions.home_check import is_settled
+from headrace.partitions.partition import Partition
+from headrace.partitions.topic import Topic
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+REMEMBERED = 1000
+"""More standings than tracked partitions before those of others are forgotten."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How one of our partitions stands. `end` follows what is appended."""
+
+    home: Home
+    origin: str
+    history: Sequence[HomeStart]
+    end: Offset
+
+    @property
+    def lacks_up_to(self) -> Offset:
+        """Where its home begins in it. What lies below, and is not here yet, only homes before may have."""
+        starts = (start.offset for start in self.history if (start.counter, start.cluster) == self.home)
+        return next(starts, Offset(0))
+
+
+class Standings:
+    """Those of one link on this node."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        stream: str,
+        share: Callable[[Topic, int], Share | None],
+        on_higher: Callable[[bytes], None],
+        on_lacking: Callable[[TopicPartition, bool], None],
+    ) -> None:
+        """`share`: what this link does of a partition of a topic; None: nothing. `on_higher` is told of a topic of
+        which a meeting says that the source knows a higher home; `on_lacking` of a partition that lacks records of the
+        homes before which this source lacks too (True), or lacks none (False)."""
+        self._broker = broker
+        self._own = broker.node.cluster_id
+        self._stream = stream
+        self._share = share
+        self._on_higher = on_higher
+        self._on_lacking = on_lacking
+        self._known: dict[TopicPartition, Standing] = {}
+
+    def of(self, at: TopicPartition) -> Standing | None:
+        """How it stood when it was looked up."""
+        return self._known.get(at)
+
+    def keep(self, tracked: Collection[TopicPartition]) -> None:
+        """Forget the others, now and then."""
+        if len(self._known) > 2 * len(tracked) + REMEMBERED:
+            self._known = {at: standing for at, standing in self._known.items() if at in tracked}
+
+    async def look(self, partitions: Sequence[TopicPartition]) -> list[Looked]:
+        """How these partitions stand now. Raises HeadraceError where the catalog cannot be asked."""
+        ids = list(dict.fromkeys(at.topic_id for at in partitions))
+        found = dict(zip(ids, await self._broker.topics.resolve_ids(ids), strict=True))
+        ours: dict[bytes, Topic] = {
+            topic_id: topic for topic_id, topic in found.items() if isinstance(topic, Topic) and self._is_copy(topic)
+        }
+        wanted = [
+            (at, ours[at.topic_id])
+            for at in partitions
+            if at.topic_id in ours
+            and 0 <= at.partition < ours[at.topic_id].partition_count
+            and self._share(ours[at.topic_id], at.partition) is not None
+        ]
+        leaders = await self._broker.partitions.leaders([(topic, at.partition) for at, topic in wanted])
+        moved = {topic.row.number for _, topic in wanted if topic.row.home is not None and topic.row.home.counter}
+        histories: Mapping[tuple[int, int], Sequence[HomeStart]] = {}
+        if moved:
+            histories = await self._broker.catalog.query(partial(_histories, topics=moved))
+        answers = {at: Looked(at, False) for at in partitions}
+        for (at, topic), leader in zip(wanted, leaders, strict=True):
+            answers[at] = self._looked(at, topic, leader, histories.get((topic.row.number, at.partition), ()))
+        return list(answers.values())
+
+    def _is_copy(self, topic: Topic) -> bool:
+        return topic.home is not None and topic.stream == self._stream
+
+    def _looked(
+        self, at: TopicPartition, topic: Topic, leader: Partition | KafkaError, history: Sequence[HomeStart]
+    ) -> Looked:
+        if isinstance(leader, KafkaError):
+            if leader.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION):
+                return Looked(at, False)
+            return Looked(at, True, reason=str(leader))
+        home = topic.home
+        if home is None:
+            return Looked(at, False)
+        if not is_settled(topic, leader):
+            return Looked(at, True, reason=f"is about to be settled for its home {home.cluster}")
+        end, limit = Offset(leader.next_offset), NO_OFFSET
+        standing = self._known[at] = Standing(home, topic.row.origin or self._own, history, end)
+        if end >= standing.lacks_up_to:
+            self._on_lacking(at, False)
+        if home.cluster == self._own:
+            limit = Offset(leader.home_start)
+            if end >= limit:
+                return Looked(at, False)
+        share = self._share(topic, at.partition)
+        if share is None:
+            return Looked(at, False)
+        return Looked(at, True, end, limit, share=share, lacks=end < standing.lacks_up_to)
+
+    def judge(self, meeting: Meeting) -> Met:
+        """What follows from how a partition stands at its leader at the source."""
+        at = meeting.at
+        if meeting.code is not Code.NONE:
+            return Met(at, meeting.code, reason=meeting.message)
+        standing = self._known.get(at)
+        if standing is None:
+            return Met(at, Code.NONE, reason="was not looked up yet")
+        if meeting.home < standing.home:
+            return Met(at, Code.NONE, reason=f"the source has not heard yet that its home is {standing.home.cluster}")
+        if meeting.home > standing.home:
+            self._on_higher(at.topic_id)
+            return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
+        # Of one home there is one history; if there were two, what comes from there could be of the other one.
+        parted = divergence(standing.history, standing.origin, ENDLESS, meeting.history, meeting.origin)
+        if parted is not None:
+            return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
+        if max(standing.end, meeting.high_watermark) < standing.lacks_up_to:
+            self._on_lacking(at, True)
+        return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
+
+
+def _histories(reader: Reader, topics: set[int]) -> Mapping[tuple[int, int], Sequence[HomeStart]]:
+    """[blocking]"""
+    return {place: tuple(HomeStart(*start) for start in starts) for place, starts in reader.histories(topics).items()}

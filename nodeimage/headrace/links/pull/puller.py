@@ -1,0 +1,386 @@
+"""A link on one node: carries out what its state machine (link_state.py) decides, over a `Source`.
+
+Responsible for the tasks: each effect is one, ends with one event, and is cancelled when the state machine says that
+all is broken off, or the link is closed here. Appends are apart: they go on through a lost connection, and a pause.
+Nothing runs while nothing happens: what wakes it is an answer of the source, a commit here, a change in the catalog or
+in who leads, or the node's one timer.
+
+What happens when it is cancelled at any await: records that were appended stay; what was fetched and not appended is
+dropped and its bytes are given back; whoever pulls next begins at the end of our log.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from headrace.base.deadlines import Deadline
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Millis, NodeId, Offset
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.links.pull.append import Came, Outdated, append
+from headrace.links.pull.effects import (
+    Arrived,
+    Connect,
+    Effect,
+    Fetch,
+    Jump,
+    ListTopics,
+    Locate,
+    Looked,
+    LookUp,
+    Meet,
+    Poll,
+)
+from headrace.links.pull.gap_fill import jump
+from headrace.links.pull.lag import Counters
+from headrace.links.pull.limits import Limits
+from headrace.links.pull.link_state import LinkState
+from headrace.links.pull.partition_state import Standings
+from headrace.links.pull.pull_choice import Share
+from headrace.links.source.source import Changes, Fetched, Source, TopicPartition
+from headrace.partitions.topic import Topic
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger(__name__)
+
+POLLED: Final = 10_000
+"""Changes in one answer."""
+TOPICS: Final = 1_000
+"""Topics in one page of the source's list."""
+ELSEWHERE: Final = 100_000
+"""Partitions that are known not to be pulled here."""
+
+REFUSALS: Final = frozenset(
+    {
+        Code.INVALID_CONFIG,
+        Code.UNSUPPORTED_VERSION,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""A source that answers so answers so until somebody changes something."""
+
+Event = Callable[[], object]
+
+
+class Puller:
+    """See above. Made running; `close` it."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        name: str,
+        stream: str,
+        source: Source,
+        share: Callable[[Topic, int], Share | None],
+        expected_cluster: str = "",
+        throttle: int = 0,
+        paused: bool = False,
+        limits: Limits | None = None,
+        randomness: Callable[[], float] = random.random,
+        on_higher: Callable[[bytes], None] = lambda _topic_id: None,
+        on_trouble: Callable[["Puller"], None] = lambda _puller: None,
+        on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
+    ) -> None:
+        """`share`: see standing.py; ask `look_again` when it changes. `expected_cluster`: the only
+        one that the source may be; empty: any other than this one.
+
+        `on_trouble`: the source cannot be reached any more, or can be again.
+        """
+        self.name = name
+        self.stream = stream
+        self.source_cluster = expected_cluster
+        """Once the source has told it."""
+        self.counters = Counters()
+        self._broker = broker
+        self._source = source
+        self._loop = asyncio.get_running_loop()
+        self._on_trouble = on_trouble
+        self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
+        if paused:
+            self.state.pause(self._loop.time())
+        self._standings = Standings(
+            broker,
+            stream=stream,
+            share=share,
+            on_higher=on_higher,
+            on_lacking=on_lacking,
+        )
+        self._elsewhere: OrderedDict[TopicPartition, None] = OrderedDict()
+        self._interruptions = self.state.interruptions
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._appends: set[asyncio.Task[None]] = set()
+        self._timer: Deadline | None = None
+        self._due = False
+        self._trouble = True
+        self._closed = False
+        self._wake()
+
+    # --- for its owner
+
+    def pause(self) -> None:
+        """Fetch nothing until `resume`; what has come is appended."""
+        self.state.pause(self._loop.time())
+        self._wake()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.state.resume(self._loop.time())
+        self._wake()
+
+    def throttle(self, rate: int) -> None:
+        """Pull so many bytes a second, 0 for any number."""
+        self.state.fetching.bucket.set_rate(rate, self._loop.time())
+        self._wake()
+
+    async def close(self) -> None:
+        """Break off whatever is under way. The source is its owner's to close."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks, *self._appends]
+        self._cancel(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """The source, or a part of it, cannot be reached."""
+        return self.state.trouble
+
+    # --- what changes here
+
+    def touched(self, partitions: Iterable[TopicPartition], *, led_here: bool) -> None:
+        """Chain, home, or leader of these partitions have changed here. `led_here`: they may be ours to pull now."""
+        now = self._loop.time()
+        for at in partitions:
+            self._elsewhere.pop(at, None)
+            self.state.pulls.touched(now, at, track=led_here)
+        self._wake()
+
+    def look_again(self, *, relist: bool = False) -> None:
+        """Who leads, or which link pulls, what has changed here. `relist`: some that are not tracked may be ours."""
+        now = self._loop.time()
+        self._elsewhere.clear()
+        for at in list(self.state.pulls.all):
+            self.state.pulls.touched(now, at, track=False)
+        if relist:
+            self.state.relist(now)
+        self._wake()
+
+    # --- steps
+
+    def _wake(self) -> None:
+        if not self._due and not self._closed:
+            self._due = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._due = False
+        if self._closed:
+            return
+        if self._interruptions != self.state.interruptions:
+            self._interruptions = self.state.interruptions
+            self._cancel(self._tasks)
+        now = self._loop.time()
+        for effect in self.state.effects(now):
+            self._spawn(self._tasks, self._carry_out(effect, self._interruptions))
+        self._wake_later(self.state.wake_at(now))
+        self._standings.keep(self.state.pulls.all)
+        if self.state.trouble != self._trouble:
+            self._trouble = self.state.trouble
+            self._on_trouble(self)
+
+    def _wake_later(self, at: float | None) -> None:
+        if self._timer is not None:
+            if self._timer.live and self._timer.when == at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self._broker.deadlines.at(at, self._wake)
+
+    def _spawn(self, tasks: "set[asyncio.Task[None]]", coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    @staticmethod
+    def _cancel(tasks: "Iterable[asyncio.Task[None]]") -> None:
+        for task in list(tasks):
+            task.cancel()
+
+    async def _carry_out(self, effect: Effect, interruptions: int) -> None:
+        """`interruptions`: as the state machine counted them when it told the effect."""
+        try:
+            event = await self._done(effect)
+        except HeadraceError as error:
+            event = self._failed(effect, error)
+        except Exception as error:
+            log.exception("a link's step failed", link=self.name, step=type(effect).__name__)
+            event = self._failed(effect, error)
+        if interruptions == self.state.interruptions and not self._closed:
+            event()
+            self._wake()
+
+    async def _done(self, effect: Effect) -> Event:
+        """Carry out an effect; the event that tells of it. Raises HeadraceError."""
+        state, now = self.state, self._loop.time
+        match effect:
+            case Poll(node, since, wait_ms):
+                changes = await self._source.changes(
+                    node, since, topics=False, cursors=False, wait_ms=wait_ms, limit=POLLED
+                )
+                return partial(self._changed, node, changes)
+            case Fetch(number, node, wanted, max_bytes):
+                fetched = await self._source.fetch(node, wanted, max_bytes=max_bytes)
+                return partial(self._arrived, number, fetched)
+            case Connect():
+                return await self._connected()
+            case LookUp(partitions):
+                looked = await self._standings.look(partitions)
+                return partial(self._looked, looked)
+            case Locate(topic_ids):
+                located = await self._source.topics_by_id(topic_ids)
+                return lambda: state.pulls.located(now(), located)
+            case Meet(node, partitions):
+                meetings = await self._source.meet(node, partitions)
+                return lambda: state.met(now(), node, [self._standings.judge(each) for each in meetings])
+            case ListTopics(after):
+                page = await self._source.topics(after=after, limit=TOPICS)
+                return lambda: state.listed(now(), page.topics, page.after)
+            case Jump(at):
+                await jump(self._broker, self.name, effect, self._standings.of(at), committed=self.committed)
+                return lambda: state.pulls.jumped(now(), at)
+
+    def _failed(self, effect: Effect, error: Exception) -> Event:
+        state, now = self.state, self._loop.time
+        reason = str(error) or type(error).__name__
+        self.counters.failed(reason, Millis(self._broker.now()))
+        match effect:
+            case Poll(node):
+                return lambda: state.poll_failed(now(), node, reason)
+            case Fetch(number):
+                return lambda: state.fetch_failed(now(), number, reason)
+            case Connect():
+                refused = isinstance(error, SourceRefuses) or (isinstance(error, KafkaError) and error.code in REFUSALS)
+                return lambda: state.not_greeted(now(), reason, refused=refused)
+            case LookUp(partitions):
+                looked = [Looked(at, True, reason=reason) for at in partitions]
+                return lambda: state.pulls.looked(now(), looked)
+            case Locate():
+                return lambda: state.pulls.not_located(now(), reason)
+            case Meet(node, partitions):
+                return lambda: state.not_met(now(), node, partitions, reason)
+            case ListTopics():
+                return lambda: state.not_listed(now(), reason)
+            case Jump(at):
+                return lambda: state.pulls.jumped(now(), at, reason)
+
+    # --- what came of them
+
+    async def _connected(self) -> Event:
+        hello = await self._source.hello()
+        problem = hello.problem
+        if hello.cluster_id == self._broker.node.cluster_id:
+            problem = "the source is this cluster itself"
+        elif self.source_cluster not in ("", hello.cluster_id):
+            problem = f"the source is cluster {hello.cluster_id} now, and was {self.source_cluster}"
+        if problem:
+            raise KafkaError(Code.INVALID_CONFIG, problem)
+        nodes = [node.node_id for node in hello.nodes]
+
+        def greeted() -> None:
+            self.source_cluster = hello.cluster_id
+            self.state.greeted(self._loop.time(), nodes)
+
+        return greeted
+
+    def _changed(self, node: NodeId, changes: Changes) -> None:
+        if self._elsewhere:
+            kept = [each for each in changes.partitions if each[0] not in self._elsewhere]
+            changes = Changes(changes.place, changes.reset, kept, (), ())
+        self.state.changed(self._loop.time(), node, changes)
+
+    def _looked(self, looked: Iterable[Looked]) -> None:
+        self.state.pulls.looked(self._loop.time(), looked)
+        for answer in looked:
+            if not answer.pulled and answer.at not in self.state.pulls.all:
+                self._elsewhere[answer.at] = None
+        while len(self._elsewhere) > ELSEWHERE:
+            self._elsewhere.popitem(last=False)
+
+    def _arrived(self, number: int, fetched: Iterable[Fetched]) -> None:
+        fetched = list(fetched)
+        arrived = [
+            Arrived(
+                each.at,
+                each.code,
+                sum(map(len, each.records)),
+                each.high_watermark,
+                each.log_start,
+                each.resume,
+                each.ask,
+            )
+            for each in fetched
+        ]
+        now = self._loop.time()
+        kept = set(self.state.fetching.arrived(now, number, arrived))
+        if kept:
+            self._spawn(self._appends, self._append_all([each for each in fetched if each.at in kept]))
+
+    async def _append_all(self, fetched: list[Fetched]) -> None:
+        """Append what came of several partitions, side by side: one that waits for a roll must not stop the others."""
+        loop = self._loop
+        await asyncio.gather(*(loop.create_task(self._append(each)) for each in fetched))
+
+    async def _append(self, fetched: Fetched) -> None:
+        at = fetched.at
+        standing = self._standings.of(at)
+        pulls = self.state.pulls
+        try:
+            if standing is None:
+                self.released(sum(map(len, fetched.records)))
+                raise Outdated
+            before, count = standing.end, sum(map(len, fetched.records))
+            standing.end = await append(self._broker, Came(at, fetched.records, before, standing.home), self)
+            self.counters.appended(standing.end - before, count)
+            pulls.appended(self._loop.time(), at, standing.end, Offset(max(standing.end, fetched.resume)))
+        except Outdated:
+            pulls.outdated(at)
+        except HeadraceError as error:
+            self._refused(at, str(error))
+        except asyncio.CancelledError:
+            pulls.outdated(at)
+            raise
+        except Exception as error:
+            log.exception("a link could not append", link=self.name, topic=at.topic_id.hex(), partition=at.partition)
+            self._refused(at, repr(error))
+        self._wake()
+
+    def _refused(self, at: TopicPartition, reason: str) -> None:
+        self.counters.failed(reason, Millis(self._broker.now()))
+        self.state.pulls.refused(self._loop.time(), at, reason)
+        log.warning(
+            "a link blocks a partition", link=self.name, topic=at.topic_id.hex(), partition=at.partition, reason=reason
+        )
+
+    # --- see appending.Told
+
+    def released(self, count: int) -> None:
+        """So many of the bytes that came are committed, or dropped."""
+        self.state.fetching.released(count)
+        self._wake()
+
+    def committed(self, at: TopicPartition, offset: Offset) -> None:
+        """Everything below is committed here."""
+        self.state.pulls.committed(self._loop.time(), at, offset)

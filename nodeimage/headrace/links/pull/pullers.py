@@ -1,0 +1,395 @@
+"""All links of a cluster on one node: a puller for each, told of what changes here.
+
+Responsible for keeping the pullers in line with the catalog's links, for telling them of changes in the catalog and in
+who leads (in proportion to what changed: a stream's pullers hear of that stream), and for which of a stream's links
+pulls a topic (choosing.py). Level-triggered: a container that this node begins to lead has its partitions looked up; a
+catalog that was replaced has everything looked at again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from headrace.base.errors import Code, HeadraceError
+from headrace.base.ids import ContainerId, PartitionletId, StreamNumber, stream_of
+from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.catalog.commands import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteLink,
+    DeleteTopics,
+    PutLink,
+    RollDone,
+    SetHome,
+    SetLinkSource,
+    SetLinkState,
+)
+from headrace.catalog.link_commands import matches
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import PAUSED, LinkRow, Replaced, RollOutcome, TopicOutcome
+from headrace.container.leader import Container
+from headrace.links.pull.lag import LinkFigures, figures
+from headrace.links.pull.pull_choice import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
+from headrace.links.pull.puller import Puller
+from headrace.links.source.source import Source, TopicPartition
+from headrace.partitions.topic import Topic
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S: Final = 1.0
+PAGE: Final = 1_000
+MOST_TOLD: Final = 3
+"""Addresses of a home that a refused producer is told."""
+
+
+class Running(NamedTuple):
+    """A link on this node."""
+
+    link: LinkRow
+    number: StreamNumber
+    puller: Puller
+    source: Source
+
+
+class Pullers:
+    """See above. `start` it, `close` it."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        open_source: Callable[[LinkRow], Source],
+        on_higher: Callable[[str, bytes], None] = lambda _link, _topic_id: None,
+        on_ended: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`open_source` may raise HeadraceError. The others are told which link found out (standing.py), `on_ended`
+        which has ended here, or begins anew."""
+        self._broker = broker
+        self._open_source = open_source
+        self._on_higher = on_higher
+        self._on_ended = on_ended
+        self._by_name: dict[str, Running] = {}
+        self._by_stream: dict[StreamNumber, list[Running]] = {}
+        self._links: dict[StreamNumber, list[LinkRow]] = {}
+        """Those that pass on writes, of the last look."""
+        self.looked = False
+        """The catalog's links have been looked up."""
+        self._lacking: set[TopicPartition] = set()
+        """Partitions that lack records of their former homes, which the link that pulls them could not bring."""
+        self._trouble: dict[str, float] = {}
+        """Links in trouble, and the loop time since when."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.failed: dict[str, str] = {}
+        """Links that could not be opened here, and why."""
+
+    async def start(self) -> None:
+        """Begin to pull what the catalog says."""
+        self._broker.catalog.on_applied(self._applied)
+        self._changed.set()
+        self._task = self._broker.spawn(self._follow_links())
+
+    async def close(self) -> None:
+        """End all."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for running in list(self._by_name.values()):
+            await self._end(running)
+
+    def puller(self, name: str) -> Puller | None:
+        """The link's on this node."""
+        running = self._by_name.get(name)
+        return None if running is None else running.puller
+
+    def figures(self, name: str) -> LinkFigures | None:
+        """How a link does on this node; None: it is not known here."""
+        running = self._by_name.get(name)
+        if running is None:
+            return None
+        patterns = running.link.config.topics
+
+        def group_of(topic_id: bytes) -> str | None:
+            topic = self._broker.topics.cached_id(topic_id)
+            if topic is None:
+                return None
+            return next((pattern for pattern in patterns if matches([pattern], topic.name)), None)
+
+        puller = running.puller
+        return figures(puller.state, puller.counters, self._broker.loop.time(), group_of=group_of)
+
+    # --- the links
+
+    async def _follow_links(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._keep_up()
+            except CatalogFailed:
+                return  # this node ends
+            except HeadraceError as error:
+                log.warning("links are not looked up yet", reason=str(error))
+                self._changed.set()
+            except Exception:
+                log.exception("links could not be kept up with")
+                self._changed.set()
+            if self.failed or self._changed.is_set():
+                await asyncio.sleep(AGAIN_S)
+                self._changed.set()
+
+    async def _keep_up(self) -> None:
+        rows = await self._broker.catalog.query(_links)
+        wanted = {link.name: (link, number) for link, number in rows}
+        self._broker.home_addresses = {
+            link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
+            for link, _ in rows
+            if link.config.source_cluster
+        }
+        self._links = {}
+        for link, number in rows:
+            if link.config.forward_writes:
+                self._links.setdefault(number, []).append(link)
+        self.looked = True
+        for name, running in list(self._by_name.items()):
+            found = wanted.get(name)
+            if found is None or _differs(found[0], running.link):
+                await self._end(running)
+        self.failed = {}
+        for name, (link, number) in wanted.items():
+            known = self._by_name.get(name)
+            if known is None:
+                self._begin(link, number)
+            elif known.link.state != link.state:
+                (known.puller.pause if link.state == PAUSED else known.puller.resume)()
+                self._put(known._replace(link=link))
+                self._choose_again(number, beside=name)
+
+    def _begin(self, link: LinkRow, number: StreamNumber) -> None:
+        try:
+            source = self._open_source(link)
+        except HeadraceError as error:
+            self.failed[link.name] = str(error)
+            return
+        puller = Puller(
+            self._broker,
+            name=link.name,
+            stream=link.stream,
+            source=source,
+            share=partial(self._share, link.name),
+            expected_cluster=link.config.source_cluster,
+            throttle=link.config.throttle,
+            paused=link.state == PAUSED,
+            on_higher=partial(self._on_higher, link.name),
+            on_trouble=self._trouble_changed,
+            on_lacking=partial(self._lacks, link.name, number),
+        )
+        self._trouble[link.name] = self._broker.loop.time()
+        self._put(Running(link, number, puller, source))
+        self._choose_again(number, beside=link.name)
+
+    def _put(self, running: Running) -> None:
+        self._by_name[running.link.name] = running
+        others = [each for each in self._by_stream.get(running.number, []) if each.link.name != running.link.name]
+        self._by_stream[running.number] = [*others, running]
+
+    async def _end(self, running: Running) -> None:
+        del self._by_name[running.link.name]
+        self._trouble.pop(running.link.name, None)
+        left = [each for each in self._by_stream[running.number] if each.link.name != running.link.name]
+        if left:
+            self._by_stream[running.number] = left
+        else:
+            del self._by_stream[running.number]
+        for each in left:
+            each.puller.look_again(relist=True)
+        await running.puller.close()
+        await running.source.close()
+        if self._on_ended is not None:
+            await self._on_ended(running.link.name)
+
+    def link_to_home(self, topic: Topic) -> LinkRow | None:
+        """The running link that passes on writes to this copy, and leads to its home, as the catalog has it."""
+        home = topic.home
+        if home is None:
+            return None
+        for link in self._links.get(StreamNumber(topic.stream_number), ()):
+            running = self._by_name.get(link.name)
+            cluster = link.config.source_cluster or (running.puller.source_cluster if running is not None else "")
+            if link.state != PAUSED and cluster == home.cluster and matches(link.config.topics, topic.name):
+                return link
+        return None
+
+    # --- which one pulls
+
+    def _share(self, name: str, topic: Topic, partition: int) -> Share | None:
+        """What the link `name` does of a partition; None: nothing."""
+        home, candidates = topic.home, self._candidates(topic)
+        if home is None or all(each.name != name for each in candidates):
+            return None
+        chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
+        if chosen is None or chosen.name == name:
+            return Share()
+        if home.cluster == self._broker.node.cluster_id or TopicPartition(topic.topic_id, partition) in self._lacking:
+            # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
+            # gets it first appends it, the others find that they are out of date.
+            return Share(chosen=False)
+        return None if chosen.cluster == home.cluster else Share(PATIENCE_S, chosen=False)
+
+    def _candidates(self, topic: Topic) -> list[Candidate]:
+        return [
+            Candidate(each.link.name, each.puller.source_cluster, self._trouble.get(each.link.name))
+            for each in self._by_stream.get(StreamNumber(topic.stream_number), ())
+            if each.link.state != PAUSED and matches(each.link.config.topics, topic.name)
+        ]
+
+    def _lacks(self, name: str, number: StreamNumber, at: TopicPartition, lacks: bool) -> None:
+        """The link `name` is told so (standing.py)."""
+        if not lacks:
+            self._lacking.discard(at)
+        elif at not in self._lacking:
+            self._lacking.add(at)
+            for each in self._by_stream.get(number, ()):
+                if each.link.name != name:
+                    each.puller.touched([at], led_here=True)
+
+    def _trouble_changed(self, puller: Puller) -> None:
+        running = self._by_name.get(puller.name)
+        if running is None:
+            return
+        if puller.is_in_trouble:
+            self._trouble.setdefault(puller.name, self._broker.loop.time())
+            self._broker.deadlines.after(TROUBLE_S, partial(self._choose_again, running.number))
+        else:
+            self._trouble.pop(puller.name, None)
+            self._choose_again(running.number)
+
+    def _choose_again(self, number: StreamNumber, *, beside: str = "") -> None:
+        """Other links may pull a stream's topics from now on."""
+        of_stream = self._by_stream.get(number, ())
+        if len(of_stream) > 1:
+            for each in of_stream:
+                if each.link.name != beside:
+                    each.puller.look_again(relist=True)
+
+    # --- what changes here
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on; the broker knows."""
+        if self._by_name:
+            for each in self._by_name.values():
+                each.puller.look_again()
+            self._broker.spawn(self._look_into(container))
+
+    def container_left(self, _container: Container) -> None:
+        """This node leads a container no more; the broker knows."""
+        self._lacking.clear()  # what still lacks is found again
+        for each in self._by_name.values():
+            each.puller.look_again()
+
+    async def _look_into(self, container: Container) -> None:
+        """Tell of the partitions that lie in a container."""
+        after = 0
+        while not container.lost:
+            try:
+                found, after = await self._broker.catalog.query(
+                    partial(_open_in, container=container.id, streams=set(self._by_stream), after=after)
+                )
+            except CatalogFailed:
+                return  # this node ends
+            except HeadraceError as error:
+                log.warning("copies are not looked up yet", container=container.id, reason=str(error))
+                await asyncio.sleep(AGAIN_S)
+                continue
+            for number, partitions in found.items():
+                self._tell(number, partitions, led_here=True)
+            if not after:
+                return
+
+    def _tell(self, number: StreamNumber, partitions: Collection[TopicPartition], *, led_here: bool) -> None:
+        for each in self._by_stream.get(number, ()):
+            each.puller.touched(partitions, led_here=led_here)
+
+    def _applied(self, changes: Sequence[Change]) -> None:
+        for command, outcome in changes:
+            match command:
+                case Replaced():
+                    self._changed.set()
+                    for each in self._by_name.values():
+                        each.puller.look_again(relist=True)
+                case PutLink() | SetLinkState() | SetLinkSource() | DeleteLink():
+                    self._changed.set()
+                case CreateTopics() | CreatePartitions() | DeleteTopics():
+                    outcomes = outcome if isinstance(outcome, list) else [outcome]
+                    for made in outcomes:
+                        if isinstance(made, TopicOutcome) and made.topic is not None and made.topic.home is not None:
+                            self._topic_changed(made)
+                case RollDone() if isinstance(outcome, list):
+                    for item, result in zip(command.items, outcome, strict=True):
+                        if isinstance(result, RollOutcome) and result.partitionlet is not None:
+                            opened = result.partitionlet
+                            at = TopicPartition(item.topic_id, item.partition)
+                            self._tell(stream_of(opened.id), [at], led_here=self._leads(opened.container))
+                case SetHome() if isinstance(outcome, list):
+                    for change, code in zip(command.items, outcome, strict=True):
+                        topic = self._broker.topics.cached_id(change.topic_id)
+                        if code is Code.NONE and topic is not None:
+                            partitions = [TopicPartition(topic.topic_id, index) for index in topic.partitions]
+                            self._tell(StreamNumber(topic.stream_number), partitions, led_here=True)
+                case _:
+                    pass
+
+    def _topic_changed(self, made: TopicOutcome) -> None:
+        assert made.topic is not None
+        for led_here in (True, False):
+            partitions = [
+                TopicPartition(made.topic.topic_id, row.partition)
+                for row in made.partitionlets
+                if self._leads(row.container) == led_here
+            ]
+            self._lacking.difference_update(partitions)
+            if partitions:
+                self._tell(made.topic.stream_number, partitions, led_here=led_here)
+
+    def _leads(self, container: ContainerId) -> bool:
+        return container in self._broker.containers
+
+
+def _differs(new: LinkRow, old: LinkRow) -> bool:
+    """Whether a link has to be begun anew; its source's cluster is filled in once it is known."""
+    return new._replace(state=old.state, config=old.config) != old or not _same_config(new, old)
+
+
+def _same_config(new: LinkRow, old: LinkRow) -> bool:
+    return msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster) == old.config
+
+
+def _links(reader: Reader) -> list[tuple[LinkRow, StreamNumber]]:
+    """[blocking] All links, with the numbers of their streams."""
+    numbers: dict[str, StreamNumber] = {}
+    found: list[tuple[LinkRow, StreamNumber]] = []
+    for link in reader.links():
+        if link.stream not in numbers and (stream := reader.stream(link.stream)) is not None:
+            numbers[link.stream] = stream.number
+        if link.stream in numbers:
+            found.append((link, numbers[link.stream]))
+    return found
+
+
+def _open_in(
+    reader: Reader, *, container: ContainerId, streams: set[StreamNumber], after: int
+) -> tuple[dict[StreamNumber, list[TopicPartition]], int]:
+    """[blocking] By stream, the partitions of a page of the partitionlets that are open there; where to go on, or 0."""
+    rows = reader.open_in(container, after=after, limit=PAGE)
+    wanted: list[PartitionletId] = [row.id for row in rows if stream_of(row.id) in streams]
+    found: dict[StreamNumber, list[TopicPartition]] = {}
+    for id_, owner in reader.owners(wanted).items():
+        found.setdefault(stream_of(id_), []).append(TopicPartition(owner.topic_id, owner.partition))
+    return found, rows[-1].id if len(rows) == PAGE else 0

@@ -1,0 +1,80 @@
+"""One node of the source as a link sees it: how far its change feed is read, and what waits for it. Bookkeeping of
+link_state.py."""
+
+from collections import OrderedDict
+
+from headrace.base.ids import NodeId
+from headrace.links.pull.fair_queue import FairQueue
+from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer
+
+
+class SourceFeed:
+    """A node of the source."""
+
+    __slots__ = (
+        "asked_at",
+        "due",
+        "failures",
+        "fetch_bytes",
+        "fetches",
+        "meet",
+        "meeting",
+        "node",
+        "place",
+        "poll_at",
+        "poll_failures",
+        "polling",
+        "retry_at",
+        "wait_ms",
+    )
+
+    def __init__(self, node: NodeId, now: float, *, fetch_bytes: int) -> None:
+        self.node = node
+        self.place: FeedPlace | None = None
+        self.polling = False
+        self.poll_at = now
+        self.asked_at = now
+        self.wait_ms = LEAST_WAIT_MS
+        """Of the next poll."""
+        self.poll_failures = 0
+        """In a row."""
+        self.failures = 0
+        """Of meetings and fetches, in a row."""
+        self.retry_at = 0.0
+        """Nothing is met or fetched there until then."""
+        self.meet: OrderedDict[TopicPartition, None] = OrderedDict()
+        """Partitions to be met there."""
+        self.meeting = False
+        self.due = FairQueue()
+        """Partitions to be fetched there."""
+        self.fetches = 0
+        """Under way."""
+        self.fetch_bytes = fetch_bytes
+        """Of the next fetch at most. Over a way that breaks before a long answer is there, short ones get through."""
+
+    def answered(self, now: float, place: FeedPlace, *, every_s: float, quiet: bool) -> None:
+        """A poll ended, `quiet` with nothing; the next may begin `every_s` after it began."""
+        self.wait_ms = longer(self.wait_ms) if quiet else LEAST_WAIT_MS
+        self.place = place
+        self.polling = False
+        self.poll_failures = 0
+        self.poll_at = max(now, self.asked_at + every_s)
+
+    def works(self) -> None:
+        """It answered a meeting or a fetch."""
+        self.failures = 0
+        self.retry_at = 0.0
+
+    def interrupted(self) -> None:
+        """Nothing is under way any more."""
+        self.polling = self.meeting = False
+        self.fetches = 0
+
+    def clear(self) -> None:
+        """Nothing waits for it any more."""
+        self.meet.clear()
+        self.due.clear()
+
+    def may_poll(self, now: float) -> bool:
+        """Whether a poll is due."""
+        return not self.polling and now >= self.poll_at

@@ -1,0 +1,1 @@
+"""What this cluster answers to the links of others."""

@@ -1,0 +1,386 @@
+"""What changed on this node lately, for other clusters that copy its streams (DESIGN section 9).
+
+Responsible for telling those who ask, by stream: which partitions led here have more to read (`note`, called when a
+high watermark moves), which topics and cursors have changed (from the catalog, on every node). All are hints to look:
+one may come without reason, none may be missing. A place in the feed is a run and a serial. The run is another one
+whenever something may have changed that was not noted: when the node starts, begins to lead a container, or gets
+another replica's catalog. Whoever comes with another run, or with a serial from before what is kept, lists all anew.
+
+Cost follows changes. Nothing is noted before somebody subscribes, or SUBSCRIBED_S after the last one asked; an idle
+topic is nowhere in here. On the path of records a partition is put on a list once between two drains; a drain gives the
+serials, and wakes those who wait, at once or BATCH_S after the last one. Memory is bounded by MOST_CHANGES.
+
+Knows nothing of links. Streams are told apart by number, which partitionlets bear; what the catalog tells by topic id
+alone is looked up there, and noted then.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import StreamNumber, stream_of
+from headrace.catalog.catalog import Change
+from headrace.catalog.commands import (
+    AlterTopic,
+    CommitCursors,
+    CopyCursors,
+    CreatePartitions,
+    CreateTopics,
+    DeleteCursors,
+    DeleteGroups,
+    DeleteStream,
+    DeleteTopics,
+    RollDone,
+    Rolled,
+    SetHome,
+    SetLogStart,
+    ShortenChains,
+)
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Replaced, RollOutcome, TopicOutcome, TopicRow
+from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog, Key, Page
+from headrace.partitions.partition import Partition
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+SUBSCRIBED_S: Final = 90.0
+BATCH_S: Final = 0.004
+ROUNDED_S: Final = 1e-6
+"""Where whole milliseconds are divided down, the clock does not show them yet: who looks at it would not wait."""
+MOST_CHANGES = 200_000
+"""Of all streams; some 250 bytes each."""
+MOST_NOTED: Final = 1000
+"""Partitions on the list between two drains."""
+MOST_UNPLACED = 100_000
+"""Changes whose stream is being looked up."""
+KNOWN_STREAMS: Final = 20_000
+"""Topics of which the stream's number is remembered."""
+WHOLE_GROUP: Final = (b"", -1)
+"""In place of topic id and partition: all cursors of the group."""
+
+
+class Place(NamedTuple):
+    """How far somebody has read."""
+
+    run: str
+    serial: int
+
+
+class Changes(NamedTuple):
+    """What changed since a place; the place to go on from. With `reset`: everything may have."""
+
+    place: Place
+    reset: bool
+    changes: Sequence[tuple[Key, int]] = ()
+    """With the high watermark of partitions."""
+
+
+class _Subscribed:
+    """A stream that somebody asks for."""
+
+    __slots__ = ("log", "number", "path", "seen", "waiting")
+
+    def __init__(self, path: str, number: StreamNumber, floor: int) -> None:
+        self.path = path
+        self.number = number
+        self.log = ChangeLog(floor)
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        """In the order in which they came."""
+        self.seen = 0.0
+        """Loop time at which somebody asked last."""
+
+
+class ChangeFeed:
+    """One node's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.wanted = False
+        """Somebody subscribes: high watermarks that move are to be noted."""
+        self.run = uuid.uuid4().hex
+        self._serial = 0
+        self._by_path: dict[str, _Subscribed] = {}
+        self._by_number: dict[StreamNumber, _Subscribed] = {}
+        self._held = 0
+        """Changes in all logs."""
+        self._noted: list[Partition] = []
+        self._changed: set[_Subscribed] = set()
+        """Streams with changes since their waiters were woken."""
+        self._due = False
+        """A drain is to come."""
+        self._drained_at = 0.0
+        self._numbers: dict[bytes, StreamNumber] = {}
+        self._unplaced: list[tuple[bytes, Key]] = []
+        self._placing: asyncio.Task[None] | None = None
+        self._expires = False
+        self._waiters = 0
+        self._closed = False
+        broker.catalog.on_applied(self._applied)
+
+    # --- asking
+
+    async def changes(
+        self, path: str, since: Place | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+    ) -> Changes:
+        """What changed in a stream since a place; at once if something has, else when it does, or after `wait_ms`.
+
+        Partitions always, the others where asked for; at most `limit`, the oldest first. Raises KafkaError where there
+        is no such stream, or the node stops.
+        """
+        kinds = (PARTITION, *([TOPIC] if topics else []), *([CURSOR] if cursors else []))
+        deadline = self._broker.monotonic_ms() + wait_ms
+        while True:
+            subscribed = self._by_path.get(path) or await self._subscribe(path)
+            subscribed.seen = self._broker.loop.time()
+            self._drain()
+            if since is None or since.run != self.run or not subscribed.log.floor <= since.serial <= self._serial:
+                return Changes(Place(self.run, self._serial), reset=True)
+            page: Page = subscribed.log.since(since.serial, newest=self._serial, limit=limit, kinds=kinds)
+            since = Place(self.run, page.serial)
+            if page.changes or self._closed or self._broker.monotonic_ms() >= deadline:
+                return Changes(since, reset=False, changes=page.changes)
+            await self._wait(subscribed, deadline)
+
+    async def _subscribe(self, path: str) -> _Subscribed:
+        if self._closed:
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the node stops")
+        run = ""
+        while run != self.run:  # a catalog that came meanwhile may have given the path to another stream
+            run = self.run
+            row = await self._broker.catalog.query(lambda reader: reader.stream(path))
+        if row is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
+        subscribed = self._by_path.get(path)
+        if subscribed is None:
+            # What happened before was not noted, and whoever asked last got a serial below.
+            self._serial += 1
+            subscribed = _Subscribed(path, row.number, self._serial)
+            self._by_path[path] = self._by_number[row.number] = subscribed
+            self.wanted = True
+            self._arm()
+        return subscribed
+
+    async def _wait(self, subscribed: _Subscribed, deadline: int) -> None:
+        woken: asyncio.Future[None] = self._broker.loop.create_future()
+        subscribed.waiting[woken] = None
+        self._waiters += 1
+        timer = self._broker.deadlines.at(deadline / 1000 + ROUNDED_S, lambda: _wake(woken))
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._waiters -= 1
+            subscribed.waiting.pop(woken, None)
+            subscribed.seen = self._broker.loop.time()
+
+    # --- noting
+
+    def note(self, partition: Partition) -> None:
+        """A high watermark has moved. Not to be called again before `partition.noted` is false."""
+        partition.noted = True
+        self._noted.append(partition)
+        if len(self._noted) >= MOST_NOTED:
+            self._drain()
+        if not self._due:
+            self._wake_soon()
+
+    def restart(self) -> None:
+        """Things may have changed that were not noted: everybody lists all anew."""
+        self.run = uuid.uuid4().hex
+        self._numbers.clear()
+        self._unplaced.clear()
+        for subscribed in list(self._by_path.values()):
+            self._drop(subscribed)
+
+    async def close(self) -> None:
+        """Answer all who wait."""
+        self._closed = True
+        for subscribed in self._by_path.values():
+            _wake_all(subscribed)
+        while self._waiters:  # noqa: ASYNC110  # they were woken, and need a turn of the loop
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # what they were answered is written in the next turn of the loop
+
+    def _note(self, number: StreamNumber, key: Key, value: int = -1) -> None:
+        subscribed = self._by_number.get(number)
+        if subscribed is not None:
+            self._add(subscribed, key, value)
+            if not self._due:
+                self._wake_soon()
+
+    def _note_of_topic(self, topic_id: bytes, key: Key) -> None:
+        """As `_note`, of a topic whose stream may have to be looked up first."""
+        number = self._numbers.get(topic_id)
+        if number is None and (topic := self._broker.topics.cached_id(topic_id)) is not None:
+            number = topic.row.stream_number
+        if number is not None:
+            self._note(number, key)
+            return
+        self._unplaced.append((topic_id, key))
+        if len(self._unplaced) > MOST_UNPLACED:
+            self.restart()
+        elif self._placing is None:
+            self._placing = self._broker.spawn(self._place())
+
+    async def _place(self) -> None:
+        try:
+            while self._unplaced:
+                unplaced, self._unplaced = self._unplaced, []
+                ids = {topic_id for topic_id, _ in unplaced}
+                rows = await self._broker.catalog.query(partial(_topics, ids))
+                if len(self._numbers) > KNOWN_STREAMS:
+                    self._numbers.clear()
+                self._numbers.update((topic_id, row.stream_number) for topic_id, row in rows.items())
+                for topic_id, key in unplaced:  # one that is deleted since was noted as such
+                    if topic_id in rows:
+                        self._note(rows[topic_id].stream_number, key)
+        except HeadraceError as error:
+            log.warning("changes were not looked up", reason=str(error))
+            self.restart()
+        finally:
+            self._placing = None
+
+    def _add(self, subscribed: _Subscribed, key: Key, value: int) -> None:
+        self._serial += 1
+        before = len(subscribed.log)
+        subscribed.log.note(key, self._serial, value)
+        self._held += len(subscribed.log) - before
+        self._changed.add(subscribed)
+        if self._held > MOST_CHANGES:
+            largest = max(self._by_path.values(), key=lambda each: len(each.log)).log
+            gone = (len(largest) + 1) // 2
+            largest.forget(gone)
+            self._held -= gone
+
+    # --- waking
+
+    def _wake_soon(self) -> None:
+        if not self._waiters:
+            return  # whoever asks next drains
+        self._due = True
+        at = self._drained_at + BATCH_S
+        if at <= self._broker.loop.time():
+            self._broker.loop.call_soon(self._drain_due)
+        else:
+            self._broker.deadlines.at(at, self._drain_due)
+
+    def _drain_due(self) -> None:
+        self._due = False
+        self._drained_at = self._broker.loop.time()
+        self._drain()
+        changed, self._changed = self._changed, set()
+        for subscribed in changed:
+            _wake_all(subscribed)
+
+    def _drain(self) -> None:
+        """Give serials to the partitions that were noted."""
+        noted, self._noted = self._noted, []
+        for partition in noted:
+            partition.noted = False
+            subscribed = self._by_number.get(stream_of(partition.open))
+            if subscribed is not None:
+                key = (PARTITION, partition.topic_id, partition.index)
+                self._add(subscribed, key, partition.high_watermark)
+
+    # --- who subscribes
+
+    def _arm(self) -> None:
+        if not self._expires:
+            self._expires = True
+            self._broker.deadlines.after(SUBSCRIBED_S, self._expire)
+
+    def _expire(self) -> None:
+        self._expires = False
+        before = self._broker.loop.time() - SUBSCRIBED_S
+        for subscribed in list(self._by_path.values()):
+            if not subscribed.waiting and subscribed.seen <= before:
+                self._drop(subscribed)
+        if self._by_path:
+            self._arm()
+
+    def _drop(self, subscribed: _Subscribed) -> None:
+        del self._by_path[subscribed.path]
+        del self._by_number[subscribed.number]
+        self._held -= len(subscribed.log)
+        self._changed.discard(subscribed)
+        self.wanted = bool(self._by_path)
+        if not self.wanted:
+            self._drain()
+        _wake_all(subscribed)
+
+    # --- what the catalog tells
+
+    def _applied(self, changes: Sequence[Change]) -> None:
+        for command, outcome in changes:
+            if isinstance(command, Replaced):
+                self.restart()
+            elif self.wanted:
+                self._command_applied(command, outcome)
+
+    def _command_applied(self, command: Any, outcome: Any) -> None:
+        match command:
+            case CreateTopics() | DeleteTopics():
+                self._topics_changed(outcome)
+            case AlterTopic() | CreatePartitions():
+                self._topics_changed([outcome])
+            case DeleteStream():
+                if (subscribed := self._by_path.get(command.path)) is not None:
+                    self._drop(subscribed)
+            case SetHome() | SetLogStart() | ShortenChains():
+                for topic_id in {item.topic_id for item in command.items}:
+                    self._note_of_topic(topic_id, (TOPIC, topic_id))
+            case RollDone():
+                for item, result in zip(command.items, outcome, strict=True):
+                    self._rolled(item, result)
+            case CommitCursors() | CopyCursors():
+                self._cursors_changed(command.group, ((item.topic_id, item.partition) for item in command.items))
+            case DeleteCursors():
+                self._cursors_changed(command.group, command.items)
+            case DeleteGroups():
+                for group in command.groups:
+                    for number in list(self._by_number):
+                        self._note(number, (CURSOR, group, *WHOLE_GROUP))
+
+    def _topics_changed(self, outcomes: Iterable[TopicOutcome]) -> None:
+        for outcome in outcomes:
+            if outcome.topic is not None:
+                self._note(outcome.topic.stream_number, (TOPIC, outcome.topic.topic_id))
+
+    def _rolled(self, item: Rolled, result: RollOutcome) -> None:
+        """A partition that came here is told here: what its former leader noted may be lost with that."""
+        opened = result.partitionlet
+        if result.code is not Code.NONE or opened is None:
+            return
+        if item.home is not None:
+            self._note(stream_of(opened.id), (TOPIC, item.topic_id))
+        if opened.container in self._broker.containers:
+            topic = self._broker.topics.cached_id(item.topic_id)
+            held = None if topic is None else topic.partitions.get(item.partition)
+            end = held.high_watermark if held is not None and held.open == opened.id else 0
+            self._note(stream_of(opened.id), (PARTITION, item.topic_id, item.partition), max(end, opened.first))
+
+    def _cursors_changed(self, group: str, cursors: Iterable[tuple[bytes, int]]) -> None:
+        for topic_id, partition in cursors:
+            self._note_of_topic(topic_id, (CURSOR, group, topic_id, partition))
+
+
+def _topics(topic_ids: Collection[bytes], reader: Reader) -> dict[bytes, TopicRow]:
+    return reader.topics_by_id(topic_ids)
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _wake_all(subscribed: _Subscribed) -> None:
+    for future in subscribed.waiting:
+        _wake(future)

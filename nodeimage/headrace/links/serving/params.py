@@ -1,0 +1,55 @@
+"""What the calls of links have in common: the version that both sides speak, and parameters that are checked.
+
+A target begins with `link.hello`, whose parameters and answer never change, and which answers whatever version it is
+given; it goes on in the highest version that both sides understand. Every other call in a version that this node does
+not understand is refused as a whole.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import MAX_LENGTH, check_stream
+from headrace.partitions.admin_params import Params
+
+VERSIONS: Final = (1, 1)
+"""The lowest and the highest that this node understands."""
+MAX_ITEMS: Final = 10_000
+"""Partitions, topics or cursors in one call."""
+MAX_ROWS: Final = 2_000
+"""Topics or cursors in one page of them, however many more are asked for: they carry texts of their clients."""
+
+TopicId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Group = Annotated[str, msgspec.Meta(max_length=2**15 - 1)]
+Path = Annotated[str, msgspec.Meta(max_length=MAX_LENGTH)]
+Cluster = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class Versioned(Params, frozen=True):
+    """A call of a link."""
+
+    version: int
+
+
+class OfStream(Versioned, frozen=True):
+    """One about a stream."""
+
+    stream: Path
+
+
+def check_version(params: Versioned) -> None:
+    """Raises KafkaError (UNSUPPORTED_VERSION)."""
+    low, high = VERSIONS
+    if not low <= params.version <= high:
+        raise KafkaError(
+            Code.UNSUPPORTED_VERSION,
+            f"this node speaks the versions {low} to {high} of links, not {params.version}; ask link.hello first",
+        )
+
+
+def check_call(params: OfStream) -> None:
+    """Raises KafkaError: UNSUPPORTED_VERSION, or for what is no stream's path."""
+    check_version(params)
+    check_stream(params.stream)

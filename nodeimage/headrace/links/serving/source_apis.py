@@ -1,0 +1,153 @@
+"""What a link of another cluster asks of its source, this one: who is here, what changed, cursors.
+
+Admin calls, as headrace_admin has them; `link_topics` has those about topics and homes. All of them may be asked of any
+node but for the feed, which is each node's own. A page of rows may be shorter than was asked for, even empty: it is the
+last one where `after` is null. docs/protocol.md has the parameters and answers.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import check_stream
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import CursorRow
+from headrace.kafka.connection import Connection
+from headrace.links.serving.change_feed import WHOLE_GROUP, Place
+from headrace.links.serving.change_log import PARTITION, TOPIC
+from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
+from headrace.partitions.admin_params import Methods, SessionMethods
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+MAX_WAIT_MS: Final = 30_000
+"""So that a target that is gone is noticed, and so is a connection that is."""
+
+AnyTopicId = Annotated[bytes, msgspec.Meta(max_length=16)]
+AnyIndex = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
+CursorKey = tuple[Group, AnyTopicId, AnyIndex]
+
+
+class ChangesAsked(OfStream, frozen=True):
+    since: tuple[Annotated[str, msgspec.Meta(max_length=64)], int] | None = None
+    topics: bool = False
+    cursors: bool = False
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT_MS)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ITEMS
+
+
+class CursorsAsked(OfStream, frozen=True):
+    after: tuple[Group, TopicId, AnyIndex] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ROWS
+    keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
+
+
+async def hello(broker: "Broker", params: OfStream, session: Connection) -> dict[str, object]:
+    """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
+    check_stream(params.stream)
+    row = await broker.catalog.query(lambda reader: reader.stream(params.stream))
+    return {
+        "versions": list(VERSIONS),
+        "cluster_id": broker.node.cluster_id,
+        "nodes": [[each.node_id, each.host, each.port] for each in broker.layout.addresses(session.listener)],
+        "policy": {} if row is None else msgspec.structs.asdict(row.policy),
+        "problem": f"the source has no stream {params.stream}" if row is None else None,
+    }
+
+
+async def changes(broker: "Broker", params: ChangesAsked) -> dict[str, object]:
+    """What changed on this node since a place in its feed (change_feed.py)."""
+    check_call(params)
+    found = await broker.changes.changes(
+        params.stream,
+        None if params.since is None else Place(*params.since),
+        topics=params.topics,
+        cursors=params.cursors,
+        wait_ms=params.wait_ms,
+        limit=params.limit,
+    )
+    partitions: list[list[object]] = []
+    topics: list[object] = []
+    cursors: list[list[object]] = []
+    for (kind, *key), value in found.changes:
+        if kind == PARTITION:
+            partitions.append([*key, value])
+        elif kind == TOPIC:
+            topics.extend(key)
+        else:
+            cursors.append(list(key))
+    run, serial = found.place
+    return {
+        "run": run,
+        "serial": serial,
+        "reset": found.reset,
+        "partitions": partitions,
+        "topics": topics,
+        "cursors": cursors,
+    }
+
+
+async def cursors(broker: "Broker", params: CursorsAsked) -> dict[str, object]:
+    """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there lack."""
+    check_call(params)
+    keys = params.keys
+    if keys is not None:
+        if any((key[1:] != WHOLE_GROUP) and (len(key[1]) != 16 or key[2] < 0) for key in keys):
+            raise KafkaError(
+                Code.INVALID_REQUEST, "keys: a key is group, topic id and partition; or a group, no bytes and -1"
+            )
+        rows = await broker.catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
+        after = None
+    else:
+        rows, after = await broker.catalog.query(lambda reader: _page(reader, params))
+    return {"cursors": rows, "after": after}
+
+
+def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[object]]:
+    """[blocking]"""
+    topics = reader.topics_by_id({topic_id for _, topic_id, _ in keys if topic_id})
+    wanted: dict[str, set[tuple[bytes, int]]] = {}
+    for group, topic_id, partition in keys:
+        wanted.setdefault(group, set()).add((topic_id, partition))
+    found: list[list[object]] = []
+    for group, places in wanted.items():
+        whole = WHOLE_GROUP in places
+        numbers = [topics[topic_id].number for topic_id in {each for each, _ in places} if topic_id in topics]
+        found += [
+            _shown(group, row)
+            for row in reader.cursors(group, None if whole else numbers)
+            if row.stream == stream and (whole or (row.topic_id, row.partition) in places)
+        ]
+    return found
+
+
+def _page(reader: Reader, params: CursorsAsked) -> tuple[list[list[object]], list[object] | None]:
+    """[blocking] So many cursors are looked at, of whatever stream; those of this one, and the last one's key."""
+    after = ("", -1, -1)
+    if params.after is not None:
+        group, topic_id, partition = params.after
+        topic = reader.topic_by_id(topic_id)
+        # Where that topic is gone by now the group is begun again.
+        after = (group, -1, -1) if topic is None else (group, topic.number, partition)
+    limit = min(params.limit, MAX_ROWS)
+    rows = reader.cursors_after(after, limit=limit)
+    last = rows[-1] if len(rows) == limit else None
+    return (
+        [_shown(group, row) for group, row in rows if row.stream == params.stream],
+        None if last is None else [last[0], last[1].topic_id, last[1].partition],
+    )
+
+
+def _shown(group: str, row: CursorRow) -> list[object]:
+    return [group, row.topic_id, row.partition, row.offset, row.metadata, row.committed_at]
+
+
+METHODS: Final[Methods] = {
+    "link.changes": (ChangesAsked, changes),
+    "link.cursors": (CursorsAsked, cursors),
+}
+SESSION_METHODS: Final[SessionMethods] = {
+    "link.hello": (OfStream, hello),
+}

@@ -1,0 +1,220 @@
+"""Topics of a stream, and where their partitions stand, for a link of another cluster.
+
+Responsible for answers of one moment: what `link.meet` tells of a partition (leader epoch, home, history, ends) belongs
+together, so that whoever fetches with that leader epoch has compared the right history. A home's records are told only
+once the partition is settled for it: history and settling change by a roll, which opens another partitionlet.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, Home, PartitionletId
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import HomeStart, PartitionletRow, TopicRow
+from headrace.links.serving.params import (
+    MAX_ITEMS,
+    MAX_ROWS,
+    Index,
+    OfStream,
+    TopicId,
+    Versioned,
+    check_call,
+    check_version,
+)
+from headrace.partitions.admin_params import Methods
+from headrace.partitions.lookups import turn
+from headrace.partitions.partition import Partition
+from headrace.partitions.topics import Topic
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+MAX_PARTITIONS: Final = 20_000
+"""In one page of topics; a topic with more is a page."""
+MOST_PARTITIONS: Final = 1_000_000
+"""Of the topics that are asked for by id."""
+NOBODY: Final = -1
+
+
+class TopicsAsked(OfStream, frozen=True):
+    after: Annotated[str, msgspec.Meta(max_length=249)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ROWS
+    ids: Annotated[list[TopicId], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
+
+
+class Met(Versioned, frozen=True):
+    partitions: Annotated[list[tuple[TopicId, Index]], msgspec.Meta(max_length=MAX_ITEMS)]
+
+
+class _Page(NamedTuple):
+    rows: list[TopicRow]
+    opened: dict[int, list[PartitionletRow]]
+    after: str | None
+
+
+class Homes(NamedTuple):
+    """Of topics, by number, and of their partitions, as the catalog had them at one moment."""
+
+    rows: dict[int, TopicRow]
+    opened: dict[tuple[int, int], PartitionletId]
+    settled: dict[tuple[int, int], Home]
+    histories: dict[tuple[int, int], list[HomeStart]]
+
+
+def home_of(broker: "Broker", row: TopicRow) -> Home:
+    """A topic's home; this cluster's lowest where it was never another."""
+    return row.home if row.home is not None else Home(0, broker.node.cluster_id)
+
+
+def is_settled(home: Home, settled: Home | None) -> bool:
+    """Whether a partition that was last rolled for `settled` (None: never) is settled for its topic's home."""
+    return settled == home or (settled is None and home.counter == 0)
+
+
+# --- topics
+
+
+async def topics(broker: "Broker", params: TopicsAsked) -> dict[str, object]:
+    """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack."""
+    check_call(params)
+    page = await broker.catalog.query(lambda reader: _page(reader, params))
+    leaders: dict[ContainerId, int] = {}
+    shown = []
+    for index, row in enumerate(page.rows):
+        shown.append(_shown(broker, row, page.opened.get(row.number, ()), leaders))
+        await turn(index)
+    return {"topics": shown, "after": page.after}
+
+
+def _page(reader: Reader, params: TopicsAsked) -> _Page:
+    """[blocking]"""
+    if reader.stream(params.stream) is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {params.stream}")
+    after = None
+    if params.ids is not None:
+        rows = [row for row in reader.topics_by_id(set(params.ids)).values() if row.stream == params.stream]
+        if sum(row.partitions for row in rows) > MOST_PARTITIONS:
+            raise KafkaError(
+                Code.INVALID_REQUEST, f"these topics have more than {MOST_PARTITIONS} partitions; ask for fewer"
+            )
+    else:
+        limit = min(params.limit, MAX_ROWS)
+        found = reader.topics(params.stream, after=params.after or "", limit=limit)
+        rows = found[: _fitting(found)]
+        if rows and (len(rows) < len(found) or len(found) == limit):
+            after = rows[-1].name
+    return _Page(rows, reader.open_partitionlets([row.number for row in rows]), after)
+
+
+def _fitting(rows: Sequence[TopicRow]) -> int:
+    """How many topics a page takes."""
+    partitions = 0
+    for index, row in enumerate(rows):
+        partitions += row.partitions
+        if partitions > MAX_PARTITIONS:
+            return max(1, index)
+    return len(rows)
+
+
+def _shown(
+    broker: "Broker", row: TopicRow, opened: Sequence[PartitionletRow], known: dict[ContainerId, int]
+) -> dict[str, object]:
+    leaders = [NOBODY] * row.partitions
+    for each in opened:
+        if each.container not in known:
+            found = broker.cluster.leader(each.container)
+            known[each.container] = NOBODY if found is None else found[0]
+        leaders[each.partition] = known[each.container]
+    return {
+        "name": row.name,
+        "topic_id": row.topic_id,
+        "partitions": row.partitions,
+        "configs": dict(row.configs),
+        "home": home_of(broker, row),
+        "origin": row.origin or broker.node.cluster_id,
+        "leaders": leaders,
+    }
+
+
+# --- partitions
+
+
+async def meet(broker: "Broker", params: Met) -> dict[str, object]:
+    """Where these partitions, led here, stand; one answer each, in order, with an error of its own."""
+    check_version(params)
+    wanted = params.partitions
+    ids = list({topic_id for topic_id, _ in wanted})
+    found = dict(zip(ids, await broker.topics.resolve_ids(ids), strict=True))
+    known = [
+        (topic, index)
+        for topic_id, index in dict.fromkeys(wanted)
+        if isinstance(topic := found[topic_id], Topic) and index < topic.partition_count
+    ]
+    leaders = await broker.partitions.leaders(known)
+    held = {(topic.topic_id, index): each for (topic, index), each in zip(known, leaders, strict=True)}
+    homes = await broker.catalog.query(lambda reader: read_homes(reader, ids))
+    shown = []
+    for at, key in enumerate(wanted):
+        topic = found[key[0]]
+        try:
+            if isinstance(topic, KafkaError):
+                raise topic
+            partition = held.get(key)
+            if partition is None:
+                raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.row.full_name} has no partition {key[1]}")
+            if isinstance(partition, KafkaError):
+                raise partition
+            shown.append(_meeting(broker, topic.row.number, partition, homes))
+        except KafkaError as error:
+            shown.append({"error": int(error.code), "message": str(error)})
+        await turn(at)
+    return {"partitions": shown}
+
+
+def read_homes(reader: Reader, ids: Sequence[bytes]) -> Homes:
+    """[blocking] Of those of these topics that exist."""
+    rows = {row.number: row for row in reader.topics_by_id(ids).values()}
+    opened = reader.open_partitionlets(rows)
+    return Homes(
+        rows,
+        {(row.topic, row.partition): row.id for each in opened.values() for row in each},
+        reader.settled(rows),
+        reader.histories(rows),
+    )
+
+
+def _meeting(broker: "Broker", number: int, partition: Partition, homes: Homes) -> dict[str, object]:
+    row = homes.rows.get(number)
+    if row is None or partition.deleted:
+        raise KafkaError(Code.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
+    place = (number, partition.index)
+    if partition.left or partition.container.lost:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+    if partition.open != homes.opened.get(place):
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{row.full_name} partition {partition.index} is being rolled")
+    home = home_of(broker, row)
+    if not is_settled(home, homes.settled.get(place)):
+        raise KafkaError(
+            Code.LEADER_NOT_AVAILABLE,
+            f"{row.full_name} partition {partition.index} is not settled for home {home.counter} {home.cluster} yet",
+        )
+    return {
+        "error": 0,
+        "message": None,
+        "leader_epoch": partition.leader_epoch,
+        "home": home,
+        "origin": row.origin or broker.node.cluster_id,
+        "history": homes.histories.get(place, []),
+        "log_start": partition.log_start,
+        "high_watermark": partition.high_watermark,
+        "empty_from": partition.empty_from,
+    }
+
+
+METHODS: Final[Methods] = {
+    "link.topics": (TopicsAsked, topics),
+    "link.meet": (Met, meet),
+}

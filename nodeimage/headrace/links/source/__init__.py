@@ -1,0 +1,1 @@
+"""What a link asks of its source: another Headrace cluster, or Apache Kafka."""

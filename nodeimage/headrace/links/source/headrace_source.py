@@ -1,0 +1,327 @@
+"""Another Headrace cluster as a source: the calls `link.*` and `home.cede` of its admin API, and Fetch by topic id.
+
+The version in which these are asked is the highest that both sides understand, as `link.hello` tells; a call that
+comes before it asks it first. Fields that a newer source adds are not read; one that we need and that is not there is
+an answer that cannot be read (`SourceUnreachable`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import HOMES, Home, LeaderEpoch, Millis, NodeId, Offset
+from headrace.kafka_client.client import ANY, Client, Lane
+from headrace.kafka_client.errors import SourceUnreachable
+from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
+from headrace.links.source.source import (
+    MOST_WAIT_MS,
+    Announcement,
+    Ceded,
+    Changes,
+    CursorKey,
+    CursorPage,
+    FeedPlace,
+    Fetched,
+    Hello,
+    HomeStart,
+    Meeting,
+    SourceCursor,
+    SourceNode,
+    SourceTopic,
+    TopicPage,
+    TopicPartition,
+    Wanted,
+)
+
+VERSIONS: Final = (1, 1)
+"""Of the link calls: the lowest and the highest that are spoken here."""
+MOST: Final = 10_000
+MOST_PARTITIONS: Final = 1_000_000
+"""Of one topic."""
+LAST_OFFSET: Final = 1 << 62
+MOST_ROWS: Final = 2_000
+"""More than these are refused (links/serving/params.py)."""
+
+T = TypeVar("T")
+
+
+class HeadraceSource:
+    """The stream `stream` of the cluster that `client` calls. Closes the client with itself."""
+
+    def __init__(self, client: Client, stream: str) -> None:
+        self.name = f"{client.name}{stream}"
+        self._client = client
+        self._stream = stream
+        self._version: int | None = None
+        self._teller = ANY
+        """The node whose feed tells of topics and cursors. Others may not have heard yet of what it told: they are not
+        asked for it."""
+
+    async def hello(self) -> Hello:
+        """As `Source` says."""
+        said = await self._client.admin(ANY, "link.hello", {"version": VERSIONS[1], "stream": self._stream}, _hello)
+        lowest, highest = said.versions
+        version = min(highest, VERSIONS[1])
+        problem = said.problem
+        if version < max(lowest, VERSIONS[0]):
+            problem = (
+                f"{self._client.name} speaks the versions {lowest} to {highest} of links, this cluster "
+                f"{VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one"
+            )
+        else:
+            self._version = version
+        nodes = [SourceNode(NodeId(node), host, port) for node, host, port in said.nodes]
+        if not nodes and not problem:
+            raise SourceUnreachable(f"{self._client.name} names no nodes yet")
+        return Hello(said.cluster_id, nodes, said.policy, problem)
+
+    async def topics(self, *, after: str | None, limit: int) -> TopicPage:
+        """As `Source` says."""
+        said = await self._ask(self._teller, "link.topics", {"after": after, "limit": min(limit, MOST)}, _topics)
+        return TopicPage([_topic(row) for row in said.topics], said.after)
+
+    async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
+        """As `Source` says."""
+        params = {"limit": max(1, len(topic_ids)), "ids": list(topic_ids)}
+        said = await self._ask(self._teller, "link.topics", params, _topics)
+        return [_topic(row) for row in said.topics]
+
+    async def changes(
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+    ) -> Changes:
+        """As `Source` says."""
+        wait_ms = min(wait_ms, MOST_WAIT_MS)
+        params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": min(limit, MOST)}
+        if topics or cursors:
+            self._teller = node
+        try:
+            said = await self._ask(node, "link.changes", params, _changes, lane=Lane.POLLS, wait_ms=wait_ms)
+        except BaseException:
+            self._teller = ANY
+            raise
+        return Changes(
+            FeedPlace(said.run, said.serial),
+            said.reset,
+            [(TopicPartition(topic_id, index), Offset(end)) for topic_id, index, end in said.partitions],
+            said.topics,
+            [CursorKey(*key) for key in said.cursors],
+        )
+
+    async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
+        """As `Source` says."""
+        params = {"partitions": [list(each) for each in partitions]}
+        said = await self._ask(node, "link.meet", params, _meetings, stream=False)
+        self._check_count("link.meet", len(said.partitions), len(partitions))
+        return [_meeting(at, row) for at, row in zip(partitions, said.partitions, strict=True)]
+
+    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+        """As `Source` says."""
+        said = await self._ask(self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
+        return CursorPage(
+            [_cursor(row) for row in said.cursors], CursorKey(*said.after) if said.after is not None else None
+        )
+
+    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+        """As `Source` says. A key of no topic, `(group, b"", -1)`, as a feed may have it, means all of the group's."""
+        said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _cursors)
+        return [_cursor(row) for row in said.cursors]
+
+    async def fetch(
+        self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
+    ) -> Sequence[Fetched]:
+        """As `Source` says. A batch that begins before the wanted offset is cut (straddling.py)."""
+        request = fetch_request(wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, isolation=0)
+        response = await self._client.fetch(node, request)
+        if response.error:
+            raise KafkaError(code_of(response.error), f"{self._client.name} answers the fetch as a whole")
+        results = {
+            TopicPartition(topic.topic_id or b"", result.partition): result
+            for topic in response.topics
+            for result in topic.partitions
+        }
+        return [await fetched(each, results.get(each.at)) for each in wanted]
+
+    async def announce(
+        self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
+    ) -> Sequence[tuple[Code, str]]:
+        """As `Source` says."""
+        params = {
+            "items": [[each.topic_id, each.home, each.origin, _lists(each.histories)] for each in items],
+            "bootstrap": list(bootstrap),
+            "cluster": cluster,
+            "source_stream": stream,
+        }
+        said = await self._ask(ANY, "link.announce", params, _outcomes)
+        self._check_count("link.announce", len(said.items), len(items))
+        return [(code_of(each.error), each.message or "") for each in said.items]
+
+    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+        """As `Source` says."""
+        said = await self._ask(ANY, "home.cede", {"topic_ids": list(topic_ids), "to": to}, _ceded, stream=False)
+        self._check_count("home.cede", len(said.topics), len(topic_ids))
+        return [
+            Ceded(topic_id, code_of(row.error), row.message or "", Home(*row.home), [Offset(end) for end in row.ends])
+            for topic_id, row in zip(topic_ids, said.topics, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """As `Source` says."""
+        await self._client.close()
+
+    async def _ask(
+        self,
+        node: NodeId,
+        method: str,
+        params: Mapping[str, Any],
+        result: msgspec.msgpack.Decoder[T],
+        *,
+        lane: Lane = Lane.CALLS,
+        wait_ms: int = 0,
+        stream: bool = True,
+    ) -> T:
+        if self._version is None and (problem := (await self.hello()).problem):
+            raise KafkaError(Code.UNSUPPORTED_VERSION, problem)
+        head: dict[str, Any] = {"version": self._version}
+        if stream:
+            head["stream"] = self._stream
+        try:
+            return await self._client.admin(node, method, head | dict(params), result, lane=lane, wait_ms=wait_ms)
+        except KafkaError as error:
+            if error.code is Code.UNSUPPORTED_VERSION:  # the source is another version since
+                self._version = None
+            raise
+
+    def _check_count(self, method: str, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise SourceUnreachable(f"{self._client.name} answered {method} of {wanted} with {found}")
+
+
+def _lists(histories: Mapping[int, Sequence[HomeStart]]) -> dict[int, list[list[object]]]:
+    return {partition: [list(start) for start in starts] for partition, starts in histories.items()}
+
+
+# --- answers, as they come. A source is another's: numbers that no sound one has, and of which our tables or our memory
+# could not make anything, make an answer that cannot be read.
+
+_Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_PARTITIONS)]
+_At = Annotated[int, msgspec.Meta(ge=0, le=LAST_OFFSET)]
+_Known = Annotated[int, msgspec.Meta(ge=-1, le=LAST_OFFSET)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+_Counter = Annotated[int, msgspec.Meta(ge=0, lt=HOMES)]
+_Cluster = Annotated[str, msgspec.Meta(max_length=64)]
+_Start = tuple[_Counter, _Cluster, _At]
+
+
+class _Hello(msgspec.Struct, frozen=True):
+    versions: tuple[int, int]
+    cluster_id: _Cluster
+    nodes: list[tuple[int, str, int]]
+    policy: dict[str, Any]
+    problem: str | None = None
+
+
+class _Topic(msgspec.Struct, frozen=True):
+    name: str
+    topic_id: _Id
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
+    configs: dict[str, str]
+    home: tuple[_Counter, _Cluster]
+    origin: _Cluster
+    leaders: Annotated[list[_Int32], msgspec.Meta(max_length=MOST_PARTITIONS)]
+
+
+class _Topics(msgspec.Struct, frozen=True):
+    topics: list[_Topic]
+    after: str | None = None
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    run: str
+    serial: int
+    reset: bool
+    partitions: list[tuple[_Id, _Index, _At]]
+    topics: list[_Id]
+    cursors: list[tuple[str, bytes, int]]
+
+
+class _Meeting(msgspec.Struct, frozen=True):
+    error: int = 0
+    message: str | None = None
+    leader_epoch: _Int32 = -1
+    home: tuple[_Counter, _Cluster] = (0, "")
+    origin: _Cluster = ""
+    history: list[_Start] = []
+    log_start: _Known = -1
+    high_watermark: _Known = -1
+    empty_from: _Known = -1
+
+
+class _Meetings(msgspec.Struct, frozen=True):
+    partitions: list[_Meeting]
+
+
+class _Cursors(msgspec.Struct, frozen=True):
+    cursors: list[tuple[str, _Id, _Index, _Int64, str, _Int64]]
+    after: tuple[str, bytes, int] | None = None
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    error: int = 0
+    message: str | None = None
+
+
+class _Outcomes(msgspec.Struct, frozen=True):
+    items: list[_Outcome]
+
+
+class _CededTopic(msgspec.Struct, frozen=True):
+    error: int = 0
+    message: str | None = None
+    home: tuple[_Counter, _Cluster] = (0, "")
+    ends: list[_At] = []
+
+
+class _Ceded(msgspec.Struct, frozen=True):
+    topics: list[_CededTopic]
+
+
+_hello = msgspec.msgpack.Decoder(_Hello)
+_topics = msgspec.msgpack.Decoder(_Topics)
+_changes = msgspec.msgpack.Decoder(_Changes)
+_meetings = msgspec.msgpack.Decoder(_Meetings)
+_cursors = msgspec.msgpack.Decoder(_Cursors)
+_outcomes = msgspec.msgpack.Decoder(_Outcomes)
+_ceded = msgspec.msgpack.Decoder(_Ceded)
+
+
+def _topic(row: _Topic) -> SourceTopic:
+    if len(row.leaders) != row.partitions:  # a topic costs us no more than it cost the source to tell it
+        raise SourceUnreachable(
+            f"topic {row.name[:100]!r} has {row.partitions} partitions and {len(row.leaders)} leaders"
+        )
+    leaders = [NodeId(node) for node in row.leaders]
+    return SourceTopic(row.name, row.topic_id, row.partitions, row.configs, Home(*row.home), row.origin, leaders)
+
+
+def _meeting(at: TopicPartition, row: _Meeting) -> Meeting:
+    return Meeting(
+        at,
+        code_of(row.error),
+        row.message or "",
+        LeaderEpoch(row.leader_epoch),
+        Home(*row.home),
+        row.origin,
+        [HomeStart(counter, cluster, Offset(offset)) for counter, cluster, offset in row.history],
+        Offset(row.log_start),
+        Offset(row.high_watermark),
+        Offset(row.empty_from),
+    )
+
+
+def _cursor(row: tuple[str, bytes, int, int, str, int]) -> SourceCursor:
+    group, topic_id, partition, offset, metadata, committed_ms = row
+    return SourceCursor(CursorKey(group, topic_id, partition), Offset(offset), metadata, Millis(committed_ms))

@@ -1,0 +1,137 @@
+"""Consumer groups' cursors on an Apache Kafka cluster, by ListGroups of all nodes and OffsetFetch of the coordinators.
+
+Kafka does not tell what was committed, so groups are looked through at a pace that bounds what it costs, and a group
+whose cursors have another fingerprint than before is told as changed, as a whole (no topic id, partition -1).
+
+A coordinator that is not ready is an error to whoever asks for cursors, since what it has would be missed for good. A
+look for changes leaves out what it has: its groups are told as changed once it is ready.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis, NodeId, Offset
+from headrace.kafka_client.client import Client
+from headrace.links.source.fetch_answers import code_of
+from headrace.links.source.kafka_topics import SOONEST_S, KafkaTopics, pace_s
+from headrace.links.source.source import NOT_READY, CursorKey, CursorPage, SourceCursor
+from headrace.wire.api_keys import ApiKey
+
+UNKNOWN_TIME: Final = Millis(-1)
+GROUPS: Final = 100
+"""In one OffsetFetch."""
+_BATCHED: Final = 8
+"""From this version of OffsetFetch on several groups may be asked of at once."""
+
+
+def whole_group(group: str) -> CursorKey:
+    """The key that stands for all cursors of a group."""
+    return CursorKey(group, b"", -1)
+
+
+class KafkaCursors:
+    """The cursors on the topics of a table."""
+
+    def __init__(self, client: Client, topics: KafkaTopics) -> None:
+        self._client = client
+        self._topics = topics
+        self._coordinators: dict[str, NodeId] = {}
+        self._fingerprints: dict[str, int] = {}
+        self._looked_at = float("-inf")
+        self._seen = 0
+        """Cursors, by the last look."""
+
+    async def page(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+        """As `Source.cursors`: whole groups, until there are `limit` cursors. Raises KafkaError: see above."""
+        await self._topics.not_older(SOONEST_S)
+        if after is None or not self._coordinators:
+            await self._find_groups()
+        coordinators = self._coordinators  # who looks for changes may find others meanwhile
+        groups = sorted(group for group in coordinators if after is None or group > after.group)
+        found: list[SourceCursor] = []
+        for begin in range(0, len(groups), GROUPS):
+            some = groups[begin : begin + GROUPS]
+            found += await self._of_groups({group: coordinators[group] for group in some})
+            if len(found) >= limit and begin + GROUPS < len(groups):
+                return CursorPage(found, whole_group(some[-1]))
+        return CursorPage(found, None)
+
+    async def of_keys(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+        """As `Source.cursors_of`; also takes keys of whole groups. Raises KafkaError: see above."""
+        await self._topics.not_older(SOONEST_S)
+        wanted = set(keys)
+        groups = sorted({key.group for key in keys})
+        if any(group not in self._coordinators for group in groups):
+            await self._find_groups()
+        known = {group: self._coordinators[group] for group in groups if group in self._coordinators}
+        return [
+            cursor
+            for cursor in await self._of_groups(known)
+            if cursor.key in wanted or whole_group(cursor.key.group) in wanted
+        ]
+
+    async def changed(self) -> list[CursorKey]:
+        """Groups whose cursors are others than when this was last asked; none where the pace forbids to look.
+
+        The first time, none: who asks begins by listing all.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._looked_at + pace_s(self._seen):
+            return []
+        first = self._looked_at == float("-inf")
+        await self._find_groups(all_of_them=False)
+        seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
+        cursors = await self._of_groups(self._coordinators, all_of_them=False)
+        for cursor in cursors:
+            # A sum, since no order is promised.
+            seen[cursor.key.group] += hash((cursor.key, cursor.offset, cursor.metadata))
+        before, self._fingerprints = self._fingerprints, seen
+        self._looked_at, self._seen = loop.time(), len(cursors)
+        return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
+
+    async def _find_groups(self, *, all_of_them: bool = True) -> None:
+        """`all_of_them`: raise KafkaError where a node does not tell its own."""
+        found: dict[str, NodeId] = {}
+        for broker in await self._client.nodes():
+            node = NodeId(broker.node_id)
+            answer = await self._client.ask(node, ApiKey.LIST_GROUPS, {"states_filter": []})
+            code = code_of(answer.error_code)
+            if code is Code.NONE:
+                found.update((each.group_id, node) for each in answer.groups if each.protocol_type in ("", "consumer"))
+            elif all_of_them:
+                raise KafkaError(code, f"{self._client.name}: node {node} does not list its groups, {code.name}")
+        self._coordinators = found
+
+    async def _of_groups(self, groups: Mapping[str, NodeId], *, all_of_them: bool = True) -> list[SourceCursor]:
+        """`groups`: with their coordinators. `all_of_them`: raise KafkaError where one cannot be had at the moment."""
+        by_node: dict[NodeId, list[str]] = {}
+        for group, node in groups.items():
+            by_node.setdefault(node, []).append(group)
+        found: list[SourceCursor] = []
+        for node, here in by_node.items():
+            for begin in range(0, len(here), GROUPS):
+                request = {
+                    "groups": [{"group_id": group, "topics": None} for group in here[begin : begin + GROUPS]],
+                    "require_stable": False,
+                }
+                answer = await self._client.ask(node, ApiKey.OFFSET_FETCH, request, lowest=_BATCHED)
+                for group in answer.groups:
+                    code = code_of(group.error_code)
+                    if code is Code.NONE:
+                        found += self._cursors(group)
+                    elif code in NOT_READY and all_of_them:
+                        self._coordinators = {}  # all are found anew
+                        raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready, {code.name}")
+        return sorted(found, key=lambda each: each.key)
+
+    def _cursors(self, group: Any) -> Iterable[SourceCursor]:
+        for topic in group.topics:
+            known = self._topics.by_name.get(topic.name)
+            if known is None:
+                continue
+            for each in topic.partitions:
+                if not each.error_code and each.committed_offset >= 0:
+                    key = CursorKey(group.group_id, known.topic_id, each.partition_index)
+                    yield SourceCursor(key, Offset(each.committed_offset), each.metadata or "", UNKNOWN_TIME)

@@ -1,0 +1,169 @@
+"""The topics of an Apache Kafka cluster as a link sees them: names, ids, leaders, configs, offsets.
+
+Kafka tells topics only all at once, so a table of them is kept in memory, and asked for anew when it is older than its
+reader allows. `at_pace` bounds what that costs: the more rows a table has, the longer it stays.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import NodeId, Offset
+from headrace.kafka_client.client import ANY, Client
+from headrace.links.source.fetch_answers import code_of
+from headrace.links.source.source import TopicPartition
+from headrace.partitions.topic_config_table import DEFINITIONS
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.primitives import NO_UUID
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+EARLIEST_LOCAL: Final = -4
+"""The first offset that the node has itself; those before it are in remote storage (KIP-405, Kafka 3.4 and above)."""
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+SOONEST_S: Final = 5.0
+"""Between two looks that nobody waits for."""
+ROWS_PER_SECOND: Final = 2000
+"""At most so many topics, or cursors, are looked through where nobody waits for it: half a percent of a core or so."""
+DESCRIBED: Final = 500
+"""Topics in one DescribeConfigs."""
+_TOPIC: Final = 2
+"""DescribeConfigs' resource type."""
+_OF_TOPIC: Final = 1
+"""The source of a config that was set on the topic itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic, without its configs."""
+
+    name: str
+    topic_id: bytes
+    leaders: tuple[NodeId, ...]
+    """By partition; -1 where there is none now."""
+
+
+class KafkaTopics:
+    """The table, by id and by name. Internal topics are not in it."""
+
+    def __init__(self, client: Client) -> None:
+        self.by_id: Mapping[bytes, KafkaTopic] = {}
+        self.by_name: Mapping[str, KafkaTopic] = {}
+        self.serial = 0
+        """Rises with each answer."""
+        self._client = client
+        self._lock = asyncio.Lock()
+        self._asked_at = float("-inf")
+        self._wrong = False
+
+    def outdated(self) -> None:
+        """Something has shown the table to be wrong: whoever is content with an old one gets a new one."""
+        self._wrong = True
+
+    async def at_pace(self) -> None:
+        """Have a table that is as new as the pace allows."""
+        await self.not_older(1.0 if self._wrong else pace_s(len(self.by_id)))
+
+    async def not_older(self, seconds: float) -> None:
+        """Have a table that was asked for not longer ago."""
+        loop = asyncio.get_running_loop()
+        wanted = loop.time() - seconds
+        async with self._lock:
+            if self._asked_at >= wanted:
+                return
+            began = loop.time()
+            response = await self._client.metadata(None)
+            found = [
+                KafkaTopic(
+                    topic.name, topic.topic_id, _leaders({each.partition: each.leader for each in topic.partitions})
+                )
+                for topic in response.topics
+                if topic.name is not None and not topic.error and not topic.internal and topic.topic_id != NO_UUID
+            ]
+            self.by_id = {topic.topic_id: topic for topic in found}
+            self.by_name = {topic.name: topic for topic in found}
+            self.serial += 1
+            self._asked_at = began
+            self._wrong = False
+
+    def led_by(self, node: NodeId) -> set[TopicPartition]:
+        """The partitions that a node leads."""
+        return {
+            TopicPartition(topic.topic_id, index)
+            for topic in self.by_id.values()
+            for index, leader in enumerate(topic.leaders)
+            if leader == node
+        }
+
+    async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | None]:
+        """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out.
+
+        None where Kafka may not tell: who may read a topic, and describe it, may not describe its configs yet. Raises
+        KafkaError where it cannot for now.
+        """
+        found: dict[str, Mapping[str, str] | None] = dict.fromkeys(names)
+        keys = sorted(DEFINITIONS)
+        for begin in range(0, len(names), DESCRIBED):
+            resources = [
+                {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys}
+                for name in names[begin : begin + DESCRIBED]
+            ]
+            answer = await self._client.ask(ANY, ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lowest=1)
+            for result in answer.results:
+                code = code_of(result.error_code)
+                if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    found.pop(result.resource_name, None)
+                elif code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED):
+                    raise KafkaError(code, f"Kafka does not tell the configs of {result.resource_name} now")
+                elif code is Code.NONE:
+                    found[result.resource_name] = {
+                        each.name: each.value
+                        for each in result.configs
+                        if each.config_source == _OF_TOPIC and each.value is not None and each.name in DEFINITIONS
+                    }
+        return found
+
+    async def offsets(
+        self, node: NodeId, partitions: Iterable[TopicPartition], which: int, isolation: int = READ_COMMITTED
+    ) -> Mapping[TopicPartition, tuple[Code, Offset]]:
+        """`EARLIEST`, `EARLIEST_LOCAL` or `LATEST` (what is committed) of partitions that a node leads; unknown ones
+        are left out. Raises KafkaError UNSUPPORTED_VERSION where Kafka is too old to tell `EARLIEST_LOCAL`."""
+        by_topic: dict[bytes, list[int]] = {}
+        for topic_id, index in partitions:
+            if topic_id in self.by_id:
+                by_topic.setdefault(topic_id, []).append(index)
+        if not by_topic:
+            return {}
+        ids = {self.by_id[topic_id].name: topic_id for topic_id in by_topic}
+        request = {
+            "replica_id": -1,
+            "isolation_level": isolation,
+            "topics": [
+                {
+                    "name": self.by_id[topic_id].name,
+                    "partitions": [
+                        {"partition_index": index, "current_leader_epoch": -1, "timestamp": which} for index in indexes
+                    ],
+                }
+                for topic_id, indexes in by_topic.items()
+            ],
+        }
+        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, request, lowest=8 if which == EARLIEST_LOCAL else 2)
+        return {
+            TopicPartition(ids[topic.name], each.partition_index): (code_of(each.error_code), Offset(each.offset))
+            for topic in answer.topics
+            if topic.name in ids
+            for each in topic.partitions
+        }
+
+
+def pace_s(rows: int) -> float:
+    """How long to wait between two looks at so many rows."""
+    return max(SOONEST_S, rows / ROWS_PER_SECOND)
+
+
+def _leaders(leaders: Mapping[int, int]) -> tuple[NodeId, ...]:
+    return tuple(NodeId(leaders.get(index, -1)) for index in range(max(leaders, default=-1) + 1))

@@ -1,0 +1,1 @@
+"""Topics and committed offsets of a link, kept in line with its source."""

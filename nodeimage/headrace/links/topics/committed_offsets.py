@@ -1,0 +1,290 @@
+"""Copies consumer groups' cursors of one link: each once the data below it are committed here, held back until then.
+
+A home's commits win over those made at a copy: what the home itself tells of as it happens is copied whatever stands
+here. When all cursors are looked at, or they come by way of another copy, one that was committed here later stays (a
+copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is not
+thrown back when that returns, and of two links that bring a cursor the one that is behind does not take it back.
+Apache Kafka tells no times: its cursors win where they are others than when this link last looked. Where it has not
+looked before, since it begins anew, or what it found could not be copied, the one that is further stays.
+
+Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
+all of this when it applies the command.
+
+Here such a group has no members, so its cursors would expire, however much it is at work at the home. What the source
+tells of keeps it: a group is renewed once a day.
+
+Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import Code
+from headrace.base.ids import LeaderEpoch, Millis, Offset
+from headrace.catalog.commands import CopyCursors, Cursor
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import CursorRow, TopicRow
+from headrace.links.source.source import CursorKey, Source, SourceCursor
+from headrace.links.topics.topic_plan import home_of
+from headrace.partitions.lookups import now
+from headrace.partitions.partition_states import ends
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+__all__ = ["Cursors", "copied", "is_newer", "stored_here"]
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 2_000
+SWEEP_S: Final = 600.0
+LOOK_S: Final = 0.5
+"""Cursors that are held back are looked at so often."""
+MOST_HELD: Final = 100_000
+MOST_CHANGED: Final = 100_000
+MOST_SEEN: Final = 100_000
+FORGOTTEN_S: Final = 120.0
+"""What could not be copied for so long, as its topic is not here, is left to the next look at all."""
+SWEPT_AGAIN_S: Final = 30.0
+RENEWED_MS: Final = 24 * 3600 * 1000
+"""Less than what cursors of an empty group live (storage/expiry.py), by far."""
+GROUPS_AT_ONCE: Final = 64
+
+
+class _Held(NamedTuple):
+    cursor: SourceCursor
+    told: bool
+    """The source told of it as it was committed; else it was found by looking at all."""
+    since: float
+
+
+class Cursors:
+    """Of one link, on the node that keeps it."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        source: Source,
+        *,
+        stream: str,
+        own_cluster: str,
+        comes_from_here: Callable[[str], bool] = lambda _home: True,
+    ) -> None:
+        """`comes_from_here`: whether this link is the one that brings the cursors of topics with that home."""
+        self._broker = broker
+        self._source = source
+        self._stream = stream
+        self._own = own_cluster
+        self._comes_from_here = comes_from_here
+        self.source_cluster = ""
+        self._changed: dict[CursorKey, None] = {}
+        self._held: dict[CursorKey, _Held] = {}
+        self._seen: dict[CursorKey, tuple[Offset, str]] = {}
+        """What the source last had of cursors without a time, and was copied, refused or found to change nothing."""
+        self._refused: set[CursorKey] = set()
+        """Those of them that were refused, as their groups had members here. These may have committed since, so such a
+        cursor is still copied only where it is further than what stands here."""
+        self._sweep_at = 0.0
+        self._wake = asyncio.Event()
+
+    @property
+    def held(self) -> int:
+        """Cursors that wait for their data."""
+        return len(self._held)
+
+    def changed(self, keys: Iterable[CursorKey]) -> None:
+        """These were committed, or deleted, at the source."""
+        self._changed.update(dict.fromkeys(keys))
+        if len(self._changed) > MOST_CHANGED:
+            self._changed.clear()
+            self.look_at_all()
+        self._wake.set()
+
+    def look_at_all(self) -> None:
+        """Cursors may have changed without our hearing of it."""
+        self._sweep_at = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Copy what changes, as long as that goes well. Raises HeadraceError."""
+        while True:
+            self._wake.clear()  # before anything is looked at: what is told meanwhile wakes it again
+            at = asyncio.get_running_loop().time()
+            if at >= self._sweep_at:
+                self._sweep_at = at + SWEEP_S  # before it: it may be wanted again meanwhile
+                try:
+                    await self._sweep()
+                except BaseException:
+                    self.look_at_all()
+                    raise
+            while self._changed:
+                keys = list(self._changed)[:PAGE]
+                for key in keys:  # now: one that changes while the source answers is to be asked for again
+                    del self._changed[key]
+                try:
+                    found = await self._source.cursors_of(keys)
+                except BaseException:
+                    self._changed.update(dict.fromkeys(keys))
+                    raise
+                self._hold(found, told=True)
+            await self._release()
+            wait_s = LOOK_S if self._held else max(0.0, self._sweep_at - asyncio.get_running_loop().time())
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _sweep(self) -> None:
+        after: CursorKey | None = None
+        while True:
+            page = await self._source.cursors(after=after, limit=PAGE)
+            self._hold(page.cursors, told=False)
+            await self._release()
+            after = page.after
+            if after is None:
+                return
+
+    def _hold(self, cursors: Iterable[SourceCursor], *, told: bool) -> None:
+        at = asyncio.get_running_loop().time()
+        for cursor in cursors:
+            known = self._held.get(cursor.key)
+            if known is None and len(self._held) >= MOST_HELD:
+                self._sweep_at = min(self._sweep_at, at + SWEPT_AGAIN_S)
+                return
+            self._held[cursor.key] = _Held(cursor, told or (known is not None and known.told), at)
+
+    # --- what may go
+
+    async def _release(self) -> None:
+        """Copy those whose data are here."""
+        keys = list(self._held)
+        for start in range(0, len(keys), PAGE):
+            await self._release_some([self._held[key] for key in keys[start : start + PAGE] if key in self._held])
+
+    async def _release_some(self, held: Sequence[_Held]) -> None:
+        ids = {each.cursor.key.topic_id for each in held}
+        groups = {each.cursor.key.group for each in held}
+        rows, here, old = await self._broker.catalog.query(
+            lambda reader: _look(reader, ids, groups, before=Millis(now() - RENEWED_MS))
+        )
+        wanted: list[_Held] = []
+        alive: set[str] = set()
+        older_too: set[CursorKey] = set()
+        for each in held:
+            row = rows.get(each.cursor.key.topic_id)
+            if row is None or row.partitions <= each.cursor.key.partition:
+                if asyncio.get_running_loop().time() - each.since > FORGOTTEN_S:
+                    self._drop(each)
+                continue
+            home = home_of(row, self._own).cluster
+            if row.stream != self._stream or home == self._own or not self._comes_from_here(home):
+                self._drop(each)
+                continue
+            alive.add(each.cursor.key.group)
+            wins = home == self.source_cluster and self._is_news(each)
+            if not self._is_due(each.cursor, here.get(each.cursor.key), wins=wins):
+                self._done(each)
+                continue
+            wanted.append(each)
+            if wins:
+                older_too.add(each.cursor.key)
+        await self._renew(alive & old)
+        end_of = await ends(self._broker, ((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted))
+        by_group: dict[tuple[str, bool], list[_Held]] = {}
+        for each in wanted:
+            end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))
+            if end is not None and each.cursor.offset <= end:
+                by_group.setdefault((each.cursor.key.group, each.cursor.key not in older_too), []).append(each)
+        parts = list(by_group.items())
+        for start in range(0, len(parts), GROUPS_AT_ONCE):
+            some = parts[start : start + GROUPS_AT_ONCE]
+            await asyncio.gather(
+                *(self._copy(group, part, only_newer=only_newer) for (group, only_newer), part in some)
+            )
+
+    def _is_news(self, held: _Held) -> bool:
+        """Whether it was committed at the source since this link last looked."""
+        cursor, seen = held.cursor, self._seen.get(held.cursor.key)
+        return held.told if seen is None else seen != (cursor.offset, cursor.metadata)
+
+    def _is_due(self, cursor: SourceCursor, here: CursorRow | None, *, wins: bool) -> bool:
+        if here is None:
+            return True
+        if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
+            return False
+        known = cursor.key in self._seen and cursor.key not in self._refused
+        return wins or (not known and is_newer(cursor, here))
+
+    async def _renew(self, groups: Iterable[str]) -> None:
+        commands = [CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
+        for start in range(0, len(commands), GROUPS_AT_ONCE):
+            await asyncio.gather(*map(self._broker.catalog.submit, commands[start : start + GROUPS_AT_ONCE]))
+
+    async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
+        items = [copied(each.cursor) for each in held]
+        command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, only_newer=only_newer)
+        codes = await self._broker.catalog.submit(command)
+        for each, code in zip(held, codes, strict=True):
+            if code is not Code.LEADER_NOT_AVAILABLE:
+                self._done(each, refused=code is not Code.NONE)
+
+    def _done(self, held: _Held, *, refused: bool = False) -> None:
+        """Done with what the source has, until that changes; or, where it was refused, until the next look at all."""
+        cursor = held.cursor
+        if cursor.committed_ms < 0:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+                self._refused.clear()
+            self._seen[cursor.key] = (cursor.offset, cursor.metadata)
+            if refused:
+                self._refused.add(cursor.key)
+            else:
+                self._refused.discard(cursor.key)
+        self._drop(held)
+
+    def _drop(self, held: _Held) -> None:
+        """Done with it, unless a newer one came meanwhile."""
+        if self._held.get(held.cursor.key) is held:
+            del self._held[held.cursor.key]
+
+
+def copied(cursor: SourceCursor, *, expected: tuple[Offset, Millis] | None = None) -> Cursor:
+    """A cursor as a source has it."""
+    return Cursor(
+        topic_id=cursor.key.topic_id,
+        partition=cursor.key.partition,
+        offset=cursor.offset,
+        leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
+        metadata=cursor.metadata,
+        committed_ms=cursor.committed_ms,
+        expected=expected,
+    )
+
+
+def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
+    """Than what stands here, by the times that both bear, or by their offsets where the source tells no time."""
+    if here is None:
+        return True
+    if cursor.committed_ms < 0:
+        return cursor.offset > here.offset
+    return cursor.committed_ms > here.committed_at
+
+
+def _look(
+    reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
+) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow], set[str]]:
+    """[blocking] The topics, the groups' cursors here, and the groups that expire some day, as nobody is in them here,
+    and have not changed since `before`.
+    """
+    found = {name: reader.group(name) for name in groups}
+    old = {name for name, row in found.items() if row is not None and not row.member_ids and row.changed < before}
+    return reader.topics_by_id(ids), stored_here(reader, groups), old
+
+
+def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CursorKey, CursorRow]:
+    """[blocking] The groups' cursors in this cluster."""
+    return {CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.cursors(group)}

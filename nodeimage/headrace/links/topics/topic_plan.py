@@ -1,0 +1,210 @@
+"""What a link has to do for topics, given how they are at the source and here: pure.
+
+A topic is the same in all clusters by its id. Names ending in `.diverged` are each cluster's own and never copied.
+What is to be done is looked up anew after every change on either side, so a plan only has to be right for what it saw.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Home
+from headrace.catalog.link_commands import matches
+from headrace.catalog.names import fault_in
+from headrace.catalog.rows import TopicRow
+from headrace.links.source.histories import is_behind
+from headrace.links.source.source import SourceTopic
+from headrace.partitions.topic_config_table import DEFINITIONS
+
+__all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "home_of", "kept_configs", "plan"]
+
+DIVERGED: Final = ".diverged"
+OWN_RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
+"""How long records live is each cluster's own to say: a copy is made with the source's, and keeps what it has then."""
+_NO_CONFIGS: Final = (
+    "it is copied, but the source does not tell its configs, so they are not followed: allow the link's user to"
+    " describe them (DESCRIBE_CONFIGS in Kafka)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """A copy that has fewer partitions than its topic at the source."""
+
+    row: TopicRow
+    topic: SourceTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """A copy whose configs differ from those at the source."""
+
+    row: TopicRow
+    set: Mapping[str, str]
+    remove: Sequence[str]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done, for each topic at most one of these but `grow` and `configure`, which go together."""
+
+    make: list[SourceTopic] = field(default_factory=list)
+    grow: list[Grow] = field(default_factory=list)
+    configure: list[Reconfigure] = field(default_factory=list)
+    adopt: list[tuple[TopicRow, SourceTopic]] = field(default_factory=list)
+    """The home at the source is a higher one."""
+    announce: list[TopicRow] = field(default_factory=list)
+    """The source does not know of the home yet, and it is this cluster."""
+    relay: list[TopicRow] = field(default_factory=list)
+    """It does not know of it yet, and it is another cluster, which may tell it first."""
+    follow: list[TopicRow] = field(default_factory=list)
+    """The source knows that the home moved here; whether it has a link that follows is not known."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By name, what cannot be done, and what to do about it."""
+    fine: list[str] = field(default_factory=list)
+    """Names of topics about which there is nothing to complain."""
+
+
+def home_of(row: TopicRow, own_cluster: str) -> Home:
+    """The home of a topic here."""
+    return row.home if row.home is not None else Home(0, own_cluster)
+
+
+def plan(
+    topics: Iterable[SourceTopic],
+    *,
+    by_id: Mapping[bytes, TopicRow],
+    by_name: Mapping[str, TopicRow],
+    patterns: Sequence[str],
+    stream: str,
+    own_cluster: str,
+    source_cluster: str,
+) -> Plan:
+    """What to do for these topics of the source. `by_id`, `by_name`: those of them that are here."""
+    found = Plan()
+    for topic in topics:
+        if not is_copied(topic.name, patterns):
+            continue
+        refused = _look(
+            found, topic, by_id.get(topic.topic_id), by_name.get(topic.name), stream, own_cluster, source_cluster
+        )
+        if refused:
+            found.refused[topic.name] = refused
+        else:
+            found.fine.append(topic.name)
+    return found
+
+
+def is_copied(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a link with these patterns has to do with the topic of that name."""
+    return not name.endswith(DIVERGED) and matches(patterns, name)
+
+
+def _look(
+    found: Plan,
+    topic: SourceTopic,
+    row: TopicRow | None,
+    namesake: TopicRow | None,
+    stream: str,
+    own_cluster: str,
+    source_cluster: str,
+) -> str | None:
+    if row is None:
+        if namesake is not None:
+            return _clash(namesake, topic, own_cluster)
+        if topic.home.cluster == own_cluster:
+            return "it was deleted here, where its home was; `headrace topic move-home` there gives it another home"
+        if reason := fault_in(stream, topic.name):
+            return f"its name cannot be used here: {reason}"
+        found.make.append(topic)
+        return _NO_CONFIGS if topic.configs is None else None
+    if row.stream != stream or row.name != topic.name:
+        return f"it is here already, as {row.full_name}"
+    ours = home_of(row, own_cluster)
+    if topic.home > ours:
+        if topic.home.counter == 0:
+            return f"it began in {topic.origin} there, and in {row.origin or own_cluster} here"
+        found.adopt.append((row, topic))
+        return None
+    if is_behind(topic.home, ours):
+        if ours.counter > 0:
+            (found.announce if ours.cluster == own_cluster else found.relay).append(row)
+        return None
+    if ours.cluster == own_cluster:
+        if ours.counter > 0:
+            found.follow.append(row)
+        return None
+    return _follow(found, topic, row)
+
+
+def _follow(found: Plan, topic: SourceTopic, row: TopicRow) -> str | None:
+    """A copy that agrees with the source on the home."""
+    if topic.configs is not None and (change := _reconfigured(row, topic.configs)) is not None:
+        found.configure.append(change)
+    if topic.partitions > row.partitions:
+        found.grow.append(Grow(row, topic))
+    if topic.partitions < row.partitions:
+        return (
+            f"it has {row.partitions} partitions here and {topic.partitions} at the source; the last"
+            f" {row.partitions - topic.partitions} are kept, and get no records until the source has as many"
+        )
+    return _NO_CONFIGS if topic.configs is None else None
+
+
+def _reconfigured(row: TopicRow, configs: Mapping[str, str]) -> Reconfigure | None:
+    wanted = kept_configs(configs)
+    changed = {
+        name: value for name, value in wanted.items() if name not in OWN_RETENTION and row.configs.get(name) != value
+    }
+    gone = [name for name in row.configs if name not in OWN_RETENTION and name not in wanted]
+    return Reconfigure(row, changed, gone) if changed or gone else None
+
+
+def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:
+    ours = home_of(row, own_cluster)
+    if ours.cluster == own_cluster:
+        return (
+            "another topic of that name is at home here: `headrace link adopt` sets its records aside and follows"
+            " the source's; or leave it out with --topics"
+        )
+    if ours.cluster == topic.home.cluster:
+        return "it was deleted at the source and made again: delete the copy of the former one, and it is copied anew"
+    return f"another topic of that name is a copy here, of cluster {ours.cluster}: one of the two needs another stream"
+
+
+def kept_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """Those of a source's configs that this version knows, in its spelling."""
+    kept: dict[str, str] = {}
+    for name, value in configs.items():
+        definition = DEFINITIONS.get(name)
+        if definition is None:
+            continue
+        try:
+            kept[name] = definition.check(value.strip())
+        except ValueError:
+            continue
+    return kept
+
+
+def gone_at_source(row: TopicRow, *, own_cluster: str, source_cluster: str) -> str | None:
+    """What to say of a topic here that the source does not list; None: nothing."""
+    if home_of(row, own_cluster).cluster != source_cluster:
+        return None
+    return (
+        "it is gone at the source; the copy stays: `headrace topic move-home --force` makes this cluster its home,"
+        " `headrace topic delete` deletes it here"
+    )
+
+
+def source_problem(*, cluster_id: str, expected: str, own_cluster: str, problem: str | None) -> KafkaError | None:
+    """Why a source cannot be copied from, by what it says of itself."""
+    if cluster_id == own_cluster:
+        return KafkaError(Code.INVALID_CONFIG, "the source is this cluster itself")
+    if expected and cluster_id != expected:
+        return KafkaError(
+            Code.INVALID_CONFIG,
+            f"the source is cluster {cluster_id}, and was {expected} before: make a link of its own for another"
+            " cluster, or `headrace link alter --source` with addresses of the same",
+        )
+    return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, problem) if problem else None

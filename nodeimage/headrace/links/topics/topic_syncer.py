@@ -1,0 +1,343 @@
+"""Keeps the topics, homes and cursors of one link in line with its source, on the node that leads the catalog.
+
+Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
+what is done follows from how they are then (keeping.py), by steps that may be repeated (topic_steps.py). All topics are
+looked at when the keeper starts, when the feed begins anew, and now and then beside it. So a crash at any await, a lost
+answer, a keeper that runs a moment longer than it should, or two at the same time cost a look more, and nothing else.
+
+What happens when the source is away: the keeper tries again, with back-off from 0.2 s to 15 s; what was due stays due.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId
+from headrace.catalog.commands import SetLinkSource
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import LinkRow, TopicRow
+from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
+from headrace.links.topics.committed_offsets import Cursors
+from headrace.links.topics.topic_apply import carry_out
+from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
+from headrace.partitions.lookups import now
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger(__name__)
+
+PAGE: Final = 1_000
+SWEEP_S: Final = 600.0
+"""Between two looks at all topics. The feed tells of changes; this makes up for what nobody told."""
+AGAIN_S: Final = 0.25
+"""What could not be done yet is looked at again after so long, then twice as long, and so on."""
+LONGEST_AGAIN_S: Final = 30.0
+RELAY_S: Final = 20.0
+"""A home that is a third cluster is told to the source by us only if it has not heard of it by then."""
+FIRST_PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 15.0
+MOST_REFUSED: Final = 10_000
+"""Refused topics that are remembered by name."""
+CHANGES: Final = 10_000
+
+
+class Keeper:
+    """Of one link. `run` it until the link is gone, paused, or kept elsewhere."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        link: LinkRow,
+        source: Source,
+        *,
+        bootstrap: Callable[[], Sequence[str]],
+        brings_cursors: Callable[[str], bool] = lambda _home: True,
+        randomness: random.Random | None = None,
+    ) -> None:
+        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_cursors` says whether this
+        link is the one that brings the cursors of topics with that home."""
+        self._broker = broker
+        self.link = link
+        self._source = source
+        self._bootstrap = bootstrap
+        self._random = randomness or random.Random()
+        self._own = broker.node.cluster_id
+        self.refused: dict[str, str] = {}
+        """By topic, or pattern, what cannot be done and what to do about it."""
+        self.last_error: str | None = None
+        self.last_error_ms: int | None = None
+        self.source_cluster = link.config.source_cluster
+        self.swept = asyncio.Event()
+        """All topics of the source have been looked at once."""
+        self.cursors = Cursors(
+            broker, source, stream=link.stream, own_cluster=self._own, comes_from_here=brings_cursors
+        )
+        self._nodes: list[NodeId] = []
+        self._due: dict[bytes, None] = {}
+        """Topics to look at, in order."""
+        self._later: dict[bytes, float] = {}
+        """Topics to look at again, and the loop's time from when on."""
+        self._tries: dict[bytes, int] = {}
+        self._behind: dict[bytes, float] = {}
+        """Topics of which the source does not know a home that is neither here nor there, since when."""
+        self._followed: set[bytes] = set()
+        """Topics that moved here, of which the source was told so that it follows."""
+        self._ids: dict[str, bytes] = {}
+        """By name, the source's topics that are refused."""
+        self._unmatched: set[str] = set()
+        """Patterns that no topic of the source matched."""
+        self._still_refused: set[str] = set()
+        """What was refused since all topics were last begun to be looked at."""
+        self._sweep_at = 0.0
+        self._wake = asyncio.Event()
+
+    # --- what others tell
+
+    def changed_here(self, topic_ids: Collection[bytes]) -> None:
+        """Homes of these topics, or what their partitions are settled for, have changed in this cluster."""
+        self._due.update(dict.fromkeys(topic_ids))
+        self._wake.set()
+
+    def deleted_here(self, names: Iterable[str]) -> None:
+        """Topics of these names are gone here: they may have been in the way."""
+        self.changed_here([self._ids[name] for name in names if name in self._ids])
+
+    def look_at_all(self) -> None:
+        """All topics are to be looked at: the catalog's rows were replaced, or the link was altered."""
+        self._sweep_at = 0.0
+        self._wake.set()
+
+    # --- life
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._again_and_again(self._work, "topics"))
+            tasks.create_task(self._again_and_again(self._follow, "the feed"))
+            tasks.create_task(self._again_and_again(self.cursors.run, "cursors"))
+
+    async def _again_and_again(self, step: Callable[[], Awaitable[None]], what: str) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            begun = asyncio.get_running_loop().time()
+            try:
+                await step()
+            except HeadraceError as error:
+                self._note(error)
+                log.info("a link waits", link=self.link.name, at=what, reason=str(error))
+            if asyncio.get_running_loop().time() - begun > LONGEST_PAUSE_S:
+                pause = FIRST_PAUSE_S
+            await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _note(self, error: HeadraceError) -> None:
+        self.last_error, self.last_error_ms = str(error), int(now())
+
+    # --- the source's feed
+
+    async def _follow(self) -> None:
+        """Take note of what changes at the source, by one of its nodes, as long as that answers."""
+        if not self._nodes:
+            await self._greet()
+        node = self._random.choice(self._nodes)
+        place: FeedPlace | None = None
+        wait_ms = LEAST_WAIT_MS
+        try:
+            while True:
+                changes = await self._source.changes(
+                    node, place, topics=True, cursors=True, wait_ms=wait_ms, limit=CHANGES
+                )
+                quiet = not (changes.reset or changes.topics or changes.cursors)
+                wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
+                if changes.reset:
+                    self.look_at_all()
+                    self.cursors.look_at_all()
+                place = changes.place
+                if changes.topics:
+                    self._due.update(dict.fromkeys(changes.topics))
+                    self._wake.set()
+                if changes.cursors:
+                    self.cursors.changed(changes.cursors)
+        finally:
+            self._nodes = []
+
+    async def _greet(self) -> None:
+        """Ask the source who it is. Raises HeadraceError where it is the wrong one or lacks the stream."""
+        hello = await self._source.hello()
+        problem = source_problem(
+            cluster_id=hello.cluster_id,
+            expected=self.link.config.source_cluster,
+            own_cluster=self._own,
+            problem=hello.problem,
+        )
+        if problem is not None:
+            raise problem
+        self._nodes = [node.node_id for node in hello.nodes]
+        self.source_cluster = hello.cluster_id
+        self.cursors.source_cluster = hello.cluster_id
+        if not self.link.config.source_cluster:
+            command = SetLinkSource(
+                name=self.link.name,
+                link=self.link.id,
+                source=self.link.config.source,
+                source_cluster=hello.cluster_id,
+            )
+            self.link = (await self._broker.catalog.submit(command)).link
+
+    # --- topics
+
+    async def _work(self) -> None:
+        """Look at what is due, as long as that goes well."""
+        loop = asyncio.get_running_loop()
+        await self._greet()
+        while True:
+            if loop.time() >= self._sweep_at:
+                # Before it: the feed may begin anew meanwhile, behind what the pages told.
+                self._sweep_at = loop.time() + SWEEP_S * self._random.uniform(0.8, 1.2)
+                try:
+                    await self._sweep()
+                except BaseException:
+                    self.look_at_all()
+                    raise
+                self.swept.set()
+            ripe = [topic_id for topic_id, at in self._later.items() if at <= loop.time()]
+            for topic_id in ripe:
+                self._due[topic_id] = None
+                del self._later[topic_id]
+            if self._due:
+                await self._look_at(list(self._due)[:PAGE])
+                continue
+            self.last_error = None
+            until = min([self._sweep_at, *self._later.values()])
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _look_at(self, ids: Sequence[bytes]) -> None:
+        """Look at these topics; they are due again if that fails, or if something is told of them meanwhile."""
+        for topic_id in ids:
+            self._due.pop(topic_id, None)
+        try:
+            topics = await self._source.topics_by_id(ids)
+            listed = {topic.topic_id for topic in topics}
+            gone = [topic_id for topic_id in ids if topic_id not in listed]
+            if gone:
+                rows = await self._broker.catalog.query(lambda reader: reader.topics_by_id(gone))
+                self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
+            await self._bring_in_line(topics)
+        except BaseException:
+            self._due.update(dict.fromkeys(ids))
+            raise
+
+    async def _sweep(self) -> None:
+        """Look at all topics of the source, and at the copies here that it does not have any more."""
+        patterns = self.link.config.topics
+        unmatched = {pattern for pattern in patterns if pattern != "*"}
+        before = set(self.refused)
+        self._still_refused.clear()
+        listed: set[bytes] = set()
+        after: str | None = None
+        while True:
+            page = await self._source.topics(after=after, limit=PAGE)
+            for topic in page.topics:
+                listed.add(topic.topic_id)
+                unmatched = {pattern for pattern in unmatched if not is_copied(topic.name, [pattern])}
+            await self._bring_in_line(page.topics)
+            after = page.after
+            if after is None:
+                break
+        self._unmatched = unmatched
+        for pattern in sorted(unmatched):
+            self._refuse(pattern, "no topic of the source matches it now")
+        await self._look_for_gone(listed)
+        for name in before - self._still_refused:
+            self._allow(name)
+
+    async def _look_for_gone(self, listed: Collection[bytes]) -> None:
+        after = ""
+        while True:
+            rows = await self._broker.catalog.query(partial(self._copies, after=after))
+            self._tell_gone(row for row in rows if row.topic_id not in listed)
+            if len(rows) < PAGE:
+                return
+            after = rows[-1].name
+
+    def _copies(self, reader: Reader, after: str) -> list[TopicRow]:
+        """[blocking]"""
+        return reader.copies(self.link.stream, self._own, after=after, limit=PAGE)
+
+    def _tell_gone(self, rows: Iterable[TopicRow]) -> None:
+        for row in rows:
+            reason = gone_at_source(row, own_cluster=self._own, source_cluster=self.source_cluster)
+            if reason and is_copied(row.name, self.link.config.topics):
+                self._refuse(row.name, reason)
+
+    async def _bring_in_line(self, topics: Sequence[SourceTopic]) -> None:
+        found = await self._plan(topics)
+        at = asyncio.get_running_loop().time()
+        relayed = {row.topic_id for row in found.relay}
+        for row in found.relay:
+            if at - self._behind.setdefault(row.topic_id, at) >= RELAY_S:
+                found.announce.append(row)
+        found.announce += [row for row in found.follow if row.topic_id not in self._followed]
+        done = await carry_out(self._broker, self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
+        self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
+        for pattern in [each for each in self._unmatched if any(is_copied(topic.name, [each]) for topic in topics)]:
+            self._unmatched.discard(pattern)
+            self._allow(pattern)
+        for name in found.fine:
+            self._allow(name)
+        self._ids.update((topic.name, topic.topic_id) for topic in topics if topic.name in found.refused)
+        for name, reason in (found.refused | done.refused).items():
+            self._refuse(name, reason)
+        for topic in topics:
+            topic_id = topic.topic_id
+            if topic_id not in relayed:
+                self._behind.pop(topic_id, None)
+            if topic_id not in done.later:
+                self._tries.pop(topic_id, None)
+                continue
+            tries = self._tries[topic_id] = self._tries.get(topic_id, -1) + 1
+            delay = RELAY_S if topic_id in relayed else min(AGAIN_S * 2 ** min(tries, 20), LONGEST_AGAIN_S)
+            self._later[topic_id] = at + delay
+
+    async def _plan(self, topics: Sequence[SourceTopic]) -> Plan:
+        ids, names = [topic.topic_id for topic in topics], [topic.name for topic in topics]
+        by_id, by_name = await self._broker.catalog.query(lambda reader: _rows(reader, self.link.stream, ids, names))
+        return plan(
+            topics,
+            by_id=by_id,
+            by_name=by_name,
+            patterns=self.link.config.topics,
+            stream=self.link.stream,
+            own_cluster=self._own,
+            source_cluster=self.source_cluster,
+        )
+
+    def _refuse(self, name: str, reason: str) -> None:
+        if name in self._still_refused or len(self._still_refused) < MOST_REFUSED:
+            if self.refused.get(name) != reason:
+                log.warning("a link cannot copy a topic as it is", link=self.link.name, topic=name, reason=reason)
+            self.refused[name] = reason
+            self._still_refused.add(name)
+
+    def _allow(self, name: str) -> None:
+        self.refused.pop(name, None)
+        self._still_refused.discard(name)
+        self._ids.pop(name, None)
+
+
+def _rows(
+    reader: Reader, stream: str, ids: Sequence[bytes], names: Sequence[str]
+) -> tuple[dict[bytes, TopicRow], dict[str, TopicRow]]:
+    """[blocking] The topics here of these ids, and those of these names."""
+    return reader.topics_by_id(ids), reader.topics_named(stream, names)

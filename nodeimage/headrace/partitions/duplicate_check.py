@@ -1,0 +1,92 @@
+"""Compares a batch with the one that is stored under its sequence, where the records alone tell whether it is a repeat.
+
+A producer that calls one topic by two names counts for each, so a sequence may come twice for different batches; what
+it calls the topic tells them apart (partitions/producer_state.py). The log does not say by which name a batch came.
+After a restart, a roll or a change of leader a batch with a sequence that is stored, and with another time, is
+therefore a repeat that was encoded anew (as kafkajs does), or the first batch of a second name. It is refused for the
+moment, and looked up: when it comes again, the name by which it came is its producer's, or is known not to be.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from headrace.base.errors import CorruptBatch, HeadraceError
+from headrace.partitions.producer_state import KnownBatch
+from headrace.wire.batch import BatchHeader, batch_records, iter_batches
+from headrace.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+    from headrace.partitions.partition import Partition
+
+__all__ = ["Repeats", "same_records"]
+
+log = structlog.get_logger()
+
+AT_ONCE: Final = 16
+"""Batches that are compared at a time, each held in memory; others come again."""
+
+
+class Repeats:
+    """The comparisons of one node. The loop thread's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._under_way: set[tuple[bytes, int, int]] = set()
+
+    def compare(
+        self, partition: "Partition", header: BatchHeader, batch: Buffer, known: KnownBatch, *, source: int, name: str
+    ) -> None:
+        """Find out whether `batch`, which came by the connection `source` for the topic `name`, is the stored batch
+        `known`, and note it with the partition's producers."""
+        key = (partition.topic_id, partition.index, header.producer_id)
+        if key in self._under_way or len(self._under_way) >= AT_ONCE:
+            return
+        self._under_way.add(key)
+        task = self._broker.spawn(self._compare(partition, header, bytes(batch), known, source, name))
+        task.add_done_callback(lambda _: self._under_way.discard(key))
+
+    async def _compare(
+        self, partition: "Partition", header: BatchHeader, batch: bytes, known: KnownBatch, source: int, name: str
+    ) -> None:
+        try:
+            same = await self._is_stored(partition, header, batch, known)
+        except (HeadraceError, OSError) as error:
+            log.info("a repeat was not looked up", topic=name, partition=partition.index, reason=str(error))
+            return  # it is looked up when it comes again
+        if same:
+            partition.producers.heard(header.producer_id, source=source, name=name)
+        elif same is not None:
+            partition.producers.is_not_called(header.producer_id, name)
+
+    async def _is_stored(
+        self, partition: "Partition", header: BatchHeader, batch: bytes, known: KnownBatch
+    ) -> bool | None:
+        """None: the stored one is not committed yet."""
+        offset = known.base_offset
+        row = next((row for row in partition.chain if row.first <= offset and (row.end < 0 or offset < row.end)), None)
+        if row is None or offset < partition.log_start:
+            return True  # it is gone: its sequence is all that is known
+        broker = self._broker
+        runs = await broker.old_reads.read(row, offset=offset, limit=offset + 1, max_bytes=1)
+        stored = next((each for run in runs for each in iter_batches(run) if each[0].base_offset == offset), None)
+        if stored is None:
+            return None if partition.high_watermark <= offset else True
+        return await broker.loop.run_in_executor(broker.executor, same_records, (header, batch), stored)
+
+
+def same_records(one: tuple[BatchHeader, Buffer], stored: tuple[BatchHeader, Buffer]) -> bool:
+    """[blocking] Whether two batches have the same records but for their times and offsets. What cannot be read is no
+    repeat of what can."""
+    if one[0].record_count != stored[0].record_count:
+        return False
+    try:
+        return all(mine == theirs for mine, theirs in zip(_plain(*one), _plain(*stored), strict=True))
+    except (CorruptBatch, ValueError):
+        return False
+
+
+def _plain(header: BatchHeader, batch: Buffer) -> Iterator[tuple[Any, ...]]:
+    return ((record.key, record.value, record.headers) for record in batch_records(header, batch))

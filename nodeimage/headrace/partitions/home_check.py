@@ -1,0 +1,115 @@
+"""Whether a partition takes records here, from producers or from a link (DESIGN section 9).
+
+A topic's home is what the catalog says now; a partition is *settled* for a home once it was rolled for it. Between the
+two nothing is appended. At home producers write, from the offset on at which that home begins; up to there, and
+elsewhere altogether, records come from other clusters and keep their offsets. So no offset is ever given twice.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import Code, KafkaError, StorageFull
+from headrace.base.ids import Home
+from headrace.container.commit_waiters import Waiting
+from headrace.partitions.partition import Partition
+from headrace.partitions.refusals import why_not_committed
+from headrace.partitions.topic import Topic
+from headrace.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+
+def is_settled(topic: Topic, partition: Partition) -> bool:
+    """Whether a partition was rolled for the home that its topic has, or was made under it."""
+    home = topic.home
+    first = home is None or home.counter == 0
+    return partition.home == home or (first and partition.home is None)
+
+
+def refusal(broker: "Broker", topic: Topic, partition: Partition, *, name: str) -> KafkaError | None:
+    """Why a producer may not write to a partition of a topic that has a home in the catalog; None: it may. `name`: what
+    the producer calls the topic."""
+    home = topic.home
+    if home is None:
+        return None
+    if home.cluster != broker.node.cluster_id:
+        return elsewhere(broker, name, home)
+    if not is_settled(topic, partition):
+        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
+    if partition.next_offset < partition.home_start:
+        return KafkaError(
+            Code.LEADER_NOT_AVAILABLE,
+            f"{name} moves here, and offsets {partition.next_offset} to {partition.home_start} of "
+            f"partition {partition.index} are still to come; try again",
+        )
+    return None
+
+
+def elsewhere(broker: "Broker", name: str, home: Home) -> KafkaError:
+    """What a client gets that wants to change a topic where it is a copy."""
+    address = broker.home_addresses.get(home.cluster, "")
+    return KafkaError(
+        Code.POLICY_VIOLATION,
+        f"{name} is a copy here; its home is cluster {home.cluster}{address and f' ({address})'}: go there, "
+        "or move its home here",
+    )
+
+
+def shown(broker: "Broker", home: Home) -> dict[str, object]:
+    """For people, with its address where links know it."""
+    address = broker.home_addresses.get(home.cluster)
+    return {"cluster": home.cluster, "counter": home.counter, **({} if address is None else {"address": address})}
+
+
+def copy_append(
+    broker: "Broker",
+    topic: Topic,
+    partition: Partition,
+    batch: memoryview,
+    header: BatchHeader,
+    *,
+    waiting: Waiting,
+) -> bool:
+    """Append a batch of the topic's home at its own offsets; `waiting` hears of its commit. False: it is here already.
+
+    `batch` is writable: its leader epoch becomes ours, all else stays as it is. It was checked (`read_batch`, with
+    `from_client` false), and it follows what was appended before, with or without a gap.
+
+    Raises, with nothing changed: KafkaError NOT_LEADER_OR_FOLLOWER (look it up anew), LEADER_NOT_AVAILABLE (it rolls,
+    or a roll is due: await `rolls.settle`), FENCED_LEADER_EPOCH (not settled for its topic's home, or home is here:
+    meet the source again), NOT_ENOUGH_REPLICAS (later), INVALID_RECORD (a batch that no sound source has), and
+    StorageFull (await `container.make_room`).
+    """
+    container = partition.container
+    if partition.left or partition.deleted or container.lost:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+    if partition.rolling or partition.seal is not None or broker.rolls.due(partition):
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is about to go on elsewhere")
+    home = topic.home
+    if home is None or not is_settled(topic, partition):
+        raise KafkaError(Code.FENCED_LEADER_EPOCH, f"{topic.row.full_name} is not settled for its home")
+    end = header.base_offset + header.last_offset_delta + 1
+    at_home = home.cluster == broker.node.cluster_id
+    if at_home and partition.next_offset >= partition.home_start:
+        raise KafkaError(Code.FENCED_LEADER_EPOCH, f"{topic.row.full_name} is at home here, and takes no copies")
+    if end <= partition.next_offset:
+        return False
+    if header.base_offset < partition.next_offset or header.last_offset_delta < 0:
+        raise KafkaError(
+            Code.INVALID_RECORD,
+            f"a batch from {header.base_offset} to {end} at {topic.row.full_name}/{partition.index}, which ends at "
+            f"{partition.next_offset}: the source holds other batches than this copy",
+        )
+    if at_home and end > partition.home_start:
+        raise KafkaError(
+            Code.INVALID_RECORD,
+            f"a batch up to {end}, while {topic.row.full_name} is at home here from {partition.home_start} on",
+        )
+    if container.refuses:
+        raise StorageFull(container.refuses)
+    if not container.has_room(header.length):
+        raise StorageFull("no chunk is ready for this batch")
+    if (why_not := why_not_committed(container)) is not None:
+        raise why_not
+    partition.append_copy(batch, header, now=broker.now(), request=waiting)
+    return True

@@ -1,0 +1,203 @@
+"""The few steps that the admin APIs share: commands with a time limit, look-ups of many topics, turns on the loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import Millis, Offset
+from headrace.catalog.commands import Command, CreatePartitions, StreamPolicy, encode
+from headrace.catalog.names import TopicName, split
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.kafka.connection import Connection
+from headrace.partitions.partition import Partition
+from headrace.partitions.topics import Topic
+from headrace.store.records import VolumeRecord
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+TURN: Final = 256
+"""Items of a long request that are handled before other connections get their turn on the loop."""
+
+
+MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
+"""Of one command: it is one frame of the catalog's log, and is held in memory as a whole."""
+COMMAND_ITEMS: Final = 500
+"""Topics, log starts, or the like, in one command: applying it holds up those behind it for some 10 ms."""
+MOST_WAIT_S: Final = 600.0
+"""For a command to be committed and applied, whatever the client names."""
+Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
+"""Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
+
+
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In runs of COMMAND_ITEMS, in order."""
+    for index in range(0, len(items), COMMAND_ITEMS):
+        yield items[index : index + COMMAND_ITEMS]
+
+
+async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:
+    """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync; none waits for
+    more than MOST_WAIT_S.
+
+    Raises KafkaError as decided at apply, POLICY_VIOLATION for a command over the limit, or
+    REQUEST_TIMED_OUT; the change may then still happen.
+    """
+    if len(encode(command)) > MAX_COMMAND_BYTES:
+        raise KafkaError(Code.POLICY_VIOLATION, "too much for one request; ask in several")
+    try:
+        wait_s = min(timeout_ms / 1000, MOST_WAIT_S) if timeout_ms > 0 else MOST_WAIT_S
+        async with asyncio.timeout(wait_s):
+            return await broker.catalog.submit(command)
+    except TimeoutError:
+        raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {wait_s:g} s; it may still happen") from None
+
+
+async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | KafkaError]:
+    """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none."""
+    parsed: list[TopicName | KafkaError] = []
+    wanted: dict[str, set[str]] = {}
+    for index, name in enumerate(names):
+        try:
+            topic = split(name, broker.default_stream)
+        except KafkaError as error:
+            parsed.append(error)
+        else:
+            parsed.append(topic)
+            wanted.setdefault(topic.stream, set()).add(topic.topic)
+        await turn(index)
+    full = {topic.full for topic in parsed if isinstance(topic, TopicName)}
+    found = await found_of(broker, full, lambda reader: rows_by_name(reader, wanted))
+    return [
+        topic
+        if isinstance(topic, KafkaError)
+        else found.get(topic.full) or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        for name, topic in zip(names, parsed, strict=True)
+    ]
+
+
+async def stream_rows(broker: "Broker", paths: Collection[str]) -> dict[str, StreamRow | KafkaError]:
+    """Those of these streams that there are, or why that cannot be told."""
+
+    def look(reader: Reader) -> dict[str, StreamRow]:
+        return {path: row for path in paths if (row := reader.stream(path)) is not None}
+
+    return await found_of(broker, paths, look)
+
+
+async def found_of(
+    broker: "Broker", wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
+) -> dict[K, T | KafkaError]:
+    """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
+    an error stands for what that cannot be told of."""
+    if not wanted:
+        return {}
+    found: Mapping[K, T] = await broker.catalog.query(look)
+    missing = set(wanted) - found.keys()
+    if not missing:
+        return dict(found)
+    try:
+        await broker.catalog.catch_up()
+    except HeadraceError as error:
+        return {**found, **dict.fromkeys(missing, KafkaError(Code(error.code), str(error)))}
+    return dict(await broker.catalog.query(look))
+
+
+async def found_one(broker: "Broker", look: Callable[[Reader], T | None]) -> T | None:
+    """As `found_of`, of one thing. Raises HeadraceError where that cannot be told."""
+    found = await broker.catalog.query(look)
+    if found is None:
+        await broker.catalog.catch_up()
+        found = await broker.catalog.query(look)
+    return found
+
+
+def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:
+    """[blocking] Topics by full name; `wanted`: topics' names by stream."""
+    return {
+        row.full_name: row for stream, names in wanted.items() for row in reader.topics_named(stream, names).values()
+    }
+
+
+async def leaders(
+    broker: "Broker", wanted: Sequence[tuple[str, int]], session: Connection
+) -> list[Partition | KafkaError]:
+    """The leaders of these (topic's name, partition), or why there is none."""
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    topics = dict(zip(names, await broker.topics.resolve(names, session), strict=True))
+    found: list[Partition | KafkaError | None] = []
+    known: list[tuple[Topic, int]] = []
+    for name, index in wanted:
+        topic = topics[name]
+        if isinstance(topic, KafkaError):
+            found.append(topic)
+        elif not 0 <= index < topic.partition_count:
+            found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
+        else:
+            known.append((topic, index))
+            found.append(None)
+    loaded = iter(await broker.partitions.leaders(known))
+    return [next(loaded) if each is None else each for each in found]
+
+
+def growth(
+    broker: "Broker",
+    row: TopicRow,
+    *,
+    count: int,
+    volume: str,
+    histories: list[tuple[int, int, str, Offset]] | None = None,
+    home: tuple[int, str] | None = None,
+) -> CreatePartitions:
+    """The command that gives a topic partitions up to `count`, with containers of the volume for the new ones.
+
+    Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
+    """
+    places = broker.place(count - row.partitions, volume)
+    return CreatePartitions(
+        topic_id=row.topic_id,
+        count=count,
+        container_ids=[container for container, _ in places],
+        container_epochs=[epoch for _, epoch in places],
+        now=now(),
+        histories=histories,
+        home=home,
+    )
+
+
+def replicas(broker: "Broker", volume: str) -> int:
+    """Replicas that a new topic's partitions get: those of the containers of its volume that take them."""
+    return max((len(record.replicas) for record in broker.cluster.open_data(volume=volume)), default=1)
+
+
+def volume_of(broker: "Broker", policy: StreamPolicy) -> VolumeRecord:
+    """The volume of a stream, as this node last saw it."""
+    return broker.cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
+
+
+async def turn(index: int) -> None:
+    """Let others run after every `TURN` items of a long loop."""
+    if index % TURN == TURN - 1:
+        await asyncio.sleep(0)
+
+
+def data_folder(broker: "Broker") -> Path:
+    """The folder that holds this node's replicas."""
+    return broker.folder
+
+
+def refusal(error: HeadraceError) -> dict[str, object]:
+    """An error as the fields that most of Kafka's answers have."""
+    return {"error_code": int(error.code), "error_message": str(error)}
+
+
+def now() -> Millis:
+    """The wall clock, for the times that commands carry."""
+    return Millis(int(time.time() * 1000))

@@ -1,0 +1,327 @@
+"""One partition as its leader holds it in memory: where it ends, what is committed, who waits for more.
+
+Responsible for numbering record batches (base offset, leader epoch), for the checks that need the partition's state
+(idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
+when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
+
+Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed. When this node
+ceases to lead its container, or it goes on in a container elsewhere, it has `left`: whoever holds it looks it up anew.
+"""
+
+from typing import Protocol
+
+from headrace.base.ids import Home, PartitionletId
+from headrace.catalog.rows import HomeStart, PartitionletRow
+from headrace.container.commit_waiters import Waiting
+from headrace.container.leader import Container
+from headrace.partitions.producer_state import KnownBatch, Producers
+from headrace.partitions.rolls.frames import Seal
+from headrace.wire.batch import BatchHeader, detached, stamp, stamp_append_time
+
+
+class Watcher(Protocol):
+    """A fetch that wants to know when a partition has more to read."""
+
+    def wake(self) -> None: ...
+
+
+class Feed(Protocol):
+    """What tells other clusters which partitions have more to read."""
+
+    wanted: bool
+    """Somebody wants to know."""
+
+    def note(self, partition: "Partition") -> None:
+        """Its high watermark has moved. Sets `partition.noted` until it has been told."""
+
+
+class Append:
+    """One batch on its way: moves the partition's high watermark when committed, then tells its request."""
+
+    __slots__ = ("_next_offset", "_partition", "_request")
+
+    def __init__(self, partition: "Partition", next_offset: int, request: Waiting) -> None:
+        self._partition = partition
+        self._next_offset = next_offset
+        self._request = request
+
+    def committed(self) -> None:
+        """Called by the container, in order."""
+        self._partition.advance(self._next_offset)
+        self._request.committed()
+
+    def lost(self) -> None:
+        """This node leads the container no more; the next primary says what became of the batch."""
+        self._request.lost()
+
+
+class Partition:
+    """The leader's state of one partition."""
+
+    __slots__ = (
+        "bytes",
+        "chain",
+        "container",
+        "deleted",
+        "earlier_epochs",
+        "feed",
+        "gap",
+        "high_watermark",
+        "home",
+        "home_start",
+        "index",
+        "leader_epoch",
+        "led_from",
+        "left",
+        "log_start",
+        "next_offset",
+        "noted",
+        "open",
+        "producers",
+        "rolling",
+        "seal",
+        "topic_id",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic_id: bytes,
+        index: int,
+        chain: tuple[PartitionletRow, ...],
+        container: Container,
+        next_offset: int,
+        log_start: int,
+        producers: Producers,
+        size: int,
+        feed: Feed,
+        epochs: tuple[tuple[int, int], ...] = (),
+        seal: Seal | None = None,
+        settled: HomeStart | None = None,
+    ) -> None:
+        self.topic_id = topic_id
+        self.index = index
+        self.feed = feed
+        self.noted = False
+        """It is on the feed's list."""
+        self.log_start = log_start
+        self.deleted = False
+        self.left = False
+        """This node leads it no more: NOT_LEADER_OR_FOLLOWER, and whoever waits looks it up anew."""
+        self.rolling = False
+        """True while its open partitionlet is being sealed and the next one opened: appends wait."""
+        self.watchers: dict[Watcher, None] | None = None
+        """None while there has been none: most partitions are written to and not waited for."""
+        self.adopt(
+            chain=chain, container=container, next_offset=next_offset, producers=producers, size=size, epochs=epochs
+        )
+        self.high_watermark = next_offset
+        self.gap: tuple[int, int] | None
+        """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
+        self.settle(settled)
+        self.seal = seal
+        """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
+        takes no batch any more, and that roll has to be finished."""
+
+    def adopt(
+        self,
+        *,
+        chain: tuple[PartitionletRow, ...],
+        container: Container,
+        next_offset: int,
+        producers: Producers,
+        size: int,
+        epochs: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        """Take up `chain`, whose last partitionlet is open in `container`.
+
+        `epochs`: the leader epochs in which records of that partitionlet came, each with the first offset.
+        """
+        self.chain = chain
+        self.open: PartitionletId = chain[-1].id
+        self.container = container
+        self.leader_epoch: int = chain[-1].current_leader_epoch(container.epoch)
+        self.earlier_epochs = tuple(each for each in epochs if each[0] < self.leader_epoch)
+        """Of the open partitionlet."""
+        self.led_from = next((first for epoch, first in epochs if epoch == self.leader_epoch), next_offset)
+        """Where the present leader epoch begins."""
+        self.next_offset = next_offset
+        self.producers = producers
+        self.bytes = size
+        self.seal = None
+        self.gap = None
+
+    def settle(self, settled: HomeStart | None) -> None:
+        """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
+        self.home: Home | None = None if settled is None else Home(settled.counter, settled.cluster)
+        self.home_start = 0 if settled is None else settled.offset
+
+    @property
+    def idle(self) -> bool:
+        """Nothing would be lost if this object were forgotten now."""
+        return not self.watchers and not self.rolling and self.high_watermark == self.next_offset
+
+    def known(self, header: BatchHeader, *, name: str = "", same_time: bool = False) -> KnownBatch | None:
+        """The batch that this one repeats, if it does. Raises `KafkaError` where its sequence is refused.
+
+        `name`: what the producer calls the topic. `same_time`: it is the very same batch, not one encoded anew.
+        """
+        if header.producer_id == -1:
+            return None
+        return self.producers.check(
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            records=header.record_count,
+            name=name,
+            timestamp=header.max_timestamp if same_time else None,
+        )
+
+    def is_doubtful(self, header: BatchHeader, known: KnownBatch) -> bool:
+        """Whether a batch with the sequence of `known` may be another one all the same, see `duplicate_check`."""
+        return (
+            header.producer_id >= 0
+            and header.max_timestamp != known.timestamp
+            and not self.producers.is_named(header.producer_id)
+        )
+
+    def append(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        append_time: int | None,
+        now: int,
+        request: Waiting,
+        source: int = 0,
+        name: str = "",
+    ) -> int:
+        """Number `batch`, add it to the log, and return its base offset. The container has room for it.
+
+        `append_time` is the time to stamp it with (milliseconds), or None where it keeps its own; `now` dates the
+        producer's state; `source` is the number of the connection that it came by, `name` what the topic is called
+        there.
+        """
+        first = self.next_offset
+        last = first + header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        if append_time is not None:
+            stamp_append_time(batch, append_time)
+            max_timestamp = append_time
+        stamp(batch, first, self.leader_epoch)
+        self.container.append_batch(
+            partitionlet=self.open,
+            first=first,
+            last=last,
+            max_timestamp=max_timestamp,
+            batch=detached(batch),
+            waiting=Append(self, last + 1, request),
+        )
+        self.next_offset = last + 1
+        self.bytes += header.length
+        if header.producer_id != -1:
+            self.producers.add(
+                producer_id=header.producer_id,
+                epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                records=header.record_count,
+                base_offset=first,
+                timestamp=max_timestamp,
+                now=now,
+                source=source,
+                name=name,
+            )
+        return first
+
+    def append_copy(self, batch: memoryview, header: BatchHeader, *, now: int, request: Waiting) -> None:
+        """Add `batch` at its own offsets, which do not lie below `next_offset`. The container has room for it.
+
+        Offsets in between are a gap. Its producer's state becomes what the batch says, unchecked: the home checked it.
+        """
+        first = header.base_offset
+        last = first + header.last_offset_delta
+        assert first >= self.next_offset, "a copy's offsets only rise"
+        if self.led_from == self.next_offset:
+            self.led_from = first  # no record of this epoch lies in the gap before it
+        stamp(batch, first, self.leader_epoch)
+        self.container.append_batch(
+            partitionlet=self.open,
+            first=first,
+            last=last,
+            max_timestamp=header.max_timestamp,
+            batch=detached(batch),
+            waiting=Append(self, last + 1, request),
+        )
+        self.next_offset = last + 1
+        self.bytes += header.length
+        if header.producer_id != -1 and header.base_sequence >= 0:
+            self.producers.add(
+                producer_id=header.producer_id,
+                epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                records=header.last_offset_delta + 1,
+                base_offset=first,
+                timestamp=header.max_timestamp,
+                now=now,
+            )
+
+    def ends_in_gap(self, offset: int) -> bool:
+        """Whether it is known that nothing lies from `offset` to the high watermark."""
+        return self.gap is not None and self.gap[0] <= offset and self.gap[1] == self.high_watermark
+
+    @property
+    def empty_from(self) -> int:
+        """From this offset on, up to the high watermark, it is known that there is no record: a copy jumped there."""
+        end = self.high_watermark
+        found = end
+        if end <= self.chain[-1].first:
+            found = self.chain[-2].end if len(self.chain) > 1 else self.log_start
+        if self.gap is not None and self.gap[1] == end:
+            found = min(found, self.gap[0])
+        return max(min(found, end), self.log_start)
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """The (leader epoch, first offset) history of what is kept, in order, up to the present epoch.
+
+        As in Kafka, no epoch begins below the log start, and those that ended there or before are left out.
+        """
+        # A partitionlet that was cut by an edit of the chain ends before epochs that its seal tells.
+        history: list[tuple[int, int]] = [
+            (epoch, min(first, row.end)) for row in self.chain[:-1] for epoch, first in row.epochs
+        ]
+        history += [*self.earlier_epochs, (self.leader_epoch, self.led_from)]
+        begun = [number for number, (_, first) in enumerate(history) if first <= self.log_start]
+        return [(epoch, max(first, self.log_start)) for epoch, first in history[begun[-1] if begun else 0 :]]
+
+    def advance(self, next_offset: int) -> None:
+        """Everything below `next_offset` is committed."""
+        self.high_watermark = next_offset
+        if self.feed.wanted and not self.noted:
+            self.feed.note(self)
+        if self.watchers:
+            for watcher in self.watchers:
+                watcher.wake()
+
+    def wake_all(self) -> None:
+        """Something else changed that a waiting fetch must see: the log's start moved, the topic is gone."""
+        for watcher in tuple(self.watchers or ()):
+            watcher.wake()
+
+    def leave(self) -> None:
+        """This node leads it no more."""
+        self.left = True
+        self.wake_all()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Wake `watcher` from now on."""
+        if self.watchers is None:
+            self.watchers = {}
+        self.watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Wake it no more."""
+        if self.watchers is not None:
+            self.watchers.pop(watcher, None)
+            if not self.watchers:
+                self.watchers = None

@@ -1,0 +1,127 @@
+"""What is stored of a topic: its partitionlets, their bytes, and where its partitions end, over the whole cluster.
+
+For those who look on: a partition that nobody uses is read from its container's log in a reader thread and not
+brought into memory; what other nodes lead is asked of them, and left out where they do not answer. Figures of different
+partitionlets are of slightly different moments.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.base.ids import Offset, PartitionletId
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, TopicRow
+from headrace.partitions.reads.local_reads import Extent
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+STATES = ("intended", "open", "sealed")
+
+
+class PartitionState(NamedTuple):
+    """A partition, from outside."""
+
+    partition: int
+    log_start: int
+    end: int
+    """The high watermark."""
+    leader_epoch: int
+    size: int
+    """Bytes of all of its partitionlets."""
+    partitionlets: int
+
+
+def chains_of(
+    reader: Reader, topics: Sequence[TopicRow], *, partition: int | None = None
+) -> dict[int, list[PartitionletRow]]:
+    """[blocking] By topic number, the partitionlets in order of (partition, id), the intended ones too."""
+    return {topic.number: reader.chain(topic.number, partition) for topic in topics}
+
+
+async def extents(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
+    """What the cluster holds of these partitionlets; nothing for those whose container's leader does not answer."""
+    return await broker.old_reads.extents(rows)
+
+
+async def partition_states(broker: "Broker", topic: TopicRow) -> list[PartitionState]:
+    """All partitions of a topic, in order."""
+    rows, starts = await broker.catalog.query(
+        lambda reader: (reader.chain(topic.number), reader.log_starts([topic.number]))
+    )
+    sizes = await extents(broker, rows)
+    by_partition: dict[int, list[PartitionletRow]] = {}
+    for row in rows:
+        if row.state != INTENDED:
+            by_partition.setdefault(row.partition, []).append(row)
+    return [
+        _state(
+            broker,
+            topic,
+            chain=by_partition[partition],
+            sizes=sizes,
+            log_start=starts.get((topic.number, partition), Offset(0)),
+        )
+        for partition in sorted(by_partition)
+    ]
+
+
+def _state(
+    broker: "Broker",
+    topic: TopicRow,
+    *,
+    chain: Sequence[PartitionletRow],
+    sizes: Mapping[PartitionletId, Extent],
+    log_start: int,
+) -> PartitionState:
+    last = chain[-1]
+    stored = sizes.get(last.id)
+    end = committed_end(broker, topic.topic_id, last.partition)
+    if end is None:
+        end = max(log_start, stored.end if stored is not None else last.first)
+    return PartitionState(
+        partition=last.partition,
+        log_start=log_start,
+        end=end,
+        leader_epoch=leader_epoch_now(broker, last),
+        size=sum(sizes[row.id].size for row in chain if row.id in sizes),
+        partitionlets=len(chain),
+    )
+
+
+def committed_end(broker: "Broker", topic_id: bytes, partition: int) -> int | None:
+    """The high watermark of a partition that is in memory here; None for one that is not, or lies elsewhere."""
+    topic = broker.topics.cached_id(topic_id)
+    held = topic.partitions.get(partition) if topic is not None else None
+    return held.high_watermark if held is not None else None
+
+
+def leader_epoch_now(broker: "Broker", row: PartitionletRow) -> int:
+    """The leader epoch of an open partitionlet now, of a sealed one as it was at its end (invariant 10)."""
+    if row.state == OPEN and (leader := broker.cluster.leader(row.container)) is not None:
+        return row.current_leader_epoch(leader[1])
+    return row.epochs[-1][0] if row.epochs else row.leader_epoch
+
+
+async def ends(broker: "Broker", wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
+    """The high watermarks of these (topic id, partition); nothing for those that do not exist, or are out of reach."""
+    asked = set(wanted)
+    found = {key: end for key in asked if (end := committed_end(broker, key[0], key[1])) is not None}
+    missing = asked - found.keys()
+    if missing:
+        rows = await broker.catalog.query(lambda reader: _open_rows(reader, missing))
+        stored = await extents(broker, rows.values())
+        found |= {key: stored[row.id].end for key, row in rows.items() if row.id in stored}
+    return found
+
+
+def _open_rows(reader: Reader, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], PartitionletRow]:
+    """[blocking] The open partitionlets of these (topic id, partition)."""
+    topics = reader.topics_by_id({topic_id for topic_id, _ in wanted})
+    ids = {topic.number: topic.topic_id for topic in topics.values()}
+    return {
+        (ids[number], row.partition): row
+        for number, rows in reader.open_partitionlets(ids).items()
+        for row in rows
+        if (ids[number], row.partition) in wanted
+    }

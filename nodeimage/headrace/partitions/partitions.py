@@ -1,0 +1,414 @@
+"""The partitions that this node leads, brought into memory when a client asks.
+
+Responsible for loading, by reads in threads (tails.py), many partitions in one go. While a partition is not in memory
+nothing can be appended to it, so what a load finds stays true until it ends.
+
+Responsible for forgetting, too: what lies in a container that this node leads no more leaves memory at once. After a
+promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2, 8). The
+catalog here may lag behind the log: a partitionlet that has a seal there takes no batch, whatever the catalog says. And
+it may lag behind what has been given back: a replica that was away, or was made anew, gets gaps for records, and seals,
+that have expired since. So where nothing of a partitionlet has come since the last gap, it is loaded only once the
+catalog here has all that was committed before this node began to lead the container.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence, Set
+from typing import TYPE_CHECKING
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Epoch, PartitionletId
+from headrace.catalog.rows import PartitionletRow
+from headrace.container.commit_wait import committed_to
+from headrace.container.commit_waiters import Waiting
+from headrace.container.leader import Container
+from headrace.partitions.home_check import copy_append
+from headrace.partitions.partition import Partition
+from headrace.partitions.partition_tail import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
+from headrace.partitions.producer_state import Producers
+from headrace.partitions.topics import Topic
+from headrace.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+__all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
+
+SERVES_S = 5.0
+"""How long whoever needs a container that this node takes over waits for it, rather than be told to come again: until
+it is led here, and from then on until it serves."""
+LEAST_S = 0.5
+"""Whoever asks later waits so long."""
+
+
+class Partitions:
+    """Loads leaders, each once."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
+        self._moved: set[Key] = set()
+        """Partitions whose log start or chain changed while they were being loaded: what was read of them is no longer
+        true."""
+        self._looks: list[set[Key]] = []
+        """Of each look at what is in memory, the partitions that changed meanwhile."""
+        self._moved_away: dict[ContainerId, set[PartitionletId]] = {}
+        """Partitionlets made in this epoch of containers that are led here, of partitions that left memory: they may
+        have been written to."""
+        self._led_at: dict[ContainerId, float] = {}
+        """Loop time at which each container that this node leads was taken over."""
+        self._awaited: dict[ContainerId, float] = {}
+        """Containers that this node is about to lead, and the loop time at which somebody first asked for them."""
+        self._changes = asyncio.Event()
+        """Set, and replaced, whenever who leads what changes."""
+        self._caught_up: set[Container] = set()
+        """Containers led here of which the catalog here knows what had been committed when they were taken over."""
+        self._catching_up: asyncio.Task[None] | None = None
+        self._rows_of = self._known_rows_of = 0
+        """How often all rows were replaced, and at the last look at what had been committed. They may be older ones."""
+
+    async def leader(self, topic: Topic, index: int) -> Partition:
+        """The leader's state of one partition. Raises `KafkaError`."""
+        partition = topic.partitions.get(index)
+        if partition is None:
+            (found,) = await self.leaders([(topic, index)])
+            if isinstance(found, KafkaError):
+                raise found
+            partition = found
+        return partition
+
+    async def leaders(self, wanted: Sequence[tuple[Topic, int]]) -> list[Partition | KafkaError]:
+        """The leaders' states, loaded where they are not in memory; or why there is none.
+
+        Of a partition there is one object, in the one `Topic` that is in the cache: a topic that was forgotten since
+        it was looked up gets LEADER_NOT_AVAILABLE, and the client tries again.
+        """
+        mine: list[tuple[Topic, int]] = []
+        loop = self._broker.loop
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
+            if index not in topic.partitions and key not in self._loading and self._in_memory(topic):
+                self._loading[key] = loop.create_future()
+                topic.loading += 1
+                mine.append((topic, index))
+        # Taken before the load begins, since it lets go of them when it ends.
+        loading = {(topic.topic_id, index): self._loading.get((topic.topic_id, index)) for topic, index in wanted}
+        if mine:
+            # Loading goes on for those who wait for it, even if this caller's connection goes away.
+            await asyncio.shield(self._broker.spawn(self._load(mine)))
+        for future in loading.values():
+            if future is not None:
+                await asyncio.shield(future)
+        found: list[Partition | KafkaError] = []
+        for topic, index in wanted:  # at one moment: while one was waited for, another may have been forgotten
+            future = loading[topic.topic_id, index]
+            outcome = future.result() if future is not None else topic.partitions.get(index)
+            if not self._in_memory(topic):
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION if topic.deleted else Code.LEADER_NOT_AVAILABLE
+                outcome = KafkaError(code)
+            elif outcome is None or (isinstance(outcome, Partition) and outcome.left):
+                outcome = KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+            found.append(outcome)
+        return found
+
+    def _in_memory(self, topic: Topic) -> bool:
+        return self._broker.topics.cached_id(topic.topic_id) is topic
+
+    def log_start_moved(self, topic_id: bytes, index: int) -> None:
+        """A log start has moved by a committed command; bytes below may go from now on."""
+        self.chain_changed(topic_id, index)
+
+    def rows_replaced(self) -> None:
+        """The catalog's tables are others, which may be older than they were."""
+        self._rows_of += 1
+        self._moved.update(self._loading)
+
+    def chain_changed(self, topic_id: bytes, index: int) -> None:
+        """The catalog has something else of this partition than before: what is being read of it is read again."""
+        key = (topic_id, index)
+        if key in self._loading:
+            self._moved.add(key)
+        for changed in self._looks:
+            changed.add(key)
+
+    # --- who leads
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on."""
+        self._led_at[container.id] = self._broker.loop.time()
+        self._awaited.pop(container.id, None)
+        self.records_changed()
+
+    def records_changed(self) -> None:
+        """Somebody else may be about to lead what was awaited here."""
+        self._changes.set()
+        self._changes = asyncio.Event()
+
+    def container_left(self, container: Container) -> None:
+        """This node leads it no more: what is in memory of its partitions is not true any longer."""
+        self._led_at.pop(container.id, None)
+        self._moved_away.pop(container.id, None)
+        self._caught_up.discard(container)
+        for topic in self._broker.topics.all():
+            gone = [index for index, partition in topic.partitions.items() if partition.container is container]
+            for index in gone:
+                topic.partitions.pop(index).leave()
+
+    def moved_away(self, topic: Topic, index: int) -> None:
+        """The partition goes on in a container that another node leads, or may: it is looked up anew."""
+        topic.encoded = None
+        partition = topic.partitions.pop(index, None)
+        if partition is not None:
+            if partition.chain[-1].container_epoch == partition.container.epoch:
+                self._moved_away.setdefault(partition.container.id, set()).add(partition.open)
+            partition.leave()
+        self.chain_changed(topic.topic_id, index)
+
+    def elsewhere(self, container_id: ContainerId) -> KafkaError:
+        """What a client gets for a partition that lies in a container which this node does not lead."""
+        leader = self._broker.cluster.leader(container_id)
+        if leader is None:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody leads container {container_id}")
+        if leader[0] == self._broker.node_id:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"this node is about to lead container {container_id}")
+        return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"node {leader[0]} leads container {container_id}")
+
+    async def _taken_over(self, containers: Collection[ContainerId]) -> None:
+        """Return when this node leads those of the containers that it is about to lead, or when that takes too long."""
+        loop = self._broker.loop
+        while soon := [each for each in containers if self._is_about_to_lead(each)]:
+            deadline = min(self._awaited.setdefault(each, loop.time()) for each in soon) + SERVES_S
+            if deadline <= loop.time():
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changes.wait()
+
+    def _is_about_to_lead(self, container_id: ContainerId) -> bool:
+        if container_id in self._broker.containers:
+            return False
+        leader = self._broker.cluster.leader(container_id)
+        if leader is None or leader[0] != self._broker.node_id:
+            self._awaited.pop(container_id, None)
+            return False
+        return True
+
+    async def look_again(self, topics: Sequence[Topic]) -> None:
+        """Make what is in memory of these topics' partitions true again, after the catalog's rows were replaced."""
+        changed: set[Key] = set()
+        self._looks.append(changed)
+        try:
+            wanted = [(topic, index) for topic in topics for index in topic.partitions]
+            chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
+        finally:
+            self._looks = [each for each in self._looks if each is not changed]
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
+            partition = topic.partitions.get(index)
+            if partition is None or partition.rolling or key in changed:
+                continue
+            chain = chains.get(key)
+            if chain is None or chain.rows[-1].id != partition.open:
+                self.moved_away(topic, index)
+                continue
+            partition.chain = chain.rows
+            partition.log_start = max(partition.log_start, chain.log_start)
+            partition.settle(chain.settled)
+            partition.wake_all()
+
+    async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:
+        """Wait until these containers serve (invariant 8), and the catalog here knows all that they may have lost
+        (invariant 15); why not, for those that do not."""
+        refused: dict[Container, KafkaError] = {}
+
+        async def served(container: Container) -> None:
+            led_at = self._led_at.get(container.id, 0.0)
+            left_s = max(0.0, led_at + SERVES_S - self._broker.loop.time())
+            try:
+                await committed_to(container, container.primary.epoch_start, timeout_s=left_s)
+                await self._broker.unclean.caught_up(container, timeout_s=left_s)
+            except KafkaError as error:
+                refused[container] = error
+
+        behind = self._broker.unclean.is_behind
+        waiting = [container for container in containers if not container.serves or behind(container)]
+        if waiting:
+            await asyncio.gather(*map(served, waiting))
+        return refused
+
+    def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Container) -> bool:
+        """Whether only the catalog tells where a partitionlet of another epoch ends, and may be behind here."""
+        if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
+            return False
+        if self._rows_of != self._known_rows_of:
+            return True
+        certain = tail.certain or chain.rows[-1].container_epoch == container.epoch
+        return not certain and container not in self._caught_up
+
+    async def _catch_up(self, containers: Set[Container]) -> KafkaError | None:
+        """Wait until the catalog here knows what had been committed when this node began to lead these; or why not."""
+        led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
+        try:
+            async with asyncio.timeout_at(max(led_at + SERVES_S, self._broker.loop.time() + LEAST_S)):
+                while self._rows_of != self._known_rows_of or any(
+                    not each.lost and each not in self._caught_up for each in containers
+                ):
+                    if self._catching_up is None:
+                        self._catching_up = self._broker.spawn(self._apply_all())
+                    await asyncio.shield(self._catching_up)
+        except TimeoutError:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, "the catalog of this node is behind")
+        except HeadraceError as error:
+            return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the catalog of this node may be behind: {error}")
+        return None
+
+    async def _apply_all(self) -> None:
+        """Apply here all commands that are committed by now."""
+        led = list(self._broker.containers.values())
+        rows_of = self._rows_of
+        try:
+            await self._broker.catalog.catch_up()
+        finally:
+            self._catching_up = None
+        self._known_rows_of = rows_of
+        self._caught_up.update(each for each in led if self._broker.containers.get(each.id) is each)
+
+    def copy_append(
+        self, topic: Topic, partition: Partition, batch: memoryview, header: BatchHeader, *, waiting: Waiting
+    ) -> bool:
+        """Append a batch that a link brings, at its own offsets; see homes.py."""
+        return copy_append(self._broker, topic, partition, batch, header, waiting=waiting)
+
+    # --- loading
+
+    def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
+        """Bring a partition into memory without asking the disk, if that is possible."""
+        if row.partition not in topic.partitions and (topic.topic_id, row.partition) not in self._loading:
+            partition = self._fresh(topic, row)
+            if partition is not None:
+                topic.partitions[row.partition] = partition
+
+    def _fresh(self, topic: Topic, row: PartitionletRow) -> Partition | None:
+        """The partition of a first partitionlet that was made in this run and that nobody has written to; else None."""
+        container = self._broker.containers.get(row.container)
+        if (
+            container is None
+            or row.first != 0
+            or topic.home is not None
+            or row.container_epoch != container.epoch
+            or row.id in self._moved_away.get(container.id, ())
+            or self._broker.topics.forgot
+            or topic.deleted
+        ):
+            return None
+        return Partition(
+            topic_id=topic.topic_id,
+            index=row.partition,
+            chain=(row,),
+            container=container,
+            next_offset=0,
+            log_start=0,
+            producers=Producers(),
+            size=0,
+            feed=self._broker.changes,
+        )
+
+    async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        left = wanted
+        try:
+            while left:
+                for topic, index in left:
+                    self._moved.discard((topic.topic_id, index))
+                    outcomes.pop((topic.topic_id, index), None)
+                outcomes |= await self._read(left)
+                left = [(topic, index) for topic, index in wanted if (topic.topic_id, index) in self._moved]
+        finally:
+            for topic, index in wanted:
+                key = (topic.topic_id, index)
+                topic.loading -= 1
+                self._moved.discard(key)
+                if not self._in_memory(topic) and not topic.deleted:
+                    outcomes.pop(key, None)
+                outcome = outcomes.get(key) or KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition was not loaded")
+                if isinstance(outcome, Partition) and outcome.container.lost:
+                    outcome = self.elsewhere(outcome.container.id)
+                if isinstance(outcome, Partition):
+                    if topic.deleted:
+                        outcome.deleted = True
+                    topic.partitions[index] = outcome
+                self._loading.pop(key).set_result(outcome)
+
+    async def _read(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        numbers = {topic.row.number for topic, _ in wanted}
+        opened = await self._broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
+        asked = [rows.get((topic.row.number, index)) for topic, index in wanted]
+        await self._taken_over({row.container for row in asked if row is not None})
+        older: list[tuple[Topic, int]] = []
+        for topic, index in wanted:
+            row = rows.get((topic.row.number, index))
+            partition = self._fresh(topic, row) if row is not None else None
+            if partition is not None:
+                outcomes[topic.topic_id, index] = partition
+            else:
+                older.append((topic, index))
+        if older:
+            outcomes.update(await self._read_older(older))
+        return outcomes
+
+    async def _read_older(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
+        chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
+        outcomes: dict[Key, Partition | KafkaError] = {}
+        asked: list[tuple[Key, Chain, Container]] = []
+        for topic, index in wanted:
+            key = (topic.topic_id, index)
+            chain = chains.get(key)
+            if chain is None:
+                outcomes[key] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            container = self._broker.containers.get(chain.rows[-1].container)
+            if container is None:
+                outcomes[key] = self.elsewhere(chain.rows[-1].container)
+                continue
+            asked.append((key, chain, container))
+        refused = await self._serving({container for _, _, container in asked})
+        if refused:
+            outcomes |= {key: refused[container] for key, _, container in asked if container in refused}
+            asked = [each for each in asked if each[2] not in refused]
+        tails = await self._broker.loop.run_in_executor(self._broker.executor, read_tails, asked)
+        unsure = {key: container for key, chain, container in asked if self._is_unsure(tails[key], chain, container)}
+        if unsure:
+            behind = await self._catch_up(set(unsure.values()))
+            if behind is None:
+                self._moved |= unsure.keys()  # they are read again
+            else:
+                outcomes |= dict.fromkeys(unsure, behind)
+        for key, chain, container in asked:
+            if key in unsure:
+                continue
+            tail = tails[key]
+            if not isinstance(tail, Tail):
+                if container.lost:  # its log may have been cut or closed under the reader
+                    outcomes[key] = self.elsewhere(container.id)
+                    continue
+                self._broker.read_failed(tail, container.id)
+                outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
+                continue
+            row = chain.rows[-1]
+            outcomes[key] = Partition(
+                topic_id=key[0],
+                index=key[1],
+                chain=chain.rows,
+                container=container,
+                next_offset=tail.next_offset,
+                log_start=chain.log_start,
+                producers=tail.producers,
+                size=tail.size,
+                epochs=tuple((row.current_leader_epoch(Epoch(epoch)), first) for epoch, first in tail.epochs),
+                feed=self._broker.changes,
+                seal=tail.seal,
+                settled=chain.settled,
+            )
+        return outcomes

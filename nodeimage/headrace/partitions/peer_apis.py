@@ -1,0 +1,181 @@
+"""What other nodes' brokers ask of this one: old records, sizes, opening a partitionlet, rolling load away.
+
+Each answers from this node's replicas alone, and refuses what it cannot tell, so that the asker tries another node.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, NodeId, Offset
+from headrace.container.leader import Container
+from headrace.partitions.reads import local_reads
+from headrace.partitions.reads.local_reads import Replica
+from headrace.partitions.reads.remote_reads import extents_of, replica_of, sum_of
+from headrace.partitions.rolls.frames import read_open
+from headrace.partitions.rolls.opening import AlreadySealed
+from headrace.peer.messages import (
+    CoordinationAsked,
+    CoordinationTold,
+    Extents,
+    ExtentsFound,
+    FindTime,
+    Held,
+    HeldBytes,
+    Message,
+    Opened,
+    OpenPartitionlet,
+    RangeRead,
+    ReadRange,
+    RollAway,
+    Rolled,
+    TimeFound,
+)
+from headrace.peer.server import Handler
+from headrace.peer.session import Session
+from headrace.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer, and one batch more."""
+MOST_ROLLED: Final = 256
+
+
+def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
+    """Who answers which request."""
+    apis = _PeerApis(broker)
+    return {
+        ReadRange: apis.read_range,
+        FindTime: apis.find_time,
+        Extents: apis.extents,
+        OpenPartitionlet: apis.open_partitionlet,
+        RollAway: apis.roll_away,
+        HeldBytes: apis.held_bytes,
+        CoordinationAsked: apis.coordination,
+    }
+
+
+class _PeerApis:
+    """See peer.server.Handler: a request, its payload and its session; the answer, perhaps with a payload."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    async def read_range(
+        self, asked: ReadRange, _payload: memoryview, _session: Session
+    ) -> tuple[RangeRead, list[Buffer]]:
+        def look(replica: Replica) -> tuple[list[Buffer], int] | None:
+            batches = local_reads.read_range(
+                replica,
+                asked.partitionlet,
+                offset=asked.offset,
+                limit=asked.limit,
+                max_bytes=min(asked.max_bytes, MOST_BYTES),
+            )
+            return None if batches is None else (batches, sum_of(batches))
+
+        found = await self._from(asked.container, look)
+        if found is None:
+            raise _not_here(asked.container)
+        batches, crc = found
+        self._broker.counters.bytes_out += sum(map(len, batches))
+        return RangeRead([len(batch) for batch in batches], crc=crc), batches
+
+    async def find_time(
+        self, asked: FindTime, _payload: memoryview, _session: Session
+    ) -> tuple[TimeFound, list[Buffer]]:
+        def look(replica: Replica) -> tuple[bytes | None] | None:
+            if not local_reads.has_all(replica, asked.partitionlet, asked.limit):
+                return None
+            return (local_reads.find_time(replica, asked.partitionlet, asked.timestamp, asked.limit),)
+
+        found = await self._from(asked.container, look)
+        if found is None:
+            raise _not_here(asked.container)
+        (batch,) = found
+        found_batches: list[Buffer] = [] if batch is None else [batch]
+        return TimeFound(batch is not None, crc=sum_of(found_batches)), found_batches
+
+    async def extents(self, asked: Extents, _payload: memoryview, _session: Session) -> ExtentsFound:
+        replica = self._replica(asked.container)
+        if not replica.led:
+            raise _not_here(asked.container)
+        try:
+            found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open), asked.first)
+        except (HeadraceError, OSError) as error:
+            raise self._failed(error, ContainerId(asked.container)) from error
+        return ExtentsFound(
+            [(id_, extent.size, Offset(extent.end)) for id_, extent in found.items()],
+            {id_: extent.oldest for id_, extent in found.items() if extent.oldest is not None},
+        )
+
+    async def open_partitionlet(self, asked: OpenPartitionlet, payload: memoryview, _session: Session) -> Opened:
+        try:
+            (opening,) = read_open(payload)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"an open frame is not understood: {error}") from error
+        if (opening.partitionlet, opening.first) != (asked.partitionlet, asked.first):
+            raise KafkaError(
+                Code.UNSUPPORTED_VERSION,
+                f"an open frame of {opening.partitionlet} at {opening.first} for {asked.partitionlet} at {asked.first}",
+            )
+        try:
+            return Opened(await self._broker.rolls.opening.open(self._led(asked.container), opening))
+        except AlreadySealed as sealed:
+            if sealed.epoch is None:
+                raise
+            return Opened(sealed.epoch)
+
+    async def roll_away(self, asked: RollAway, _payload: memoryview, _session: Session) -> Rolled:
+        count = await self._broker.rolls.roll_away(
+            self._led(asked.container),
+            most=min(asked.most, MOST_ROLLED),
+            to=ContainerId(asked.to) if asked.to else None,
+            share=asked.share,
+            limit=asked.limit,
+            reason=asked.reason,
+        )
+        return Rolled(count)
+
+    async def held_bytes(self, _asked: HeldBytes, _payload: memoryview, _session: Session) -> Held:
+        return Held(list((await self._broker.volume_limits.led_here()).items()))
+
+    async def coordination(
+        self, _asked: CoordinationAsked, _payload: memoryview, _session: Session
+    ) -> CoordinationTold:
+        return CoordinationTold(self._broker.coordination.named or NodeId(0))
+
+    def _led(self, container_id: ContainerId) -> Container:
+        container = self._broker.containers.get(container_id)
+        if container is None or container.lost:
+            raise KafkaError(
+                Code.NOT_LEADER_OR_FOLLOWER, f"node {self._broker.node_id} does not lead container {container_id}"
+            )
+        return container
+
+    def _replica(self, container_id: ContainerId) -> Replica:
+        replica = replica_of(self._broker, container_id)
+        if replica is None:
+            raise _not_here(container_id)
+        return replica
+
+    async def _from(self, container_id: ContainerId, look: Callable[[Replica], T]) -> T:
+        replica = self._replica(container_id)
+        try:
+            return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
+        except (HeadraceError, OSError) as error:
+            raise self._failed(error, container_id) from error
+
+    def _failed(self, error: Exception, container_id: ContainerId) -> KafkaError:
+        self._broker.read_failed(error, container_id)
+        return KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
+
+
+def _not_here(container_id: ContainerId) -> KafkaError:
+    return KafkaError(Code.REPLICA_NOT_AVAILABLE, f"container {container_id} is not here, or not far enough")

@@ -1,0 +1,1 @@
+"""Reads of stored records: from this node's disk, and from other nodes."""

@@ -1,0 +1,231 @@
+"""Reads of partitionlets whose container another node leads: batches by offset and by time, and how much there is.
+
+A partition's leader answers for its whole chain (DESIGN section 8). What lies in a container that it does not lead is
+read from its own replica, if it has one that is far enough, else asked of the container's leader, else of another
+replica; a node that did not answer lately is asked last. What nobody can give is REPLICA_NOT_AVAILABLE, which clients
+try again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+from crc32c import crc32c
+
+from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError
+from headrace.base.ids import ContainerId, Millis, NodeId, Offset, PartitionletId
+from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow
+from headrace.partitions.reads import local_reads
+from headrace.partitions.reads.local_reads import Extent, Replica
+from headrace.peer.messages import Extents, FindTime, RangeRead, ReadRange, Request, TimeFound
+from headrace.peer.session import PeerUnreachable
+from headrace.store.records import NodeRecord
+from headrace.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+A = TypeVar("A", RangeRead, TimeFound)
+T = TypeVar("T")
+
+ANSWER_S: Final = 2.0
+"""A node that has not answered by then is not waited for."""
+SILENT_S: Final = 3.0
+"""So long it is asked after the others."""
+MOST_ASKED: Final = 3
+AT_ONCE: Final = 500
+"""Partitionlets that one visit to a reader thread looks at, so that fetches get their turn in between."""
+IN_ONE_CALL: Final = 20_000
+"""Partitionlets of one Extents call: a message's header has its limit."""
+
+
+class OldReads:
+    """One node's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._silent: dict[NodeId, float] = {}
+        """Nodes that did not answer, and until when they are asked last."""
+
+    # --- records
+
+    async def read(self, row: PartitionletRow, *, offset: int, limit: int, max_bytes: int) -> list[Buffer]:
+        """Committed batches of a partitionlet from the one that holds `offset` on, below `limit`, about `max_bytes`.
+
+        Empty: there is nothing any more. Raises `KafkaError`.
+        """
+        found = await self._from_here(
+            row.container,
+            lambda replica: local_reads.read_range(replica, row.id, offset=offset, limit=limit, max_bytes=max_bytes),
+        )
+        if found is not None:
+            return found
+        answer, payload = await self._ask(
+            row.container, ReadRange(row.container, row.id, Offset(offset), Offset(limit), max_bytes)
+        )
+        return _pieces(payload, answer.lengths)
+
+    async def find_time(self, row: PartitionletRow, timestamp: int, limit: int) -> bytes | None:
+        """The first batch of a partitionlet below `limit` with a record of `timestamp` (milliseconds) or later.
+
+        -1: the batch with the largest timestamp. Raises `KafkaError`.
+        """
+
+        def look(replica: Replica) -> tuple[bytes | None] | None:
+            if not local_reads.has_all(replica, row.id, limit):
+                return None
+            return (local_reads.find_time(replica, row.id, timestamp, limit),)
+
+        found = await self._from_here(row.container, look)
+        if found is not None:
+            return found[0]
+        answer, payload = await self._ask(
+            row.container, FindTime(row.container, row.id, Millis(timestamp), Offset(limit))
+        )
+        return bytes(payload) if answer.found else None
+
+    async def _from_here(self, container: ContainerId, look: Callable[[Replica], T | None]) -> T | None:
+        """What `look` finds in this node's replica; None where that cannot tell."""
+        replica = replica_of(self._broker, container)
+        if replica is None:
+            return None
+        try:
+            return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
+        except (HeadraceError, OSError) as error:
+            if replica.led:
+                self._broker.read_failed(error, container)
+                raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
+            # A follower's files may be cut under a reader. If they are damaged, scrub says so.
+            log.info("a replica that follows was not read", container=container, reason=str(error))
+            return None
+
+    # --- sizes
+
+    async def extents(
+        self, rows: Iterable[PartitionletRow], *, first: Mapping[PartitionletId, Offset] = MappingProxyType({})
+    ) -> dict[PartitionletId, Extent]:
+        """What is stored of these partitionlets, as the leaders of their containers have it, each asked once and all
+        at the same time. Those of a leader that does not answer are left out. `first`: of these, from which offset on
+        the time of the oldest record is asked for."""
+        by_container: dict[ContainerId, list[PartitionletRow]] = {}
+        for row in rows:
+            if row.state != INTENDED:
+                by_container.setdefault(row.container, []).append(row)
+        found: dict[PartitionletId, Extent] = {}
+        for part in await asyncio.gather(*(self._extents_in(*each, first) for each in by_container.items())):
+            found |= part
+        return found
+
+    async def _extents_in(
+        self, container: ContainerId, rows: Sequence[PartitionletRow], first: Mapping[PartitionletId, Offset]
+    ) -> dict[PartitionletId, Extent]:
+        replica = replica_of(self._broker, container)
+        opened = {row.id for row in rows if row.state == OPEN}
+        if replica is not None and replica.led:
+            found = await extents_of(self._broker, replica, [row.id for row in rows], opened, first)
+        else:
+            found = {}
+            for start in range(0, len(rows), IN_ONE_CALL):
+                wanted = [row.id for row in rows[start : start + IN_ONE_CALL]]
+                times = {each: first[each] for each in wanted if each in first}
+                asked = Extents(container, wanted, [each for each in wanted if each in opened], times)
+                try:
+                    answer, _ = await self._broker.cluster.ask_leader(container, asked, timeout_s=ANSWER_S)
+                except (HeadraceError, OSError) as error:
+                    log.info("sizes are left out", container=container, reason=str(error))
+                    break
+                found |= {id_: Extent(size, end, answer.times.get(id_)) for id_, size, end in answer.items}
+        return {
+            row.id: found[row.id]._replace(end=max(row.first, found[row.id].end) if row.state == OPEN else row.end)
+            for row in rows
+            if row.id in found
+        }
+
+    # --- asking
+
+    async def _ask(self, container: ContainerId, message: Request[A]) -> tuple[A, memoryview]:
+        """Ask who has a container, until one answers. Raises `KafkaError`."""
+        why = "nobody is known to have it"
+        for node in self._candidates(container)[:MOST_ASKED]:
+            try:
+                answer, payload = await self._broker.cluster.ask(node, message, timeout_s=ANSWER_S)
+                check_sum(payload, answer.crc, node.node_id)
+                return answer, payload
+            except PeerUnreachable as error:
+                self._silent[node.node_id] = self._broker.loop.time() + SILENT_S
+                why = str(error)
+            except (HeadraceError, OSError) as error:
+                why = str(error)
+        raise KafkaError(Code.REPLICA_NOT_AVAILABLE, f"container {container} cannot be read: {why}")
+
+    def _candidates(self, container: ContainerId) -> list[NodeRecord]:
+        """The nodes that may have a container: its leader, its in-sync set, all others; silent ones last."""
+        cluster = self._broker.cluster
+        record = cluster.record(container)
+        if record is None:
+            return []
+        every = dict.fromkeys([record.primary, *(node for node, _ in record.in_sync), *record.replicas])
+        every.pop(cluster.node_id, None)
+        now = self._broker.loop.time()
+        ordered = sorted(every, key=lambda node: self._silent.get(node, 0.0) > now)
+        return [node for each in ordered if (node := cluster.node(each)) is not None]
+
+
+def replica_of(broker: "Broker", container: ContainerId) -> Replica | None:
+    """This node's replica of a container, if it has one."""
+    led = broker.containers.get(container)
+    if led is not None:
+        # A new leader does not know yet how much of what it has is committed (invariant 8).
+        return Replica(container, led.log, led.committed, led.serves)
+    here = broker.cluster.any_log(container)
+    return None if here is None else Replica(container, *here, False)
+
+
+async def extents_of(
+    broker: "Broker",
+    replica: Replica,
+    wanted: Sequence[PartitionletId],
+    opened: set[PartitionletId],
+    first: Mapping[PartitionletId, Offset] = MappingProxyType({}),
+) -> dict[PartitionletId, Extent]:
+    """What a replica of this node holds of these partitionlets, of which `opened` are open; of those in `first` the
+    time of the oldest record too. Raises `CorruptLog`."""
+
+    def look(some: Sequence[PartitionletId]) -> dict[PartitionletId, Extent]:
+        return {each: local_reads.extent(replica, each, is_open=each in opened, first=first.get(each)) for each in some}
+
+    found: dict[PartitionletId, Extent] = {}
+    for start in range(0, len(wanted), AT_ONCE):
+        found |= await broker.loop.run_in_executor(broker.executor, look, wanted[start : start + AT_ONCE])
+    return found
+
+
+def sum_of(batches: Iterable[Buffer]) -> int:
+    """What the payload of an answer with these batches has to have as its CRC-32C."""
+    crc = 0
+    for batch in batches:
+        crc = crc32c(batch, crc)
+    return crc
+
+
+def check_sum(payload: memoryview, crc: int | None, node: NodeId) -> None:
+    """Raise CorruptLog where what a node read has changed on its way here; TCP's checksum has 16 bits.
+
+    Of the batches' own CRCs nothing is asked: they leave out the offsets.
+    """
+    if crc is not None and crc32c(payload) != crc:
+        log.error("what another node has read came here damaged", node=node, bytes=len(payload))
+        raise CorruptLog(f"what node {node} has read came here damaged")
+
+
+def _pieces(payload: memoryview, lengths: Sequence[int]) -> list[Buffer]:
+    pieces: list[Buffer] = []
+    at = 0
+    for length in lengths:
+        pieces.append(payload[at : at + length])
+        at += length
+    return pieces

@@ -1,0 +1,365 @@
+"""Rolls: a partition goes on in a new partitionlet (DESIGN section 5); who rolls, when, and who waits for it.
+
+In order, each step durable before the next: the catalog's intent (new id, target container), the seal of the open
+partitionlet in its container, the open frame in the target, the catalog's record of both (roll_steps.py). Appends to
+the partition wait meanwhile; reads go on. The leader of the partition drives: the node that leads the container of its
+open partitionlet. What an earlier leader began, or this node before a crash, is taken up when this node begins to lead
+a container, and when an intent is applied for a partition that lies in one that it leads.
+
+A partition rolls when its open partitionlet reaches the limit, when its container closes, when full nodes keep its
+container from taking records and another one has room, to move load, and on demand.
+Where the disk is full a roll that has begun waits for room, and whoever waits for the roll is told so instead of
+waiting with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import ContainerId, Home
+from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.catalog.commands import RollIntent
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
+from headrace.container.leader import Container
+from headrace.partitions.partition import Partition
+from headrace.partitions.refusals import why_not_committed
+from headrace.partitions.rolls.opening import Opening
+from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, Settling
+from headrace.partitions.topics import Topic
+
+__all__ = ["Rolls"]
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+Key = tuple[bytes, int]
+"""Topic id and partition."""
+
+TAKEN_UP_AT_ONCE: Final = 64
+MEASURED_S: Final = 1.0
+"""Which partitions are written to most is seen by watching them for so long."""
+NEAR: Final = 1.3
+"""Times what is asked for may move, where that is possible; partitions are whole."""
+SETTLED_S = 5.0
+"""How long who appends waits for a roll; after that its producer is told to come again."""
+MOVED_S: Final = 3.0
+"""How long who asks for rolls waits for them; they go on afterwards."""
+
+_HOPELESS: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.KAFKA_STORAGE_ERROR})
+"""The topic is gone, or the log is damaged: to try again at once is of no use."""
+
+
+class _Intended(NamedTuple):
+    """A roll that was intended: of the partition whose open partitionlet is `old`, into `row`."""
+
+    topic_id: bytes
+    row: PartitionletRow
+    old: PartitionletRow
+
+
+class Rolls:
+    """Rolls the partitions of one node."""
+
+    def __init__(self, broker: "Broker", *, limit: int) -> None:
+        """`limit`: bytes at which a partitionlet ends."""
+        self._broker = broker
+        self._limit = limit
+        self._under_way: dict[Key, Roll] = {}
+        self._begun: set[Container] = set()
+        """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
+        self._looking: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
+        self._without_room: set[ContainerId] = set()
+        """Out of which no partition got for want of room: said once, though producers try again and again."""
+        self.opening = Opening(broker)
+        """Opens partitionlets in the containers that this node leads."""
+        broker.catalog.on_applied(self._applied)
+
+    @property
+    def under_way(self) -> int:
+        """Rolls that are not over yet."""
+        return len(self._under_way)
+
+    def due(self, partition: Partition) -> bool:
+        """Its next batch belongs in a new partitionlet."""
+        container = partition.container
+        return partition.bytes >= self._limit or container.closing or container.leaving or partition.seal is not None
+
+    async def settle(self, partition: Partition) -> None:
+        """Return when `partition` can be appended to: after the roll under way, or after one that is due.
+
+        If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has been
+        under way for longer than `SETTLED_S`; see `why_not_committed` where none can be), `StorageFull`.
+        """
+        under_way = self._under_way.get((partition.topic_id, partition.index))
+        if under_way is None and not self.due(partition):
+            return
+        if (why_not := why_not_committed(partition.container)) is not None:  # nor can what is written now
+            raise why_not
+        under_way = under_way or self._begin(partition, None)
+        try:
+            async with asyncio.timeout_at(under_way.begun + SETTLED_S):
+                await self._over(under_way)
+        except TimeoutError:
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
+
+    async def roll(self, partition: Partition, *, to: ContainerId | None = None) -> PartitionletRow:
+        """Let `partition` go on in a new partitionlet, in container `to` if one is named; what is open afterwards.
+
+        If this node does not lead that, `partition` has `left`. Raises `KafkaError`, `StorageFull`.
+        """
+        under_way = self._under_way.get((partition.topic_id, partition.index))
+        if under_way is None:
+            under_way = self._begin(partition, to)
+        return await self._over(under_way)
+
+    def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
+        """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
+
+        `avoid` only where there is no other. Raises `KafkaError` as `Broker.place`.
+        """
+        volume = self._volume(partition)
+        try:
+            ((found, _),) = self._broker.place(1, volume, avoid=avoid)
+        except KafkaError:
+            if volume == partition.container.volume:
+                raise
+            ((found, _),) = self._broker.place(1, partition.container.volume, avoid=avoid)
+        return found
+
+    def _volume(self, partition: Partition) -> str:
+        return self._broker.topics.volume(partition.topic_id) or partition.container.volume
+
+    async def settle_home(
+        self, partition: Partition, home: Home, resume: int = -1, *, to: ContainerId | None = None
+    ) -> PartitionletRow:
+        """Roll `partition` for its topic's home, to go on at `resume`, or where it ends (-1); what is open afterwards.
+
+        Lower than its end: what lies from there on leaves the chain; the caller has set it aside. Higher: a gap.
+        While another roll is under way, or has left a seal, that is finished first, and LEADER_NOT_AVAILABLE raised:
+        look again whether `home` and `resume` still stand. Otherwise raises as `roll`.
+        """
+        if (partition.topic_id, partition.index) in self._under_way or partition.seal is not None:
+            await self.roll(partition)
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition has rolled for another reason; look again")
+        if partition.left or partition.deleted:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+        # What lies below the log start is gone here, whatever another cluster has of it.
+        settling = Settling(home, -1 if resume < 0 else max(resume, partition.log_start))
+        return await self._over(self._begin(partition, to, settling))
+
+    async def _over(self, under_way: Roll) -> PartitionletRow:
+        """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
+        either = (under_way.task, under_way.full)
+        while not under_way.task.done():
+            await asyncio.wait(either, timeout=RETRY_FULL_S, return_when=asyncio.FIRST_COMPLETED)
+            if under_way.full.done() and not under_way.task.done():
+                raise under_way.full.result()
+            if self._broker.catalog.full and not under_way.task.done():
+                raise StorageFull("a roll waits until the catalog has room on the disk")
+        return await asyncio.shield(under_way.task)
+
+    def _begin(self, partition: Partition, to: ContainerId | None, settling: Settling | None = None) -> Roll:
+        """From now on nothing is appended to `partition`, until its roll is over."""
+        under_way = self._under_way[partition.topic_id, partition.index] = Roll()
+        partition.rolling = True
+        under_way.task = self._broker.spawn(self._run(partition, under_way, to, settling))
+        return under_way
+
+    async def _run(
+        self, partition: Partition, under_way: Roll, to: ContainerId | None, settling: Settling | None
+    ) -> PartitionletRow:
+        source = partition.container.id
+        try:
+            row = await RollSteps(self._broker, partition, under_way, settling=settling).run(to=to)
+            self._without_room.discard(source)
+            return row
+        except StorageFull as full:
+            if source not in self._without_room:
+                self._without_room.add(source)
+                log.warning("partitions cannot roll for want of room on the disk", container=source, reason=str(full))
+            raise
+        finally:
+            partition.rolling = False
+            del self._under_way[partition.topic_id, partition.index]
+            partition.wake_all()
+
+    # --- what others began
+
+    def take_up(self, container: Container) -> None:
+        """This node leads a container from now on: begin to carry out the rolls that were intended there.
+
+        Their partitions are read meanwhile, and take records when it is done.
+        """
+        self._begun.add(container)
+        if self._looking is None or self._looking.done():
+            self._looking = self._broker.spawn(self._take_up_all())
+
+    async def _take_up_all(self) -> None:
+        while self._begun:
+            begun = frozenset(container.id for container in self._begun if not container.lost)
+            self._begun.clear()
+            found = await self._look(partial(_intended_in, containers=begun))
+            if found:
+                log.info("rolls taken up", count=len(found))
+
+    async def _look(self, look: Callable[[Reader], list[_Intended]]) -> list[_Intended]:
+        """Begin to finish the rolls that `look` finds in the catalog; which they are."""
+        while True:
+            try:
+                found = await self._broker.catalog.query(look)
+                break
+            except CatalogFailed:
+                return []  # this node ends
+            except HeadraceError as error:
+                log.warning("intended rolls were not looked up", reason=str(error))
+                await asyncio.sleep(LONGEST_PAUSE_S)
+        for intended in found:
+            self._broker.spawn(self._finish(intended))
+        return found
+
+    async def _finish(self, intended: _Intended) -> None:
+        """Carry out a roll that was intended, for as long as this node leads its source."""
+        container = self._broker.containers.get(intended.old.container)
+        pause = FIRST_PAUSE_S
+        while container is not None and not container.lost:
+            try:
+                async with self._at_once:
+                    await self._finish_once(intended)
+                return
+            except StorageFull:
+                pause = RETRY_FULL_S
+            except KafkaError as error:
+                if error.code in _HOPELESS:  # of damage: the intent stands, and is carried out at the next roll
+                    log.error("a roll was not taken up again", partitionlet=intended.row.id, reason=str(error))
+                    return
+            except HeadraceError as error:
+                log.warning("a roll is not taken up yet", partitionlet=intended.row.id, reason=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _finish_once(self, intended: _Intended) -> None:
+        (topic,) = await self._broker.topics.resolve_ids([intended.topic_id])
+        if not isinstance(topic, Topic):
+            return  # deleted
+        partition = await self._broker.partitions.leader(topic, intended.row.partition)
+        if partition.open == intended.old.id:
+            await self.roll(partition, to=intended.row.container)
+
+    def _applied(self, changes: Sequence[Change]) -> None:
+        """An intent may come from a node that leads its source no more."""
+        intended: set[Key] = set()
+        for command, outcome in changes:
+            match command:
+                case RollIntent():
+                    assert isinstance(outcome, list)
+                    for target, result in zip(command.items, outcome, strict=True):
+                        key = (target.topic_id, target.partition)
+                        assert isinstance(result, RollOutcome)
+                        if _is_intended(result) and key not in self._under_way:
+                            intended.add(key)
+                case Replaced():
+                    for container in self._broker.containers.values():
+                        self.take_up(container)
+        if intended:
+            led = frozenset(self._broker.containers)
+            self._broker.spawn(self._look_after(intended, led))
+
+    async def _look_after(self, keys: Collection[Key], led: Collection[ContainerId]) -> None:
+        await self._look(partial(_intended_of, keys=keys, containers=led))
+
+    # --- moving load
+
+    async def roll_away(
+        self, container: Container, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
+    ) -> int:
+        """Roll the partitions of a container that are written to most; how many are through.
+
+        So many that together they have about `share` of what is written to it, never more than `limit`; at most `most`
+        (see `to_move`). `to`: the container to roll to. Rolls that take longer than `MOVED_S` go on. Raises
+        `KafkaError`.
+        """
+        before = {partition: partition.bytes for partition in self._in(container)}
+        await asyncio.sleep(MEASURED_S)
+        # Those that began to roll meanwhile count as well: orders that come together each name a part of the same.
+        rates = {partition: max(partition.bytes - then, 0) for partition, then in before.items()}
+        staying = {each: rates[each] for each in self._in(container) if each in rates and not each.rolling}
+        chosen = to_move(staying, written=sum(rates.values()), most=most, share=share, limit=limit)
+        if not chosen:
+            return 0
+        log.info("partitions roll away", container=container.id, count=len(chosen), to=to, reason=reason)
+        rolls = []
+        for partition in chosen:
+            target = to
+            if target is None or self._volume(partition) != container.volume:
+                target = self.place(partition, avoid=container.id)
+            if target == container.id:
+                raise KafkaError(Code.INVALID_REQUEST, f"no other container than {container.id} takes partitions")
+            under_way = self._under_way.get((partition.topic_id, partition.index))
+            rolls.append((under_way or self._begin(partition, target)).task)
+        done, _ = await asyncio.wait(rolls, timeout=MOVED_S)
+        return sum(not task.cancelled() and task.exception() is None for task in done)
+
+    def _in(self, container: Container) -> list[Partition]:
+        """The partitions in memory whose open partitionlet lies in a container."""
+        return [
+            partition
+            for topic in self._broker.topics.all()
+            for partition in topic.partitions.values()
+            if partition.container is container and not partition.deleted and not partition.left
+        ]
+
+
+def to_move(rates: Mapping[T, int], *, written: int, most: int, share: float, limit: float) -> list[T]:
+    """What comes near to `share` of all that is `written`: the fewest, by way of the hottest, that exceed it by little;
+    where those are less than half of it, rather the smallest other one, if that is within `limit` of what is written.
+    """
+    hottest = sorted((each for each in rates if rates[each]), key=lambda each: -rates[each])
+    near = min(limit, NEAR * share) * written
+    chosen: list[T] = []
+    moved = 0
+    for each in hottest:
+        if moved >= share * written or len(chosen) >= most:
+            break
+        if moved + rates[each] <= near:
+            chosen.append(each)
+            moved += rates[each]
+    larger = [each for each in hottest if near < rates[each] <= limit * written]
+    return larger[-1:] if larger and moved < share * written / 2 else chosen
+
+
+def _is_intended(result: RollOutcome) -> bool:
+    return result.partitionlet is not None and result.partitionlet.state == INTENDED
+
+
+def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_Intended]:
+    """[blocking] The rolls that are not over of the partitions whose open partitionlet lies in these containers."""
+    rows = reader.intended()
+    owners = reader.owners([row.id for row in rows])
+    found = (_of_chain(owners[row.id].topic_id, reader.chain(row.topic, row.partition)) for row in rows)
+    return [each for each in found if each is not None and each.old.container in containers]
+
+
+def _intended_of(reader: Reader, keys: Collection[Key], containers: Collection[ContainerId]) -> list[_Intended]:
+    """[blocking] Those of these partitions."""
+    topics = reader.topics_by_id({topic_id for topic_id, _ in keys})
+    found = (
+        _of_chain(topic_id, reader.chain(topics[topic_id].number, partition))
+        for topic_id, partition in keys
+        if topic_id in topics
+    )
+    return [each for each in found if each is not None and each.old.container in containers]
+
+
+def _of_chain(topic_id: bytes, chain: Sequence[PartitionletRow]) -> _Intended | None:
+    row = next((each for each in chain if each.state == INTENDED), None)
+    old = next((each for each in chain if each.state == OPEN), None)
+    return None if row is None or old is None else _Intended(topic_id, row, old)

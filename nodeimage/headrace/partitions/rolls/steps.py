@@ -1,0 +1,370 @@
+"""One roll, step by step, each durable before the next: intent, seal, open frame, record (DESIGN section 5).
+
+    intent   the catalog gives the next partitionlet's id and keeps its container: RollIntent
+    seal     in the container of the open partitionlet, which this node leads
+    open     in the target container, by its primary, which may be another node
+    record   the catalog seals the one and opens the other: RollDone
+
+Whoever dies when: before the seal is committed nothing has happened to the partition, and the intent stands until the
+next roll takes it up. From then on the partitionlet takes no batch, and its end stands in the log, so that whoever
+drives the roll opens the next one at the same offset: this node, until it is through, even when it leads the source no
+more, and the source's next primary. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
+once (the catalog compares ids). A target that cannot be reached is waited for. Another one is intended only where the
+container of the first is deleted: what opens there, late, counts for nothing. (DESIGN section 5 asks for a seal in the
+first target instead, which a container that is gone cannot commit; targets that could are never left.)
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
+from headrace.container.leader import Container
+from headrace.log.frames import FrameType
+from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import read_chain
+from headrace.partitions.rolls.frames import Open, Seal, carried
+from headrace.partitions.rolls.opening import AlreadySealed
+from headrace.partitions.topics import Topic
+from headrace.peer.messages import OpenPartitionlet
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+RETRY_FULL_S = 1.0
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+OPEN_S: Final = 2.0
+"""A target's primary that has not answered by then is asked again: its container may have another one."""
+
+
+class Roll:
+    """A roll under way. `full` is done, with the reason, while it waits for room on a disk; `begun`: by the loop."""
+
+    __slots__ = ("begun", "full", "task")
+
+    task: "asyncio.Task[PartitionletRow]"
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.begun = loop.time()
+        self.full: asyncio.Future[StorageFull] = loop.create_future()
+
+    def waits_for_room(self, reason: str) -> None:
+        """It cannot go on before there is room."""
+        if not self.full.done():
+            log.warning("a roll waits for room on the disk", reason=reason)
+            self.full.set_result(StorageFull(reason))
+
+    def goes_on(self) -> None:
+        """A step succeeded."""
+        if self.full.done():
+            self.full = asyncio.get_running_loop().create_future()
+
+
+class Settling(NamedTuple):
+    """What a roll is for that brings a partition in line with its topic's home (DESIGN section 9)."""
+
+    home: Home
+    resume: int
+    """Where the partition goes on; -1 = where it ends."""
+
+
+class _Opened(NamedTuple):
+    """A target that is open: its epoch, and the container, where this node leads it."""
+
+    row: PartitionletRow
+    epoch: Epoch
+    container: Container | None
+
+
+class RollSteps:
+    """Carries out one roll of one partition, to which nothing is appended meanwhile."""
+
+    def __init__(self, broker: "Broker", partition: Partition, roll: Roll, *, settling: Settling | None = None) -> None:
+        """A seal that is there already says itself whether it settles: then `settling` has to wait for another roll."""
+        self._settling = settling
+        self._broker = broker
+        self._partition = partition
+        self._roll = roll
+        self._old = partition.chain[-1]
+
+    async def run(self, *, to: ContainerId | None = None) -> PartitionletRow:
+        """Let the partition go on in a new partitionlet, in container `to` or where there is room; what is open then.
+
+        An intent that stands already is carried out as it is. Raises `KafkaError`, and `StorageFull` before the seal.
+        """
+        partition = self._partition
+        await partition.container.all_committed()
+        intended = await self._intend(to)
+        if intended is None:
+            return await self._look_up_anew()
+        fresh = partition.seal is None
+        seal = partition.seal or await self._seal()
+        opened = await self._open(intended, seal)
+        if opened is not None and await self._record(opened, seal):
+            return await self._go_on(opened, seal, fresh=fresh)
+        return await self._look_up_anew()
+
+    # --- intent
+
+    async def _intend(
+        self,
+        to: ContainerId | None,
+        abandoned: PartitionletId = PartitionletId(0),  # noqa: B008
+    ) -> PartitionletRow | None:
+        """The partitionlet to open; None: the partition has rolled already."""
+        partition = self._partition
+        if to is None:
+            source = partition.container
+            # The view of the store may not know yet that it closes.
+            avoid = source.id if source.closing or source.leaving else None
+            try:
+                to = self._broker.rolls.place(partition, avoid=avoid)
+            except KafkaError as error:  # a topic that is there already is not refused: producers try again
+                raise KafkaError(Code.LEADER_NOT_AVAILABLE, str(error)) from error
+        target = RollTarget(
+            topic_id=partition.topic_id,
+            partition=partition.index,
+            expected_open=self._old.id,
+            container=to,
+            abandoned=abandoned,
+        )
+        (outcome,) = await self._broker.catalog.submit(RollIntent(items=[target], now=_now()))
+        found = outcome.partitionlet
+        if outcome.code is Code.INVALID_REQUEST and found is not None:
+            if found.state != INTENDED:
+                return None
+            # An earlier roll got no further than its intent, and had chosen another container: that one stands.
+            log.info("a roll goes on as it was intended", partitionlet=found.id, container=found.container)
+            return found
+        if outcome.code is not Code.NONE or found is None:
+            raise KafkaError(outcome.code, outcome.message)
+        return found
+
+    # --- seal
+
+    async def _seal(self) -> Seal:
+        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next primary says whether it is sealed."""
+        partition, old = self._partition, self._old
+        container = partition.container
+        epochs = await self._broker.loop.run_in_executor(self._broker.executor, leader_epochs, container, old)
+        if not epochs or epochs[-1][0] < partition.leader_epoch:
+            # Epochs in which nothing was written count too, or many restarts would outrun the gap (invariant 10).
+            epochs.append((partition.leader_epoch, partition.next_offset))
+        end = partition.next_offset
+        producers, resume, home = partition.producers, -1, None
+        if self._settling is not None:
+            resume, home = self._settling.resume, self._settling.home
+            if 0 <= resume < end:
+                producers = producers.cut(resume)
+        seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(producers), resume, home)
+        await container.append_control(
+            FrameType.SEAL,
+            msgspec.msgpack.encode(seal),
+            partitionlet=old.id,
+            first=old.first,
+            last=end - 1,
+            from_reserve=True,  # a partition leaves a full disk
+        )
+        partition.seal = seal
+        return seal
+
+    # --- open
+
+    async def _open(self, intended: PartitionletRow, seal: Seal) -> _Opened | None:
+        """Open the next partitionlet, however long it takes; None: the roll is over without us."""
+        pause = FIRST_PAUSE_S
+        target: PartitionletRow | None = intended
+        while target is not None:
+            try:
+                opened = await self._open_at(target, seal)
+            except AlreadySealed:
+                return None
+            except (HeadraceError, OSError) as error:
+                if _is_full(error):
+                    self._roll.waits_for_room(str(error))
+                    pause = RETRY_FULL_S
+                else:
+                    log.info("a roll's target is waited for", container=target.container, reason=str(error))
+            else:
+                self._roll.goes_on()
+                return opened
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            try:
+                if not await self._broker.catalog.query(self._is_due):
+                    return None
+                target = await self._target_now(target)
+            except HeadraceError as error:
+                log.info("a roll waits for the catalog", reason=str(error))
+        return None
+
+    async def _target_now(self, target: PartitionletRow) -> PartitionletRow | None:
+        """The partitionlet to open, or another in place of one whose container is deleted; None: the roll is over.
+
+        Never one in place of a target that merely does not answer: an `open` that is under way there may arrive after
+        another was chosen, and then both would be open. In a deleted container nothing that it does counts.
+        """
+        if not self._broker.cluster.is_deleted(target.container):
+            return target
+        log.warning("a roll's target is deleted, it takes another one", container=target.container)
+        return await self._intend(None, abandoned=target.id)
+
+    async def _open_at(self, target: PartitionletRow, seal: Seal) -> _Opened:
+        topic = self._broker.topics.cached_id(seal.topic_id)
+        opening = Open(
+            partitionlet=target.id,
+            stream=topic.stream if topic is not None else "",
+            topic=topic.name if topic is not None else "",
+            topic_id=seal.topic_id,
+            partition=seal.partition,
+            first=seal.next_first,
+            leader_epoch=target.leader_epoch,
+            container_epoch=-1,
+            producers=seal.producers,
+            home=seal.home,
+        )
+        container = self._broker.containers.get(target.container)
+        if container is not None:
+            try:
+                epoch = await self._broker.rolls.opening.open(container, opening)
+            except AlreadySealed as sealed:
+                if sealed.epoch is None:
+                    raise
+                return _Opened(target, sealed.epoch, None)  # it takes no batch: who leads it reads its seal first
+            return _Opened(target, epoch, container)
+        first = Offset(seal.next_first)
+        asked = OpenPartitionlet(target.container, target.id, first, Offset(first - 1))
+        try:
+            answer, _ = await self._broker.cluster.ask_leader(
+                target.container, asked, [msgspec.msgpack.encode([opening])], timeout_s=OPEN_S
+            )
+        except KafkaError as error:
+            if error.code is Code.INVALID_REQUEST:
+                raise AlreadySealed(target.id) from error
+            raise
+        return _Opened(target, answer.epoch, None)
+
+    def _is_due(self, reader: Reader) -> bool:
+        """[blocking] Whether the catalog here has not recorded the roll yet."""
+        chain = read_chain(reader, self._old.topic, self._partition.index)
+        return chain is not None and chain.rows[-1].id == self._old.id
+
+    # --- record
+
+    async def _record(self, opened: _Opened, seal: Seal) -> bool:
+        """Have the catalog take note, however long it takes; false: another driver of this roll was first.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION where the topic was deleted meanwhile.
+        """
+        item = Rolled(
+            topic_id=seal.topic_id,
+            partition=seal.partition,
+            sealed=self._old.id,
+            end=Offset(seal.end),
+            epochs=[(LeaderEpoch(epoch), Offset(first)) for epoch, first in seal.epochs],
+            opened=opened.row.id,
+            container_epoch=opened.epoch,
+            resume=Offset(seal.resume),
+            home=seal.home,
+        )
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                outcomes: list[RollOutcome] = await self._broker.catalog.submit(RollDone(items=[item], now=_now()))
+            except StorageFull as full:
+                self._roll.waits_for_room(str(full))
+                pause = RETRY_FULL_S
+            except HeadraceError as error:
+                log.info("a roll waits for the catalog", reason=str(error))
+            else:
+                self._roll.goes_on()
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        (outcome,) = outcomes
+        if outcome.code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+            raise KafkaError(outcome.code, outcome.message)
+        return outcome.code is Code.NONE
+
+    # --- afterwards
+
+    async def _go_on(self, opened: _Opened, seal: Seal, *, fresh: bool) -> PartitionletRow:
+        """The partition's object takes up the new partitionlet, where this node leads that too; else it leaves."""
+        partition = self._partition
+        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
+        if chain is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
+        row = chain.rows[-1]
+        topic = self._broker.topics.cached_id(partition.topic_id)
+        container = opened.container
+        log.info(
+            "partition rolled",
+            partition=f"{partition.topic_id.hex()}/{partition.index}",
+            end=seal.end,
+            container=row.container,
+            partitionlet=row.id,
+        )
+        if topic is None:
+            return row
+        # What the object holds is the new partitionlet's beginning only if nobody can have written to that meanwhile:
+        # this node has led source and target without a break, and it was this roll that sealed the one.
+        present = topic.partitions.get(partition.index) is partition and not partition.left and row.id == opened.row.id
+        if fresh and present and container is not None and self._broker.containers.get(row.container) is container:
+            topic.encoded = None
+            producers = partition.producers
+            if seal.next_first < seal.end:
+                producers = producers.cut(seal.next_first)
+            partition.adopt(
+                chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
+            )
+            partition.advance(seal.next_first)  # all before the seal was committed
+            partition.log_start = max(partition.log_start, chain.log_start)
+            partition.settle(chain.settled)
+        else:
+            self._leave(topic)
+        return row
+
+    async def _look_up_anew(self) -> PartitionletRow:
+        """The roll is over without us: forget the partition as it was; what the catalog here has open.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION where the topic is deleted.
+        """
+        partition = self._partition
+        topic = self._broker.topics.cached_id(partition.topic_id)
+        if topic is not None:
+            self._leave(topic)
+        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
+        if chain is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
+        return chain.rows[-1]
+
+    def _leave(self, topic: Topic) -> None:
+        """Forget the partition as it was before the roll; one that was looked up since then stays."""
+        held = topic.partitions.get(self._partition.index)
+        if held is None or held.open == self._old.id:
+            self._broker.partitions.moved_away(topic, self._partition.index)
+
+
+def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:
+    """[blocking] The (leader epoch, first offset) history of a partitionlet, from its frames."""
+    state = container.log.load(row.id)
+    return [(row.leader_epoch + epoch - row.container_epoch, first) for epoch, first in state.epochs]
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, StorageFull) or (isinstance(error, KafkaError) and error.code is Code.KAFKA_STORAGE_ERROR)
+
+
+def _now() -> Millis:
+    return Millis(int(time.time() * 1000))

@@ -1,0 +1,75 @@
+"""A stream's policy as admin calls give and show it: checked fields in, plain fields out. Pure.
+
+msgspec knows both classes that are converted to since `catalog.commands` was loaded, whose decoder has them in it.
+"""
+
+from typing import Final
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.commands import PolicyChanges, StreamPolicy
+from headrace.catalog.rows import StreamRow
+from headrace.kafka.create_topics import MAX_PARTITIONS
+from headrace.partitions.topic_configs import checked
+
+MAX_DESCRIPTION: Final = 1000
+
+
+class PolicyFields(PolicyChanges, frozen=True, forbid_unknown_fields=True):
+    """The fields of a policy that a call gives."""
+
+
+def policy_from(fields: PolicyFields) -> StreamPolicy:
+    """A new stream's policy: what is given, and defaults. Raises KafkaError (INVALID_CONFIG)."""
+    return msgspec.convert(_given(fields), StreamPolicy)
+
+
+def changes_from(fields: PolicyFields) -> PolicyChanges:
+    """What AlterStream takes. Raises KafkaError (INVALID_CONFIG)."""
+    return msgspec.convert(_given(fields), PolicyChanges)
+
+
+def stream_shown(row: StreamRow) -> dict[str, object]:
+    """A stream: path, policy, and how much is in it."""
+    return {
+        "path": row.path,
+        **msgspec.structs.asdict(row.policy),
+        "topics": row.topics,
+        "partitions": row.partitions,
+        "created_ms": row.created,
+    }
+
+
+def _given(fields: PolicyFields) -> dict[str, object]:
+    given = {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
+    for name, value in given.items():
+        if (fault := _fault(name, value)) is not None:
+            raise KafkaError(Code.INVALID_CONFIG, f"{name} cannot be {value!r:.100}: {fault}")
+    return given
+
+
+def _fault(name: str, value: object) -> str | None:
+    """What is wrong with a field's value; None if nothing. Texts and limits are those of Kafka's topic configs."""
+    match name, value:
+        case "ttl_ms", int(ttl) if not 0 <= ttl < 2**63:
+            return "allowed are milliseconds from 1 on, or 0 for ever"
+        case "retention_bytes", int(size) if not (size == -1 or 1 <= size < 2**63):
+            return "allowed are bytes from 1 on, or -1 for no limit"
+        case "default_partitions", int(count) if not 1 <= count <= MAX_PARTITIONS:
+            return f"allowed are 1 to {MAX_PARTITIONS}"
+        case "description", str(text) if len(text) > MAX_DESCRIPTION:
+            return f"at most {MAX_DESCRIPTION} characters are allowed"
+        case (("max_message_bytes" | "timestamp_type" | "compression"), _):
+            try:
+                checked(_KAFKA_NAMES[name], str(value))
+            except KafkaError as error:
+                return str(error)
+    return None
+
+
+_KAFKA_NAMES: Final = {
+    "max_message_bytes": "max.message.bytes",
+    "timestamp_type": "message.timestamp.type",
+    "compression": "compression.type",
+}

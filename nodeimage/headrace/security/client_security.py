@@ -1,0 +1,211 @@
+"""How a link proves who it is to its source, and whom it trusts: client properties to a checked `Security`.
+
+Names are those of Kafka's clients, both of librdkafka (`sasl.username`, `ssl.ca.pem`) and of Java
+(`sasl.jaas.config`, `ssl.truststore.certificates` with PEM). Certificates and keys are PEM; the default is to trust
+the machine's certificate authorities and to check the host's name. No secret is in a repr, a log line or an error.
+"""
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.security.scram import HASHES
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", *HASHES)
+MOST_PEM: Final = 1 << 20
+"""Bytes of one property's value."""
+
+_FIELDS: Final[Mapping[str, str]] = {
+    "security.protocol": "protocol",
+    "sasl.mechanism": "mechanism",
+    "sasl.mechanisms": "mechanism",
+    "sasl.username": "username",
+    "sasl.password": "password",
+    "sasl.jaas.config": "jaas",
+    "ssl.endpoint.identification.algorithm": "identification",
+    "ssl.ca.pem": "ca_pem",
+    "ssl.truststore.certificates": "ca_pem",
+    "ssl.ca.location": "ca_file",
+    "ssl.certificate.pem": "certificate_pem",
+    "ssl.keystore.certificate.chain": "certificate_pem",
+    "ssl.certificate.location": "certificate_file",
+    "ssl.key.pem": "key_pem",
+    "ssl.keystore.key": "key_pem",
+    "ssl.key.location": "key_file",
+    "ssl.key.password": "key_password",
+    "ssl.truststore.type": "store_type",
+    "ssl.keystore.type": "store_type",
+}
+_JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_JAAS_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Checked properties. Made by `security_of`."""
+
+    tls: bool = False
+    mechanism: str | None = None
+    """SASL's, or None."""
+    username: str = ""
+    password: str = field(default="", repr=False)
+    check_host: bool = True
+    ca_pem: str = field(default="", repr=False)
+    ca_file: str = ""
+    certificate_pem: str = field(default="", repr=False)
+    certificate_file: str = ""
+    key_pem: str = field(default="", repr=False)
+    key_file: str = ""
+    key_password: str = field(default="", repr=False)
+
+    @property
+    def protocol(self) -> str:
+        """By Kafka's name."""
+        if self.mechanism is not None:
+            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+        return "SSL" if self.tls else "PLAINTEXT"
+
+    def context(self) -> ssl.SSLContext | None:
+        """[blocking] What TLS needs; None without TLS. Raises KafkaError INVALID_CONFIG, which names the property."""
+        if not self.tls:
+            return None
+        context = _trusting(self)
+        context.check_hostname = self.check_host
+        if self.certificate_pem:
+            with _as_file(self.certificate_pem + "\n" + self.key_pem) as path:
+                _load_certificate(context, "ssl.certificate.pem and ssl.key.pem", path, None, self.key_password)
+        elif self.certificate_file:
+            names = "ssl.certificate.location and ssl.key.location"
+            _load_certificate(context, names, self.certificate_file, self.key_file or None, self.key_password)
+        return context
+
+
+def security_of(properties: Mapping[str, str]) -> Security:
+    """The security that client properties ask for; none at all is PLAINTEXT.
+
+    Raises KafkaError INVALID_CONFIG, also for a property that is not known here: a misspelt one must not be ignored.
+    """
+    given: dict[str, str] = {}
+    for name, value in properties.items():
+        if name in ("ssl.truststore.location", "ssl.keystore.location"):
+            raise _wrong(
+                f"{name}: Java's key stores are not read here; give ssl.ca.pem, ssl.certificate.pem, ssl.key.pem"
+            )
+        if name not in _FIELDS:
+            raise _wrong(f"{name} is no property of a link's credentials; these are: {', '.join(sorted(_FIELDS))}")
+        if not isinstance(value, str) or len(value) > MOST_PEM:
+            raise _wrong(f"{name} is not a string of at most {MOST_PEM} characters")
+        if given.setdefault(_FIELDS[name], value) != value:
+            raise _wrong(f"{name} is given twice, by two of its names")
+    return _checked(given)
+
+
+def _checked(given: dict[str, str]) -> Security:
+    protocol = given.pop("protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise _wrong(f"security.protocol is one of {', '.join(PROTOCOLS)}")
+    if given.pop("store_type", "PEM").upper() != "PEM":
+        raise _wrong("ssl.truststore.type and ssl.keystore.type can only be PEM here")
+    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    identification = given.pop("identification", "https").lower()
+    if identification not in ("https", "", "none"):
+        raise _wrong("ssl.endpoint.identification.algorithm is https, or empty for no check of the host's name")
+    mechanism = given.pop("mechanism", None)
+    _add_jaas(given)
+    idle = sorted({name for name, kept in _FIELDS.items() if kept in given and _is_idle(name, tls=tls, sasl=sasl)})
+    if idle:
+        raise _wrong(f"{', '.join(idle)} cannot count with security.protocol {protocol}")
+    if sasl:
+        mechanism = (mechanism or "").upper()
+        if mechanism not in MECHANISMS:
+            raise _wrong(f"sasl.mechanism is one of {', '.join(MECHANISMS)}")
+        if not given.get("username") or "password" not in given:
+            raise _wrong(f"{mechanism} needs sasl.username and sasl.password")
+        if "\0" in given["username"] + given["password"]:
+            raise _wrong("sasl.username and sasl.password cannot hold the character 0")
+    elif mechanism is not None:
+        raise _wrong(f"sasl.mechanism cannot count with security.protocol {protocol}")
+    _check_pairs(given)
+    return Security(tls=tls, mechanism=mechanism, check_host=identification == "https", **given)
+
+
+def _is_idle(name: str, *, tls: bool, sasl: bool) -> bool:
+    return (name.startswith("ssl.") and not tls) or (name.startswith("sasl.") and not sasl)
+
+
+def _check_pairs(given: Mapping[str, str]) -> None:
+    for kept in ("ca", "certificate", "key"):
+        if f"{kept}_pem" in given and f"{kept}_file" in given:
+            raise _wrong(f"ssl.{kept}.pem and ssl.{kept}.location: give one of them")
+    if "certificate_pem" in given and "key_pem" not in given:
+        raise _wrong("ssl.certificate.pem needs ssl.key.pem")
+    if ("key_pem" in given and "certificate_pem" not in given) or (
+        "key_file" in given and "certificate_file" not in given
+    ):
+        raise _wrong("a key needs its certificate: ssl.certificate.pem, or ssl.certificate.location")
+
+
+def _add_jaas(given: dict[str, str]) -> None:
+    """Take user name and password out of Java's `sasl.jaas.config`."""
+    jaas = given.pop("jaas", None)
+    if jaas is None:
+        return
+    if not any(module in jaas for module in _JAAS_MODULES):
+        raise _wrong(f"sasl.jaas.config is read for {' and '.join(_JAAS_MODULES)} only")
+    for name, double, single, bare in _JAAS_OPTION.findall(jaas):
+        if name in ("username", "password"):
+            value = re.sub(r"\\(.)", r"\1", double or single) or bare
+            if given.setdefault(name, value) != value:
+                raise _wrong(f"sasl.jaas.config and sasl.{name} say different things")
+
+
+def _trusting(security: Security) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=security.ca_file or None, cadata=security.ca_pem or None)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        name = "ssl.ca.location" if security.ca_file else "ssl.ca.pem"
+        raise _wrong(f"{name} cannot be used: {_reason(error)}") from None
+
+
+def _load_certificate(context: ssl.SSLContext, names: str, certificate: str, key: str | None, password: str) -> None:
+    try:
+        # Given a password, even an empty one, OpenSSL never asks the terminal for it.
+        context.load_cert_chain(certificate, key, password=lambda: password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise _wrong(f"{names} cannot be used: {_reason(error)}; is ssl.key.password right?") from None
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path to `text`, as OpenSSL wants it, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "w") as file:
+                file.write(text)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.TemporaryDirectory() as folder:  # nobody else may enter it
+        path = Path(folder, "pem")
+        path.write_text(text)
+        yield str(path)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or "it is not PEM")
+    return str(error.strerror) if isinstance(error, OSError) and error.strerror else "it is not PEM"
+
+
+def _wrong(message: str) -> KafkaError:
+    return KafkaError(Code.INVALID_CONFIG, message)

@@ -1,0 +1,1 @@
+"""The disk: retention, garbage collection of chunks, regrouping, scrub, closing of chunks."""

@@ -1,0 +1,193 @@
+"""What looking after this node's disk has in common: its replicas, what their chunks hold, and to whom that belongs.
+
+A closed chunk is read once, and a note of it kept: most rounds have nothing to do with most chunks. Belongs to the loop
+thread, but what is marked [blocking].
+"""
+
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from headrace.base.errors import CorruptLog, HeadraceError
+from headrace.base.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Owner
+from headrace.container.leader import Container
+from headrace.log.chunk import Body
+from headrace.log.container_log import Chunk, ContainerLog
+from headrace.storage.retention import Share
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+ChunkKey = tuple[ContainerId, int]
+"""A container, and the position at which a chunk of it starts."""
+_NO_TIME = 1 << 62
+
+
+class Held(NamedTuple):
+    """A replica of this node. `led`: the container, where this node leads it."""
+
+    id: ContainerId
+    log: ContainerLog
+    committed: Position
+    led: Container | None
+    kick: Callable[[], None]
+
+
+class Blocking(Protocol):
+    """Runs work in a thread."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+FAILURES = (HeadraceError, OSError, sqlite3.Error)
+"""What a step may end with; it is tried again in the next round."""
+
+
+class _Note(NamedTuple):
+    """A closed chunk as it was last read: by stream, the smallest of its partitionlets' largest timestamps."""
+
+    body: Body
+    oldest: Mapping[StreamNumber, int]
+
+
+class Upkeep:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", *, blocking: Blocking) -> None:
+        self._broker = broker
+        self._notes: dict[ChunkKey, _Note] = {}
+        self._failing: dict[ChunkKey, str] = {}
+        """Chunks of which nothing can be given back, and why."""
+        self.blocking = blocking
+        self.catalog_id = ContainerId(0)
+
+    # --- replicas
+
+    def held(self) -> list[Held]:
+        """Every replica here that is not about to go."""
+        cluster = self._broker.cluster
+        led = dict(self._broker.containers)
+        found = [Held(each.id, each.log, each.committed, each, each.kick) for each in led.values()]
+        found += [
+            Held(each.id, each.log, each.committed, None, each.cycle.kick)
+            for each in cluster.replicas.followed()
+            if each.id not in led and (record := cluster.record(each.id)) is not None and record.state != "deleted"
+        ]
+        return found
+
+    def data(self) -> list[Held]:
+        """Those that hold records."""
+        return [each for each in self.held() if each.id != self.catalog_id]
+
+    def led(self) -> list[Container]:
+        """The containers of records that this node leads."""
+        return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]
+
+    # --- chunks
+
+    async def oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
+        """By stream that a closed chunk has records of, how old they are at most; None: it is damaged."""
+        key = (held.id, chunk.start)
+        note = self._notes.get(key)
+        if note is None or note.body is not chunk.body:
+            try:
+                note, _ = await self._read(key, held, chunk)
+            except HeadraceError as error:
+                self.failed(key, error)
+                return None
+        return note.oldest
+
+    async def shares(self, held: Held, chunk: Chunk, streams: Collection[StreamNumber] | None = None) -> list[Share]:
+        """What a chunk holds of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
+        if streams is None:
+            return (await self._read((held.id, chunk.start), held, chunk))[1]
+        return await self.blocking(lambda: _shares_of(held.log, chunk, streams))
+
+    async def _read(self, key: ChunkKey, held: Held, chunk: Chunk) -> tuple[_Note, list[Share]]:
+        body = chunk.body
+
+        def read() -> tuple[_Note, list[Share]]:
+            shares = _shares_of(held.log, chunk)
+            return _Note(body, _oldest_of(shares)), shares
+
+        note, shares = await self.blocking(read)
+        if body.closed:
+            self._notes[key] = note
+        return note, shares
+
+    async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
+        """The partitions that these belong to; nothing for those that are dead."""
+        return await self._broker.catalog.query(lambda reader: reader.owners({share.partitionlet for share in shares}))
+
+    async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
+        """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
+
+        def fates(reader: Reader) -> dict[PartitionletId, Owner] | None:
+            partitionlets = {share.partitionlet for share in shares}
+            return None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
+
+        return await self._broker.catalog.query(fates)
+
+    def failed(self, key: ChunkKey, error: Exception) -> None:
+        """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason.
+
+        The scrub is told each time: it may have come to nothing before.
+        """
+        if self._failing.get(key) != str(error):
+            self._failing[key] = str(error)
+            log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
+        if isinstance(error, CorruptLog):
+            self._broker.scrub.suspect(key[0])
+
+    def done(self, key: ChunkKey) -> None:
+        """That could be done with a chunk."""
+        self._failing.pop(key, None)
+
+    def forget(self, key: ChunkKey) -> None:
+        """This chunk is gone."""
+        self._notes.pop(key, None)
+        self._failing.pop(key, None)
+
+    def keep(self, chunks: Mapping[ChunkKey, Body]) -> None:
+        """All others are gone."""
+        for key in [key for key, note in self._notes.items() if chunks.get(key) is not note.body]:
+            del self._notes[key]
+        self._failing = {key: reason for key, reason in self._failing.items() if key in chunks}
+
+
+def _oldest_of(shares: Iterable[Share]) -> dict[StreamNumber, int]:
+    oldest: dict[StreamNumber, int] = {}
+    for share in shares:
+        stream = stream_of(share.partitionlet)
+        newest = share.max_timestamp if share.last >= 0 else _NO_TIME
+        oldest[stream] = min(oldest.get(stream, newest), newest)
+    return oldest
+
+
+def _shares_of(
+    container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None = None
+) -> list[Share]:
+    """[blocking]"""
+    # Records without a timestamp are as old as their chunk, as in Kafka.
+    file = chunk.body.opened()
+    written = int(os.fstat(file.fd).st_mtime * 1000)
+    return [
+        Share(
+            PartitionletId(each.partitionlet),
+            each.first,
+            each.last,
+            each.max_timestamp if each.max_timestamp >= 0 else written,
+            each.length,
+        )
+        for each in container_log.summaries(chunk)
+        if each.partitionlet > 0 and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
+    ]

@@ -1,0 +1,198 @@
+"""Expiry: the log starts of what has outlived its time or its partition's size move, by a committed command.
+
+Only leaders expire, each what lies in its own containers. Chunks of which nothing can have expired are not read. A size
+limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
+not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
+
+Age is counted by the cluster's time (control.clocks), so that no node drops anything early whose own clock is ahead.
+While that is not known, since too few nodes have been heard, nothing is too old.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.base.errors import CorruptLog
+from headrace.base.ids import Millis, Offset, PartitionletId, StreamNumber
+from headrace.base.levels import Level
+from headrace.catalog.commands import ExpireCursors, ExpireSomeCursors, ForgetDeleted, LogStart, SetLogStart
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
+from headrace.log.container_log import ContainerLog
+from headrace.storage.chunk_gc import GivingBack
+from headrace.storage.chunk_inventory import Upkeep
+from headrace.storage.retention import PartitionKey, Share, expired, rule_of
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+COMMANDS_AT_ONCE: Final = 500
+"""Log starts of one command: some 15 ms to apply."""
+CURSORS_KEPT_S: Final = 7 * 24 * 3600
+CURSORS_EVERY_S: Final = 3600.0
+NEVER: Final = Millis(-(1 << 62))
+"""When all is younger than any time to live."""
+ELSEWHERE_EVERY_S: Final = 30.0
+"""How often other nodes are asked how much they hold of partitions with a size limit."""
+
+
+class Expiry:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", upkeep: Upkeep, giving_back: GivingBack) -> None:
+        self._broker = broker
+        self._upkeep = upkeep
+        self._giving_back = giving_back
+        self._own: SetLogStart | None = None
+        self._elsewhere: dict[PartitionKey, int] = {}
+        """Bytes that other nodes lead of partitions that lie here too."""
+        self._elsewhere_due = 0.0
+        self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
+        self._forgetting: asyncio.Task[None] | None = None
+
+    def is_own(self, command: SetLogStart) -> bool:
+        """Whether these log starts move on behalf of this node's expiry, which knows where bytes die."""
+        return command == self._own
+
+    async def step(self) -> None:
+        """Move the log starts of what has expired in closed chunks."""
+        oldest = [
+            (held, chunk, found)
+            for held in self._upkeep.data()
+            if held.led is not None and held.led.serves
+            for chunk in held.log.closed_chunks()
+            if (found := await self._upkeep.oldest(held, chunk)) is not None
+        ]
+        streams = {stream for _, _, found in oldest for stream in found}
+        if not streams:
+            return
+        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
+        now = self._broker.clocks.agreed()
+        if now is None:
+            now = NEVER
+        touched: set[StreamNumber] = set()
+        shares: list[Share] = []
+        logs: dict[PartitionletId, ContainerLog] = {}
+        for held, chunk, found in oldest:
+            due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
+            if due:
+                touched |= due
+                here = await self._upkeep.shares(held, chunk, due)
+                shares += here
+                logs |= {share.partitionlet: held.log for share in here}
+        if not shares:
+            return
+        owners = await self._upkeep.owners(shares)
+        elsewhere = await self._bytes_elsewhere(shares, owners, rules)
+
+        def due_starts() -> list[LogStart]:
+            seen = {**owners, **_behind_gaps(shares, owners, logs)}
+            # A partition's records may lie in several containers: by offset they are in order.
+            return expired(sorted(shares, key=_first), owners=seen, rules=rules, now=now, elsewhere=elsewhere)
+
+        starts = await self._upkeep.blocking(due_starts)
+        for index in range(0, len(starts), COMMANDS_AT_ONCE):
+            self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
+            await self._broker.catalog.submit(self._own)
+            self._giving_back.died(streams=touched)
+
+    async def _bytes_elsewhere(
+        self,
+        shares: Sequence[Share],
+        owners: Mapping[PartitionletId, Owner],
+        rules: Mapping[StreamNumber, StreamRetention],
+    ) -> Mapping[PartitionKey, int]:
+        """What other nodes lead of the partitions with a size limit whose oldest records lie here."""
+        limited: dict[PartitionKey, int] = {}
+        for share in shares:
+            owner = owners.get(share.partitionlet)
+            rule = None if owner is None else rule_of(rules, share.partitionlet, owner.topic)
+            if owner is None or rule is None or rule.bytes < 0:
+                continue
+            if share.first <= owner.log_start <= share.last:
+                limited[owner.topic_id, owner.partition] = owner.topic
+        now = self._broker.loop.time()
+        if not limited or now < self._elsewhere_due:
+            return {key: size for key, size in self._elsewhere.items() if key in limited}
+        self._elsewhere_due = now + ELSEWHERE_EVERY_S
+        led = frozenset(self._broker.containers)
+        rows = await self._broker.catalog.query(lambda reader: _rows_elsewhere(reader, limited, led))
+        sizes = await self._broker.old_reads.extents(row for some in rows.values() for row in some)
+        self._elsewhere = {
+            key: sum(sizes[row.id].size for row in some if row.id in sizes) for key, some in rows.items()
+        }
+        return self._elsewhere
+
+    async def forget_cursors(self) -> None:
+        """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
+        now = self._broker.loop.time()
+        if now < self._cursors_due:
+            return
+        self._cursors_due = now + CURSORS_EVERY_S
+        agreed = self._broker.clocks.agreed()
+        if agreed is not None and self._upkeep.catalog_id in self._broker.containers:  # one node is enough
+            before = Millis(agreed - CURSORS_KEPT_S * 1000)
+            if await self._broker.catalog.query(lambda reader: reader.level()) < Level.FENCED:
+                await self._broker.catalog.submit(ExpireCursors(before=before))
+                return
+            after: tuple[str, int, int] | None = ("", -1, -1)
+            while after is not None:
+                after = (await self._broker.catalog.submit(ExpireSomeCursors(before=before, after=after))).after
+
+    async def forget_deleted(self) -> None:
+        """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
+        if self._forgetting is not None and not self._forgetting.done():
+            return
+        leads = self._upkeep.catalog_id in self._broker.containers
+        if leads and await self._broker.catalog.query(lambda reader: reader.is_forgetting()):
+            self._forgetting = self._broker.spawn(self._forget_all())
+
+    async def _forget_all(self) -> None:
+        """One command after the other, so that others come in between. The next round goes on behind an error."""
+        more = True
+        while more and self._upkeep.catalog_id in self._broker.containers:
+            more = (await self._broker.catalog.submit(ForgetDeleted(), here=True)).more
+
+
+def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:
+    """Whether anything of `stream` in a chunk may have outlived a rule."""
+    rule = rules.get(stream)
+    if rule is None:
+        return False
+    every = [rule.rule, *rule.overrides.values()]
+    return any((each.ttl_ms > 0 and oldest + each.ttl_ms <= now) or each.bytes >= 0 for each in every)
+
+
+def _behind_gaps(
+    shares: Iterable[Share], owners: Mapping[PartitionletId, Owner], logs: Mapping[PartitionletId, ContainerLog]
+) -> dict[PartitionletId, Owner]:
+    """[blocking] Of copies with a gap at their log start: their owners, with the log start at the gap's end."""
+    first: dict[PartitionletId, int] = {}
+    for share in shares:
+        if share.last >= 0 and (owner := owners.get(share.partitionlet)) is not None and share.last >= owner.log_start:
+            first[share.partitionlet] = min(first.get(share.partitionlet, share.first), share.first)
+    found: dict[PartitionletId, Owner] = {}
+    for partitionlet, begin in first.items():
+        owner = owners[partitionlet]
+        if 0 <= owner.first <= owner.log_start < begin:  # older records may lie in chunks that are not due
+            try:
+                older = logs[partitionlet].read(partitionlet, owner.log_start, limit=begin, max_bytes=1)
+            except CorruptLog:
+                continue  # there is something
+            if not older:
+                found[partitionlet] = owner._replace(log_start=Offset(begin))
+    return found
+
+
+def _rows_elsewhere(
+    reader: Reader, limited: Mapping[PartitionKey, int], led: Collection[int]
+) -> dict[PartitionKey, list[PartitionletRow]]:
+    """[blocking] The partitionlets of these partitions in containers that this node does not lead."""
+    return {
+        key: [row for row in reader.chain(topic, key[1]) if row.state != INTENDED and row.container not in led]
+        for key, topic in limited.items()
+    }
+
+
+def _first(share: Share) -> int:
+    return share.first

@@ -1,0 +1,223 @@
+"""The node's disk: closing chunks, expiry, giving space back, regrouping, which containers take new partitions, and
+volumes' limits.
+
+One task looks after it, every few seconds and when something asks for it; nothing here has a timer per topic. Disk
+work runs in threads, regrouping in a helper process of low priority. It covers every replica of this node: each closes,
+gives back and regroups on its own, by the catalog that its node has applied; what moves log starts, appends, or closes
+and deletes containers is their leaders' alone.
+
+Order matters (invariant 12): the log start moves by a committed command first, bytes go afterwards; what a later reader
+needs of a chunk that goes is appended anew before. A step that fails, or a chunk that is damaged, keeps no other
+waiting.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from headrace.base.ids import ContainerId
+from headrace.catalog.commands import SetLogStart
+from headrace.container.leader import Container
+from headrace.container.local_replica import LocalReplica
+from headrace.log.chunk import Body
+from headrace.log.container_log import ContainerLog
+from headrace.log.writing import Spare
+from headrace.storage.chunk_closing import ChunkClosing
+from headrace.storage.chunk_gc import GivingBack
+from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Upkeep
+from headrace.storage.container_closing import ContainerClosing, ContainerStep
+from headrace.storage.expiry import Expiry
+from headrace.storage.regroup import Regrouping
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+EVERY_S = 5.0
+
+
+class Space:
+    """Looks after the replicas' disk space."""
+
+    def __init__(self, broker: "Broker", *, regroup_enabled: bool = True) -> None:
+        self._broker = broker
+        self._regroup_enabled = regroup_enabled
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._round_lock = asyncio.Lock()
+        self._upkeep = Upkeep(broker, blocking=lambda work: self._blocking(work))
+        self._giving_back = GivingBack(broker, self._upkeep)
+        self._chunk_closing = ChunkClosing(broker, self._upkeep, self._giving_back)
+        self._container_closing = ContainerClosing(broker, self._upkeep, wake=self._wake.set)
+        self._expiry = Expiry(broker, self._upkeep, self._giving_back)
+        self._regrouping = Regrouping(broker, done=self._chunk_regrouped)
+
+    def attach(
+        self,
+        new_container: Callable[[str], Awaitable[object]],
+        close_container: ContainerStep,
+        delete_container: ContainerStep,
+        catalog_id: ContainerId,
+    ) -> None:
+        """How containers are made, closed and deleted; `catalog_id`: the one that holds no records."""
+        self._container_closing.attach(new_container, close_container, delete_container)
+        self._upkeep.catalog_id = catalog_id
+
+    # --- what others tell
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on."""
+        container.on_chunk_full = self._wake_for
+        self._wake.set()
+
+    def container_left(self, container: Container) -> None:
+        """This node leads a container no more; it may follow."""
+        self._container_closing.left(container.id)
+
+    def bytes_died(self) -> None:
+        """Some records have no owner any more."""
+        self._giving_back.died()
+        self._chunk_closing.look_early()
+        self._wake.set()
+
+    def log_starts_moved(self, command: SetLogStart) -> None:
+        """Some records lie below their partition's log start now, by whoever's command."""
+        if command.items and not self._expiry.is_own(command):
+            self._giving_back.died(topics={item.topic_id for item in command.items})
+            self._chunk_closing.look_early()
+            self._wake.set()
+
+    # --- what others ask
+
+    @property
+    def catalog_id(self) -> ContainerId:
+        """The catalog's container."""
+        return self._upkeep.catalog_id
+
+    @property
+    def regrouped(self) -> int:
+        """Chunks regrouped since the start."""
+        return self._regrouping.regrouped
+
+    @property
+    def freed_bytes(self) -> int:
+        """Given back since the start."""
+        return self._giving_back.freed_bytes
+
+    def open_containers(self) -> list[Container]:
+        """The containers led here that take new partitionlets."""
+        return [container for container in self._upkeep.led() if not container.closing]
+
+    # --- life
+
+    def start(self) -> None:
+        """Begin."""
+        replicas = self._broker.cluster.replicas
+        replicas.on_opened.append(self._opened)
+        for replica in replicas.all():
+            self._opened(replica)
+        self._task = self._broker.spawn(self._run())
+
+    async def close(self) -> None:
+        """Stop; a helper process is ended (its work is redone later)."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._regrouping.close()
+
+    async def pass_now(self) -> None:
+        """One round, at once: for an admin who just deleted something, and for tests."""
+        await self._round()
+
+    def _opened(self, replica: LocalReplica) -> None:
+        replica.on_chunk_full = self._wake.set
+
+    def _wake_for(self, _container: Container) -> None:
+        self._wake.set()
+
+    def _chunk_regrouped(self, key: ChunkKey) -> None:
+        """Its dead bytes lie together now: more of them can be given back."""
+        self._giving_back.look_at(key)
+        self._wake.set()
+
+    # --- the task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self._round()
+
+    async def _round(self) -> None:
+        async with self._round_lock:
+            for name, step in (
+                ("look at volumes", self._broker.volume_limits.step),
+                ("close chunks", self._chunk_closing.close_full),
+                ("close containers", self._container_closing.close_full),
+                ("expire", self._expiry.step),
+                ("give back", self._giving_back.step),
+                ("close chunks early", self._chunk_closing.close_early),
+                ("delete containers", self._container_closing.delete_empty),
+                ("forget cursors", self._expiry.forget_cursors),
+                ("forget what was deleted", self._expiry.forget_deleted),
+                ("regroup", self._regroup),
+                ("forget what has gone", self._forget_gone),
+            ):
+                try:
+                    await step()
+                except FAILURES as error:
+                    log.warning(
+                        "a step of looking after the disk failed, it is tried again", step=name, error=str(error)
+                    )
+                except Exception:
+                    # A fault of ours must not end the one task that gives disk space back.
+                    log.exception("a step of looking after the disk went wrong", step=name)
+
+    async def _regroup(self) -> None:
+        if self._regroup_enabled:
+            await self._regrouping.step(self._upkeep.data())
+
+    async def _forget_gone(self) -> None:
+        """Notes of chunks that are not here any more, which would keep their files open; and of containers to which
+        nothing but seals is written any more, what rests in memory, and large chunks that were to come."""
+        here: dict[ChunkKey, Body] = {}
+        rested: list[tuple[ContainerLog, list[Spare]]] = []
+        for held in self._upkeep.held():
+            chunks = held.log.chunks()
+            here |= {(held.id, chunk.start): chunk.body for chunk in chunks}
+            record = self._broker.cluster.record(held.id)
+            if record is not None and record.state == "closed" and all(chunk.body.closed for chunk in chunks):
+                held.log.forget_tail()
+                if held.led is not None:
+                    held.led.forget_recent()
+                if spares := held.log.rest():
+                    rested.append((held.log, spares))
+        self._upkeep.keep(here)
+        self._regrouping.forget(lambda key: key not in here)
+        if rested:
+            await self._blocking(partial(_make_smaller, rested))
+
+    async def _blocking(self, work: Callable[[], T]) -> T:
+        return await self._broker.loop.run_in_executor(self._broker.executor, work)
+
+
+def _make_smaller(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:
+    """[blocking] Small spare chunks instead of these, for the seals of idle partitions: these leave a full disk, too.
+
+    Raises StorageFull: logs that lack one make room for one themselves.
+    """
+    for _, spares in rested:
+        for spare in spares:
+            spare.drop()
+    for container_log, _ in rested:
+        container_log.make_spare()

@@ -1,0 +1,115 @@
+"""Regrouping: closed chunks of many partitionlets are put in order by a helper process, one at a time.
+
+The helper writes the chunk anew beside the old one (headrace.log.regroup); readers go on in the old file until the new
+one is taken up. A helper that fails or is killed leaves the chunk as it was; it is tried again later. Helpers leave the
+disk to who acknowledges for a part of each round, except of a replica that has many chunks to regroup.
+
+The new one takes room beside the old one, as much as still lives there. It may take half of the reserve: afterwards all
+that is dead can be given back. The other half is the catalog's.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.log.container_log import Chunk, ContainerLog
+from headrace.storage.chunk_inventory import ChunkKey, Held
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+REGROUP_RETRY_S = 60.0
+"""How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
+PAUSES_S = 5.0
+"""Of all helpers of a round: everything else of it waits for them, such as what expires, and chunks that are full."""
+HURRY_CHUNKS = 4
+"""So many chunks of one replica that wait are a debt that grows: no pauses."""
+
+
+class Regrouping:
+    """One node's."""
+
+    def __init__(self, broker: "Broker", *, done: Callable[[ChunkKey], None]) -> None:
+        """`done` is told of each chunk that has been regrouped."""
+        self._broker = broker
+        self._done = done
+        self._helper: asyncio.subprocess.Process | None = None
+        self._again_at: dict[ChunkKey, float] = {}
+        """When a chunk may be looked at again."""
+        self._roomy = True
+        """The disk had room for the last one that was to be regrouped."""
+        self.regrouped = 0
+
+    async def step(self, replicas: Iterable[Held]) -> None:
+        """Regroup one chunk of each replica that has one to regroup."""
+        behind = [held for held in replicas if self._waiting(held)]
+        for held in behind:
+            await self._regroup_one(held, pauses_s=PAUSES_S / len(behind))
+
+    def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
+        """These chunks are gone."""
+        for key in [key for key in self._again_at if keys(key)]:
+            del self._again_at[key]
+
+    async def close(self) -> None:
+        """End a helper that is at work; what it does is redone later."""
+        helper = self._helper
+        if helper is not None and helper.returncode is None:
+            helper.kill()
+            await helper.wait()
+
+    async def _regroup_one(self, held: Held, *, pauses_s: float) -> None:
+        """Regroup the oldest chunk of this replica that needs it, in a helper process."""
+        for chunk in held.log.closed_chunks():
+            key = (held.id, chunk.start)
+            if chunk.body.regrouped or chunk.end is None or self._broker.loop.time() < self._again_at.get(key, 0.0):
+                continue
+            if chunk.end > held.committed:
+                return
+            self._again_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
+            look = partial(_look, held.log, chunk, leave=self._broker.node.settings.disk_reserve // 2)
+            needed, roomy = await self._broker.loop.run_in_executor(self._broker.executor, look)
+            if not needed:
+                self._again_at[key] = math.inf
+                continue
+            if roomy != self._roomy:
+                self._roomy = roomy
+                log.info("regrouping goes on" if roomy else "no room for regrouping", container=held.id)
+            if not roomy:
+                return
+            began = time.monotonic()
+            if self._waiting(held) >= HURRY_CHUNKS:
+                pauses_s = 0.0
+            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, pauses_s=pauses_s))
+            status = await self._helper.wait()
+            self._helper = None
+            if status:
+                log.warning("regrouping failed", container=held.id, chunk=chunk.start, status=status)
+                return
+            await self._broker.loop.run_in_executor(self._broker.executor, held.log.reopen_chunk, chunk)
+            self.regrouped += 1
+            log.info(
+                "chunk regrouped", container=held.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)
+            )
+            self._done(key)
+            return
+
+    def _waiting(self, held: Held) -> int:
+        """Chunks of a replica that need regrouping, as far as is known."""
+        return sum(
+            not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
+            for chunk in held.log.closed_chunks()
+        )
+
+
+def _look(log: ContainerLog, chunk: Chunk, *, leave: int) -> tuple[bool, bool]:
+    """[blocking] Whether a closed chunk needs regrouping, and whether there is room for that, and `leave` bytes."""
+    needed = log.needs_regroup(chunk)
+    return needed, needed and log.has_room_to_regroup(chunk, leave=leave)

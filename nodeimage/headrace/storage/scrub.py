@@ -1,0 +1,166 @@
+"""Scrub: read everything back and check every checksum, in a helper process of low priority.
+
+One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
+to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
+A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read, by
+clients, to feed a follower or to give space back, is scrubbed at once, and again later where no damage was found and it
+still cannot be read.
+"""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.base.ids import ContainerId, Position
+from headrace.container.local_replica import LocalReplica
+from headrace.log.scrub import EXIT_NEWER
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+MOST_FINDINGS = 100
+"""Findings kept; all of them go to the log."""
+SUSPECT_AGAIN_S = 60.0
+"""How long a replica that could not be read is not scrubbed again for that, once it has been."""
+TRIES = 3
+"""For a replica whose files change under the scrub."""
+
+
+class Scrub:
+    """The scrub of one node: under way, or how the last one ended."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        self._state = "never"
+        self._began = 0.0
+        self._took = 0.0
+        self._done = 0
+        self._frames = 0
+        self._bytes = 0
+        self._findings: list[str] = []
+        self._replicas = 0
+        self._suspects: dict[ContainerId, float] = {}
+        """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
+        broker.cluster.replicas.on_unreadable.append(self.suspect)
+
+    def start(self) -> None:
+        """Begin, unless one is under way."""
+        if self._task is None or self._task.done():
+            self._state, self._began, self._took = "running", time.monotonic(), 0.0
+            self._done = self._frames = self._bytes = 0
+            self._findings = []
+            self._task = self._broker.spawn(self._run())
+
+    def suspect(self, container_id: ContainerId) -> None:
+        """A replica here could not be read: see what is wrong with it, unless that is known or being seen to."""
+        now = self._broker.loop.time()
+        replicas = self._broker.cluster.replicas
+        replica = replicas.replica(container_id)
+        if replica is None or replicas.is_damaged(container_id) or now < self._suspects.get(container_id, now):
+            return
+        self._suspects[container_id] = math.inf
+        self._broker.spawn(self._suspected(replica))
+
+    @property
+    def running(self) -> bool:
+        """A scrub of everything is under way."""
+        return self._state == "running"
+
+    def status(self) -> dict[str, object]:
+        """How it stands; `findings` are one line each."""
+        return {
+            "state": self._state,
+            "containers": self._replicas or len(self._broker.cluster.replicas.all()),
+            "containers_done": self._done,
+            "frames": self._frames,
+            "bytes": self._bytes,
+            "findings": list(self._findings),
+            "seconds": round(time.monotonic() - self._began if self.running else self._took, 3),
+        }
+
+    async def close(self) -> None:
+        """End a scrub that is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        replicas = list(self._broker.cluster.replicas.all())
+        self._replicas = len(replicas)
+        try:
+            for replica in replicas:
+                await self._one(replica)
+                self._done += 1
+        finally:
+            self._took = time.monotonic() - self._began
+            self._state = "ended" if self._done == len(replicas) else "broken off"
+        log.info("scrub ended", findings=len(self._findings), bytes=self._bytes, seconds=round(self._took, 1))
+
+    async def _suspected(self, replica: LocalReplica) -> None:
+        try:
+            await self._one(replica)
+        finally:
+            self._suspects[replica.id] = self._broker.loop.time() + SUSPECT_AGAIN_S
+
+    async def _one(self, replica: LocalReplica) -> None:
+        for _ in range(TRIES):
+            container_log = replica.log
+            lines, status = await self._read(str(container_log.folder), container_log.synced)
+            stayed = replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica
+            if stayed and not replica.cycle.is_closed:  # else its files are being changed
+                break
+        else:
+            return
+        for line in lines:
+            self._take(replica.id, json.loads(line))
+        if status == -signal.SIGBUS:
+            self._found(replica.id, "the disk cannot read all of it")
+        if status in (1, -signal.SIGBUS):  # 1: it has findings
+            self._broker.cluster.replicas.damaged(replica.id)
+        elif status == EXIT_NEWER:
+            self._found(replica.id, "it holds what a newer version wrote: start that one")
+        elif status != 0:
+            self._found(replica.id, f"the scrub itself failed with status {status}")
+
+    async def _read(self, folder: str, synced: Position) -> tuple[list[bytes], int]:
+        """What the helper process says of a folder, one record a line, and how it ended."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headrace.log.scrub",
+            folder,
+            "--json",
+            f"--synced={synced}",
+            f"--parent={os.getpid()}",
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            lines = [line async for line in process.stdout]
+            return lines, await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _take(self, container: int, record: dict[str, object]) -> None:
+        if "finding" in record:
+            self._found(container, str(record["finding"]))
+        else:
+            self._frames += int(str(record.get("frames", 0)))
+            self._bytes += int(str(record.get("bytes", 0)))
+
+    def _found(self, container: int, finding: str) -> None:
+        log.error("scrub", container=container, finding=finding)
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(f"container {container}: {finding}")

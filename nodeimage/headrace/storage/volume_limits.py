@@ -1,0 +1,82 @@
+"""Volumes with a size limit: how much their containers hold, and which take no records because it is too much.
+
+A container counts once, however many replicas it has, with what its leader's files occupy; room that is only
+preallocated does not count. Every node looks every few seconds, for the containers that it leads, so a volume may come
+to hold what was written meanwhile beyond its limit. Records are refused with a storage error then, which clients try
+again; reads go on, and writes too once time to live, deletes or a higher limit have made room.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.admin.node_status import bytes_on_disk
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import ContainerId
+from headrace.peer.messages import HeldBytes
+from headrace.store.records import NodeRecord
+
+if TYPE_CHECKING:
+    from headrace.kafka.dispatch import Broker
+
+log = structlog.get_logger()
+
+ASK_S: Final = 1.0
+"""For a node that has not answered by then, what was last heard counts."""
+
+
+class VolumeLimits:
+    """Knows what volumes hold. `step` sets `Container.refuses` of those led here."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._known: dict[ContainerId, int] = {}
+        """As last heard: what a node that does not answer led counts on."""
+
+    async def step(self) -> None:
+        """Look at the volumes that have a limit, and let containers refuse records, or take them again."""
+        view = self._broker.cluster.view
+        limited = {name: each.size_limit for name, each in view.volumes.items() if each.size_limit}
+        held = await self.by_volume() if limited else {}
+        for container in self._broker.containers.values():
+            if container.id == self._broker.space.catalog_id:
+                continue
+            size, limit = held.get(container.volume, 0), limited.get(container.volume, 0)
+            over = bool(limit) and size >= limit
+            if over != bool(container.refuses):
+                log.info("volume limit", container=container.id, volume=container.volume, refuses=over)
+            container.refuses = f"volume {container.volume!r} holds {size} bytes, and may hold {limit}" if over else ""
+
+    async def by_volume(self) -> Mapping[str, int]:
+        """Bytes that each volume holds."""
+        here, *there = await asyncio.gather(self.led_here(), *(self._led_by(node) for node in self._others()))
+        for found in (here, *there):
+            self._known.update(found)
+        containers = self._broker.cluster.view.containers
+        kept = {id_ for id_, record in containers.items() if record.kind == "data" and record.state != "deleted"}
+        self._known = {id_: size for id_, size in self._known.items() if id_ in kept}
+        held: dict[str, int] = {}
+        for id_, size in self._known.items():
+            volume = containers[id_].volume
+            held[volume] = held.get(volume, 0) + size
+        return held
+
+    async def led_here(self) -> dict[ContainerId, int]:
+        """Bytes by container that this node leads."""
+        on_disk = await bytes_on_disk(self._broker)
+        return {
+            container.id: max(0, on_disk.get(container.id, 0) - container.log.unused_bytes)
+            for container in self._broker.containers.values()
+        }
+
+    def _others(self) -> list[NodeRecord]:
+        return [node for node in self._broker.cluster.nodes() if node.node_id != self._broker.node_id]
+
+    async def _led_by(self, node: NodeRecord) -> dict[ContainerId, int]:
+        try:
+            answer, _ = await self._broker.cluster.ask(node, HeldBytes(), timeout_s=ASK_S)
+        except HeadraceError:
+            return {}
+        return dict(answer.items)

@@ -1,0 +1,149 @@
+"""What the catalog asks of its container's replica on this node, and the replay of that log when the catalog opens."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from headrace.base.errors import StorageFull
+from headrace.base.ids import Position
+from headrace.catalog.commands import Command, decode
+from headrace.catalog.tables import applied, apply_all, set_back
+from headrace.log.descriptors import put_off_without_descriptors
+from headrace.tables import snapshots
+from headrace.tables.row_checksums import Tables
+from headrace.tables.sqlite_errors import is_damage, is_full
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 1024
+"""Commands in one transaction at most, so that the first submitter does not wait for all."""
+
+BYTES_AT_ONCE = 1 << 20
+"""Of payloads in one transaction, if it has several: decoded they are many times larger."""
+
+Written = tuple[Position, bytes]
+"""The position after a command's frame, and the command as it was written."""
+
+
+class CommandLog(Protocol):
+    """The log of the catalog's container, as the replica on this node has it, whoever leads it.
+
+    Everything is of the loop thread, unless marked [blocking]. `committed` never falls, but where the log is cut, or
+    emptied to begin anew at a snapshot.
+    """
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the container: it may append, and its log is what counts."""
+
+    @property
+    def end(self) -> Position:
+        """Behind the last frame, committed or not."""
+
+    @property
+    def committed(self) -> Position:
+        """Everything below is committed, and is in this log."""
+
+    def append_command(self, payload: bytes) -> asyncio.Future[Position]:
+        """Resolves when committed, in the order of the calls, with the position after the frame.
+
+        Fails with KafkaError(NOT_CONTROLLER) where this node does not lead, or leads no more before it is committed
+        (then it may be committed all the same); with StorageFull where there is no room.
+        """
+
+    def recent(self, after: Position) -> list[Written] | None:
+        """The committed commands behind `after`, in order; None: some are not in memory, ask `commands`."""
+
+    def commands(self, after: Position, until: Position) -> Iterator[Written]:
+        """[blocking] The commands behind `after` that end at or below `until`, a committed position, in order.
+
+        Must raise, rather than leave out commands, where those after `after` have been trimmed.
+        """
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, on the loop, whenever `committed` has moved."""
+
+    def trim(self, until: Position) -> None:
+        """Commands below `until` are no longer needed here."""
+
+
+def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True) -> tuple[Tables, Position]:
+    """[blocking] The tables with the log's committed commands applied, and the position up to which they are.
+
+    From a snapshot if the tables are missing or damaged. Only where this node leads does it conclude, from tables that
+    are ahead of the log, that the log lost its end; another's log may be about to begin anew at their position.
+    Raises FolderRefused for a newer format, StorageFull, OutOfDescriptors.
+    """
+    try:
+        with put_off_without_descriptors(folder):
+            return _open_and_replay(folder, command_log, sums=sums)
+    except sqlite3.Error as error:
+        if is_full(error):
+            raise StorageFull(f"no room for the catalog in {folder}; free some, then start again") from error
+        raise
+
+
+def _open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool) -> tuple[Tables, Position]:
+    leads, end, committed = command_log.leads, command_log.end, command_log.committed
+    if leads:
+        snapshots.drop_above(folder, end)
+    connection = snapshots.open_newest(folder, sums=sums)
+    try:
+        return connection, _replay(connection, command_log, committed, end if leads else None)
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        log.error("catalog_damaged", folder=str(folder), error=str(error))
+        reason = str(error)
+    connection = snapshots.restore(folder, sums=sums, reason=reason)
+    return connection, _replay(connection, command_log, committed, end if leads else None)
+
+
+def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:
+    """[blocking, if `commands` is] As many commands as one transaction takes, and whether these were the last."""
+    batch: list[Written] = []
+    size = 0
+    for each in commands:
+        batch.append(each)
+        size += len(each[1])
+        if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
+            return batch, False
+    return batch, True
+
+
+def shortened(connection: Tables, end: Position) -> None:
+    """[blocking] Go on with the rows as they are: a log that this node leads ends before what they hold.
+
+    Without fsync a machine that lost its power may have lost commands whose outcome the tables still have.
+    """
+    log.error("catalog_log_shortened", applied=applied(connection), end=end)
+    set_back(connection, end)
+
+
+def _replay(connection: Tables, command_log: CommandLog, committed: Position, end: Position | None) -> Position:
+    """Apply the committed commands above the applied position; what they come to is nobody's concern any more."""
+    try:
+        if end is not None and applied(connection) > end:
+            shortened(connection, end)
+        at = applied(connection)
+        if at >= committed:
+            return at
+        replay(connection, command_log.commands(at, committed))
+    except BaseException:
+        connection.close()
+        raise
+    return committed
+
+
+def replay(connection: Tables, commands: Iterator[Written]) -> None:
+    """[blocking] Apply commands; what they come to is nobody's concern any more."""
+    last = False
+    while not last:
+        batch, last = next_batch(commands)
+        if batch:
+            work: list[tuple[Position, Command]] = [(position, decode(payload)) for position, payload in batch]
+            apply_all(connection, work)

@@ -1,0 +1,152 @@
+"""Gets a command into the catalog's log, from whichever node, and waits until it is applied here.
+
+    this node leads     append to the container -> committed -> applied here
+    another one leads   `route` to the catalog's primary -> committed there -> this node follows -> applied here
+
+What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a primary that stepped down,
+one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
+commands may be repeated (catalog/commands.py says what a repeat comes to); but none that this process had given up
+lands after one that it began later (node/attempts.py). Belongs to the loop thread.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from headrace.base.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import Position
+from headrace.catalog.commands import Command
+from headrace.catalog.rows import Outcome
+from headrace.tables.command_apply import Applier
+from headrace.tables.command_log import CommandLog
+from headrace.tables.outcomes import NotCommitted, Outcomes, Submitted
+
+Route = Callable[[bytes], Awaitable[Position]]
+"""Has the catalog's primary write a command's payload; the position behind it, once committed.
+
+One call is one attempt: where the command may have been sent already it raises rather than send it again, so that a
+repeat is known to be one. Errors that may pass (nobody leads, no contact) are HeadraceError or OSError.
+"""
+
+LIMIT_S: Final = 15.0
+"""Until a command is committed, or, if another node leads, until it is applied here."""
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 0.5
+
+_AGAIN: Final = frozenset(
+    {
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.BROKER_NOT_AVAILABLE,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.NOT_CONTROLLER,
+    }
+)
+"""Another attempt, perhaps at another primary, may succeed."""
+
+
+class Submitter:
+    """The way of one catalog's commands into its log."""
+
+    def __init__(self, *, command_log: CommandLog, applier: Applier, outcomes: Outcomes, route: Route | None) -> None:
+        """Without a `route` a command waits until this node leads."""
+        self._log = command_log
+        self._applier = applier
+        self._outcomes = outcomes
+        self._route = route
+        self._loop = asyncio.get_running_loop()
+
+    async def submit(self, command: Command, payload: bytes, *, here: bool) -> Outcome:
+        """The command's outcome once it is applied here. `here`: never by way of another node."""
+        submitted = self._outcomes.expect(command, payload)
+        try:
+            return await self._until_committed(submitted, here=here)
+        finally:
+            self._outcomes.forget(submitted)
+
+    async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> asyncio.Future[Position]:
+        """Add a command to the log of this node, which leads; the future of its commit. `admit` may refuse it."""
+        await self._applier.let_append()
+        try:
+            admit()
+            return self._log.append_command(payload)
+        except HeadraceError as error:
+            refused: asyncio.Future[Position] = self._loop.create_future()
+            refused.set_exception(error)
+            return refused
+
+    async def _until_committed(self, submitted: Submitted, *, here: bool) -> Outcome:
+        deadline = self._loop.time() + LIMIT_S
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                if self._log.leads:
+                    return await self._by_this_node(submitted, deadline)
+                if here:
+                    raise KafkaError(Code.NOT_COORDINATOR, "this node does not lead the catalog")
+                return await self._by_another(submitted, deadline)
+            except NotCommitted as failure:
+                error = failure.error
+            if not _may_pass(error):
+                raise error
+            if here:
+                raise KafkaError(Code.NOT_COORDINATOR, f"this node leads the catalog no more: {error}") from error
+            if self._loop.time() + pause >= deadline:
+                raise _timed_out(submitted, error) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _by_this_node(self, submitted: Submitted, deadline: float) -> Outcome:
+        waiter = submitted.attempt()
+        (await self.append(submitted.payload)).add_done_callback(submitted.appended)
+        late = self._loop.call_at(deadline, _uncommitted, submitted)
+        try:
+            return await waiter
+        finally:
+            late.cancel()
+
+    async def _by_another(self, submitted: Submitted, deadline: float) -> Outcome:
+        waiter = submitted.attempt()
+        if self._route is None:
+            raise NotCommitted(KafkaError(Code.NOT_CONTROLLER, "no node is known to lead the catalog"))
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                try:
+                    position = await self._route(submitted.payload)
+                except (HeadraceError, OSError) as error:
+                    raise NotCommitted(error) from error
+                submitted.committed(position)
+                return await waiter
+        except TimeoutError as error:
+            assert limit.expired()  # a TimeoutError of the route is an OSError
+            raise _timed_out(submitted, None) from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    if isinstance(error, KafkaError):
+        return error.code in _AGAIN
+    if isinstance(error, StorageFull | CorruptLog | FolderRefused):
+        return False
+    return isinstance(error, HeadraceError | OSError)
+
+
+def _uncommitted(submitted: Submitted) -> None:
+    """The time is up; a command that is committed, and waits for room on the disk, waits on."""
+    if submitted.position is None:
+        submitted.fail(_timed_out(submitted, None))
+
+
+def _timed_out(submitted: Submitted, error: BaseException | None) -> KafkaError:
+    what = type(submitted.command).__name__
+    if submitted.position is not None:
+        reason = f"{what} is committed at {submitted.position}, but this node has not applied it"
+    else:
+        last = "no answer" if error is None else str(error)
+        reason = f"{what} was not committed in {submitted.attempts} attempts (the last: {last}); it may still happen"
+    return KafkaError(Code.REQUEST_TIMED_OUT, f"{reason}; the limit is {LIMIT_S:g} s")

@@ -1,0 +1,255 @@
+"""Every API but the hot ones, by kio's schemas: bytes to kio entities, nested dicts to bytes.
+
+kio has the schemas, typed and generated from Kafka's own; only these are used. Its reader is not, for it trusts an
+array's count (a request of ten bytes ends the process by running out of memory), refuses tagged fields that it does
+not know, and reads no writable buffer. A schema module is imported when a client first asks for its API and version.
+
+Names are kio's: Kafka's in snake_case, where `ThrottleTimeMs` has become `throttle_time`. In dicts both
+`throttle_time` and `throttle_time_ms` will do. Values in dicts are plain: error codes and milliseconds are ints (or
+kio's ErrorCode and timedelta), topic ids bytes or UUID, times milliseconds since 1970 (None: unknown, -1 on the wire).
+"""
+
+import dataclasses
+import datetime
+import importlib
+import struct
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from headrace.base.errors import MalformedRequest
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.fields import EPOCH, MILLISECOND, Input, Read, Write, array_codec, codec
+from headrace.wire.primitives import Buffer, malformed, read_uvarint, uvarint
+
+Entity = Any
+"""An instance of one of kio's generated dataclasses."""
+
+_MISSING: Final = object()
+
+
+class _Field(NamedTuple):
+    """How one field of a struct is read and written. `default` is a plain value, as a dict would give it."""
+
+    name: str
+    alias: str | None
+    read: Read
+    write: Write
+    default: Any
+
+
+class _Struct(NamedTuple):
+    """A compiled schema: fields in wire order, then tagged fields by rising tag."""
+
+    entity: type[Any]
+    flexible: bool
+    fields: list[_Field]
+    tagged: dict[int, _Field]
+
+
+_prepared: Final[set[tuple[int, int]]] = set()
+
+
+def is_prepared(api_key: int, version: int) -> bool:
+    """Whether requests and responses of this version can be read and written without an import."""
+    return (api_key, version) in _prepared
+
+
+def prepare(api_key: int, version: int) -> None:
+    """[blocking] Import and compile what a version needs: tens of milliseconds, the first time ever far more."""
+    for kind in ("request", "response"):
+        _schema(api_key, version, kind)
+    _prepared.add((api_key, version))
+
+
+# The four ways in and out
+
+
+def decode_request(api_key: int, version: int, body: Buffer) -> Entity:
+    """The request in `body` as kio's entity. Raises `MalformedRequest` for anything that is not exactly one.
+
+    API and version must be in `SUPPORTED`, here and below; the caller has refused others by then.
+    """
+    return _decode(_schema(api_key, version, "request"), body)
+
+
+def decode_response(api_key: int, version: int, body: Buffer) -> Entity:
+    """The response in `body` as kio's entity. Raises as `decode_request`."""
+    return _decode(_schema(api_key, version, "response"), body)
+
+
+def encode_request(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    """A request's body from nested dicts, as `encode_response`."""
+    return _encode(_schema(api_key, version, "request"), fields)
+
+
+def encode_response(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
+    """A response's body from nested dicts and iterables.
+
+    Names that this version lacks are left out. What is missing takes the schema's default; where that has none,
+    0, false, "", no elements, or null where null is allowed. Raises TypeError or ValueError for a value that the
+    field cannot take, with a note that names it.
+    """
+    return _encode(_schema(api_key, version, "response"), fields)
+
+
+def field(entity: Entity, name: str, default: Any = None) -> Any:
+    """A field of an entity, or `default` if its version has none. Times and error codes as plain ints, times in ms."""
+    value = getattr(entity, name, _MISSING)
+    if value is _MISSING:
+        return default
+    if isinstance(value, datetime.timedelta):
+        return value // MILLISECOND
+    if isinstance(value, datetime.datetime):
+        return (value - EPOCH) // MILLISECOND
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value
+
+
+# Schemas
+
+
+@cache
+def _schema(api_key: int, version: int, kind: str) -> _Struct:
+    name = ApiKey(api_key).name
+    module = importlib.import_module(f"kio.schema.{name.lower()}.v{version}.{kind}")
+    return _compile(getattr(module, f"{name.title().replace('_', '')}{kind.title()}"))
+
+
+@cache
+def _compile(entity: type[Any]) -> _Struct:
+    compiled = _Struct(entity, bool(entity.__flexible__), [], {})
+    for declared in dataclasses.fields(entity):
+        tag = declared.metadata.get("tag")
+        made = _field(declared, compiled.flexible)
+        if tag is None:
+            compiled.fields.append(made)
+        else:
+            compiled.tagged[tag] = made
+    return compiled._replace(tagged=dict(sorted(compiled.tagged.items())))
+
+
+def _field(declared: "dataclasses.Field[Any]", flexible: bool) -> _Field:
+    kind, nullable = _strip_null(declared.type)
+    kafka_type = declared.metadata.get("kafka_type")
+    is_array = typing.get_origin(kind) is tuple
+    if is_array:
+        (kind, _ellipsis) = typing.get_args(kind)
+    if kafka_type is None:
+        if nullable and not is_array:
+            raise TypeError(f"{declared.name}: no API spoken here has nullable structs (KIP-893)")
+        read, write = _nested(_compile(kind))
+    else:
+        read, write = codec(kafka_type, declared.name, flexible=flexible, nullable=nullable and not is_array)
+    if is_array:
+        read, write = array_codec(read, write, flexible=flexible, nullable=nullable)
+    default: Any
+    if declared.default is not dataclasses.MISSING and kafka_type is not None:
+        default = declared.default
+    elif is_array:
+        default = ()
+    elif nullable:
+        default = None
+    elif kafka_type is None:
+        default = {}
+    else:
+        default = {"string": "", "bytes": b"", "bool": False}.get(kafka_type, 0)
+    alias = f"{declared.name}_ms" if kafka_type in ("timedelta_i32", "timedelta_i64", "datetime_i64") else None
+    return _Field(declared.name, alias, read, write, default)
+
+
+def _strip_null(kind: Any) -> tuple[Any, bool]:
+    """A type without `None`, and whether it had it."""
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        (inner,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+        return inner, True
+    return kind, False
+
+
+# Structs
+
+
+def _nested(inner: _Struct) -> tuple[Read, Write]:
+    def read(source: Input) -> Any:
+        return _read_struct(inner, source)
+
+    def write(out: bytearray, value: Any) -> None:
+        _write_struct(inner, out, value)
+
+    return read, write
+
+
+@malformed
+def _decode(schema: _Struct, body: Buffer) -> Entity:
+    source = Input(body)
+    entity = _read_struct(schema, source)
+    if source.pos != len(body):
+        raise MalformedRequest(f"{len(body) - source.pos} bytes after the end of {schema.entity.__name__}")
+    return entity
+
+
+def _read_struct(schema: _Struct, source: Input) -> Entity:
+    values = {declared.name: declared.read(source) for declared in schema.fields}
+    if schema.flexible:
+        _read_tagged(schema, source, values)
+    return schema.entity(**values)
+
+
+def _read_tagged(schema: _Struct, source: Input, values: dict[str, Any]) -> None:
+    """Read the tagged fields that the schema has; skip the others, as KIP-482 has it."""
+    count, source.pos = read_uvarint(source.buf, source.pos)
+    for _ in range(count):
+        tag, source.pos = read_uvarint(source.buf, source.pos)
+        size, source.pos = read_uvarint(source.buf, source.pos)
+        end = source.pos + size
+        if end > len(source.buf):
+            raise MalformedRequest(f"tagged field {tag} of {size} bytes ends after the message")
+        declared = schema.tagged.get(tag)
+        if declared is None:
+            source.pos = end
+            continue
+        values[declared.name] = declared.read(source)
+        if source.pos != end:
+            raise MalformedRequest(f"tagged field {tag} is not {size} bytes long")
+
+
+def _encode(schema: _Struct, fields: Mapping[str, Any]) -> bytes:
+    out = bytearray()
+    _write_struct(schema, out, fields)
+    return bytes(out)
+
+
+def _write_struct(schema: _Struct, out: bytearray, fields: Mapping[str, Any]) -> None:
+    for declared in schema.fields:
+        _write_field(declared, out, _value(declared, fields))
+    if not schema.flexible:
+        return
+    present = 0
+    tagged = bytearray()
+    for tag, declared in schema.tagged.items():
+        value = _value(declared, fields)
+        if value == declared.default:
+            continue
+        one = bytearray()
+        _write_field(declared, one, value)
+        tagged += uvarint(tag) + uvarint(len(one)) + one
+        present += 1
+    out += uvarint(present) + tagged
+
+
+def _value(declared: _Field, fields: Mapping[str, Any]) -> Any:
+    value = fields.get(declared.name, _MISSING)
+    if value is _MISSING and declared.alias is not None:
+        value = fields.get(declared.alias, _MISSING)
+    return declared.default if value is _MISSING else value
+
+
+def _write_field(declared: _Field, out: bytearray, value: Any) -> None:
+    try:
+        declared.write(out, value)
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        error.add_note(f"in field {declared.name}")
+        raise

@@ -20,12 +20,13 @@ import structlog
 from headrace.admin import admin_api
 from headrace.admin.stream_metrics import StreamFigures
 from headrace.base.admission import Admission, Place
-from headrace.base.deadlines import Deadline, Deadlines
+from headrace.base.deadlines import Deadline
 from headrace.base.descriptor_plan import plan_of_process
-from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError, StorageFull
+from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.base.levels import FEATURE, NEWEST, OLDEST
 from headrace.base.loop_lag import LoopLag
+from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
@@ -70,9 +71,9 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 MOST_PENDING_BYTES = 128 * 1024 * 1024
-PENDING_LOOK_BYTES = 1024 * 1024
-"""Of requests, between two looks at what waits for the disk."""
 """Bytes that wait for the disk; above this, producers wait."""
+PENDING_LOOK_BYTES = 1024 * 1024
+"""Bytes of requests between two looks at what waits for the disk."""
 SATURATED_S = 0.5
 COORDINATOR_S = 0.5
 """How long another node is asked who coordinates groups."""
@@ -127,6 +128,7 @@ class Broker:
         self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
+        self.runtime = Runtime(executor=executor, clock=controller.clocks)
         self.executor = executor
         self.unpacking = asyncio.Semaphore(1)
         """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
@@ -135,7 +137,7 @@ class Broker:
         self.controller = controller
         self.clocks = controller.clocks
         self.redundancy = Redundancy(cluster.view)
-        self.loop = asyncio.get_running_loop()
+        self.loop = self.runtime.loop
         self.counters = Counters()
         self.connections: dict[Connection, None] = {}
         """In the order in which they came, which is that in which they are closed."""
@@ -159,7 +161,7 @@ class Broker:
         """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
         self.forwards: Forwards | None = None
         """Passes on writes to copies; None before links run."""
-        self.deadlines = Deadlines(self.loop)
+        self.deadlines = self.runtime.deadlines
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions(time=self.loop.time)
         self.volume_limits = VolumeLimits(self)
@@ -181,7 +183,6 @@ class Broker:
         self._was_saturated = False
         self._looked_at = 0
         """So many bytes of requests had come when it was found out whether too much waits for the disk."""
-        self._tasks: set[asyncio.Task[Any]] = set()
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
         self.coordination = Coordination(self, make=lambda: groups.make_service(self, limits))
         self._handlers: dict[ApiKey, Handler] = {
@@ -369,29 +370,19 @@ class Broker:
 
     def now(self) -> int:
         """The cluster's time, in milliseconds since 1970; this node's own where it does not know that."""
-        return self.clocks.now()
+        return self.runtime.now()
 
     def monotonic_ms(self) -> int:
         """The loop's clock, in milliseconds."""
-        return int(self.loop.time() * 1000)
+        return self.runtime.monotonic_ms()
 
     def call_at(self, deadline_ms: int, callback: Callable[[], None]) -> Deadline:
         """Call `callback` at `deadline_ms` of `monotonic_ms`."""
-        return self.deadlines.at(deadline_ms / 1000, callback)
+        return self.runtime.call_at(deadline_ms, callback)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that the broker owns: it is cancelled, and waited for, when the broker closes."""
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if not isinstance(error, KafkaError | StorageFull):  # these are told to who waits
-            log.error("task failed", error=repr(error), exc_info=error)
+        return self.runtime.spawn(coroutine)
 
     def place(
         self, count: int, volume: str = "default", *, avoid: ContainerId | None = None
@@ -455,12 +446,10 @@ class Broker:
         await asyncio.gather(*appended)
         for connection in list(self.connections):
             connection.end()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.runtime.end_tasks()
         self.loop_lag.close()
         self.idle_connections.close()
-        self.deadlines.close()
+        self.runtime.close()
 
     async def _all_answered(self, container: Container) -> None:
         """What has been appended is answered, if its followers let it."""

@@ -469,7 +469,9 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     await node.call("put", "/default:moving", b"0")
     gone = max(node.broker.containers)
     await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
-    await until(lambda: len(node.broker.containers) > 2)
+    (filled,) = await node.broker.topics.resolve([f"{LEAVE}:t"])
+    assert not isinstance(filled, KafkaError)
+    await until(lambda: len(node.broker.containers) > 2 and filled.partitions[0].container.id != gone)
     await node.call("delete", "/default:moving")
     await settle(node)
     assert gone not in node.broker.containers

@@ -1,16 +1,13 @@
 """kind once a session; a namespace with a cluster of three nodes for each module."""
 
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import kube
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "nodeimage" / "tests" / "cluster")]
-
-import kube  # noqa: E402
 
 TEST_S = 900 * min(kube.PATIENCE, 2)
 SPARK_IMAGES = {"spark_image", "spark_worker"}

@@ -350,7 +350,7 @@ class Node:
 
 
 class Cluster:
-    """A StreamCluster, for those who load it from outside (nodeimage/tests/cluster/cluster_clients.Load)."""
+    """A StreamCluster, for those who load it from outside (kit.cluster_clients.Load)."""
 
     last: "Cluster | None" = None
     """The one that was made last."""

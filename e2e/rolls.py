@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import kube
-from cluster_clients import Load
-from machine_disk import machine_disk
+
+from kit.cluster_clients import Load
+from kit.machine_disk import machine_disk
 
 ROLLED_S = 400.0
 LOOK_S = 0.5

@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import kube
-from cluster_clients import read_back
-from cluster_history import Where
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from kit.cluster_clients import read_back
+from kit.cluster_history import Where
 
 DEVICES = ("press-1", "press-2", "pump-1")
 SENSORS = ("pressure", "temperature")

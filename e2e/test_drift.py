@@ -5,7 +5,8 @@ import time
 
 import kube
 import pytest
-from cluster_clients import Load
+
+from kit.cluster_clients import Load
 
 BACK_S = 30.0
 WRITES_BACK_S = 150.0

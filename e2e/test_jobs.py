@@ -8,9 +8,10 @@ from typing import Any
 
 import kube
 import pytest
-from cluster_clients import make_topics
 from confluent_kafka import Producer
 from streamjobs import WINDOWED, Feed, Figures, Job, Window, values_in, windows_of
+
+from kit.cluster_clients import make_topics
 
 SHARED = "/shared"
 """Every worker mounts it: a folder of the machine."""

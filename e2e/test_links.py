@@ -9,9 +9,10 @@ from typing import Any
 
 import kube
 import pytest
-from cluster_clients import END_S, Load, Member, Writer, at, make_topics, read_back
-from cluster_history import History, Log, Where, faults_of
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from kit.cluster_clients import END_S, Load, Member, Writer, at, make_topics, read_back
+from kit.cluster_history import History, Log, Where, faults_of
 
 BEHAVIOUR = "11 links"
 STREAM = "/default"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import kube
 import pytest
-from cluster_clients import Load, make_topics, read_back
-from cluster_history import Where
 from confluent_kafka import Producer
+
+from kit.cluster_clients import Load, make_topics, read_back
+from kit.cluster_history import Where
 
 RECORDS = 100
 ENDS_S = 60.0

@@ -4,8 +4,9 @@ import json
 import time
 
 import kube
-from cluster_clients import Load, at
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from kit.cluster_clients import Load, at
 
 RESOURCES = 2_000
 RECONCILED_S = 180.0

@@ -4,7 +4,8 @@ import time
 
 import kube
 import pytest
-from cluster_clients import Load
+
+from kit.cluster_clients import Load
 
 GO_ON_S = 15.0
 PAUSE_S = 5.0

@@ -3,7 +3,8 @@
 import time
 
 import kube
-from cluster_clients import Load
+
+from kit.cluster_clients import Load
 
 PAUSE_S = 5.0
 LOOKED_S = 120.0

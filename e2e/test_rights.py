@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import kube
 import pytest
-from cluster_clients import Load
+
+from kit.cluster_clients import Load
 
 BACK_S = 30.0
 LEFT_ALONE_S = 15.0

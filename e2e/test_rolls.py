@@ -4,8 +4,9 @@ import time
 
 import kube
 import pytest
-from cluster_clients import Load
 from rolls import ROLLED_S, roll
+
+from kit.cluster_clients import Load
 
 
 @pytest.mark.ci_part

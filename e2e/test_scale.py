@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import kube
 import pytest
-from cluster_clients import CALL_S, Load, at
 from confluent_kafka.admin import AdminClient
+
+from kit.cluster_clients import CALL_S, Load, at
 
 THERE_S = 320.0
 """For Kubernetes to make volumes and start pods; what is measured begins after it."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import kube
 import pytest
-from cluster_clients import Load
-from old_versions import LEVEL_0, export, needs_level_0
 from rolls import roll
 
 from headrace.base.levels import NEWEST
+from kit.cluster_clients import Load
+from kit.old_versions import LEVEL_0, export, needs_level_0
 
 OLD = kube.tagged("node", LEVEL_0)
 NEW = kube.IMAGES["node"]

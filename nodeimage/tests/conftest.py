@@ -7,7 +7,6 @@ starts nodes for one test alone, with options of `python -m headrace.node`, to b
 import itertools
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,9 +18,7 @@ from hypothesis import settings
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import resident_bytes
-
-sys.path.append(str(Path(__file__).parent / "cluster"))
-from own_ports import own_port
+from kit.own_ports import own_port
 
 settings.register_profile("headrace", deadline=None)  # an example takes as long as the machine has other things to do
 settings.load_profile("headrace")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Node
     from pyspark.sql import SparkSession
+
+    from conftest import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(240)]
 

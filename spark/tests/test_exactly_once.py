@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from exactly_once_query import STAGES, start
 from pyspark.errors import StreamingQueryException
 
-sys.path.insert(0, str(Path(__file__).parent))
-from exactly_once_query import STAGES, start
-
 if TYPE_CHECKING:
-    from conftest import Node
     from pyspark.sql import SparkSession
+
+    from conftest import Node
 
 PARTITIONS = 3
 CLEAN_EVERY = 3

@@ -12,8 +12,9 @@ import pytest
 from headrace_spark.anomalies import Detection, alarms_of, quality
 
 if TYPE_CHECKING:
-    from conftest import Node
     from pyspark.sql import DataFrame, SparkSession
+
+    from conftest import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NAB = Path(__file__).parents[3] / "shared" / "data" / "nab"

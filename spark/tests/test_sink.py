@@ -7,8 +7,9 @@ import pytest
 from confluent_kafka import Producer
 
 if TYPE_CHECKING:
-    from conftest import Node
     from pyspark.sql import DataFrame, SparkSession
+
+    from conftest import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 

@@ -10,9 +10,10 @@ import pytest
 from headrace_spark.cursors import lag
 
 if TYPE_CHECKING:
-    from conftest import Node
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from conftest import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

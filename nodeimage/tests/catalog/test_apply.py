@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from catalog_kit import Tables
 
 from headrace.base.errors import Code, FolderRefused, KafkaError
 from headrace.base.ids import (
@@ -56,6 +55,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
 from headrace.catalog.tables import applied, apply_all, open_tables
+from kit.catalog import Tables
 
 NOW = Millis(1_700_000_000_000)
 

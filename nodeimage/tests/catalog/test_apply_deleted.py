@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from catalog_kit import Tables
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import (
@@ -44,6 +43,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.tables import apply_all, open_tables
 from headrace.tables.row_checksums import COLUMNS
+from kit.catalog import Tables
 
 NOW = Millis(1)
 ROWS_OF_TOPICS = ("partitionlets", "log_starts", "home_starts", "settled_homes", "pending_homes", "cursors", "topics")

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from catalog_kit import NOW, Tables, stream
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset
@@ -35,6 +34,7 @@ from headrace.catalog.commands import (
     encode,
 )
 from headrace.catalog.rows import PAUSED, RUNNING, SEALED, HomeStart
+from kit.catalog import NOW, Tables, stream
 
 HERE, THERE = "here", "there"
 CONFIG = LinkConfig(["far:9092"], "/src", ["pump-*"], throttle=5, credentials=b"sealed")

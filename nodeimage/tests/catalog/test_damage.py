@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import NOW, MemoryLog, Tables, paths, stream, topics, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,6 +46,7 @@ from headrace.tables import snapshots, table_check
 from headrace.tables.outcomes import CatalogFailed
 from headrace.tables.row_checksums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
+from kit.catalog import NOW, MemoryLog, Tables, paths, stream, topics, until
 
 TOPIC = b"t" * 16
 MOVED = b"m" * 16

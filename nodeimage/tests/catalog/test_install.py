@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import MemoryLog, paths, stream, topics, until
 
 from headrace.base.errors import FolderRefused, HeadraceError, StorageFull
 from headrace.base.ids import Position
@@ -21,6 +20,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
 from headrace.catalog.tables import applied
 from headrace.tables import snapshots
+from kit.catalog import MemoryLog, paths, stream, topics, until
 
 
 class Pair:

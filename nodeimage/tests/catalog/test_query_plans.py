@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import pytest
-from catalog_kit import Tables
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
@@ -29,6 +28,7 @@ from headrace.catalog.commands import Shortened as Shorter
 from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.reader import Reader
 from headrace.tables.row_checksums import COLUMNS, KEYS
+from kit.catalog import Tables
 
 NOW: Final = Millis(5)
 

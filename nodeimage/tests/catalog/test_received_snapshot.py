@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import NOW, until
 
 from headrace.base.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.base.ids import Position
@@ -17,6 +16,7 @@ from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.catalog.tables import applied, apply_all, open_tables
 from headrace.tables import received_snapshot, snapshots
 from headrace.tables.received_snapshot import ReceivedSnapshot
+from kit.catalog import NOW, until
 
 STEPS = {"open", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
 """Of what a process does to files, as CPython's audit hooks tell it; each is a place to die at."""

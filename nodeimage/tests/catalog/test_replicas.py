@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import NOW, MemoryLog, paths, stream, topics, until
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Position
@@ -15,6 +14,7 @@ from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import DeleteStream, DeleteTopics, SetLogStart, encode
 from headrace.catalog.reader import Reader
 from headrace.tables import command_apply, submission
+from kit.catalog import NOW, MemoryLog, paths, stream, topics, until
 
 
 class Nodes:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import NOW, MemoryLog, paths, stream, topics, until
 
 from headrace.base.errors import Code, FolderRefused, KafkaError, StorageFull
 from headrace.base.ids import Position
@@ -25,6 +24,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.tables import applied
 from headrace.tables import command_apply, snapshots
 from headrace.tables.command_log import open_and_replay
+from kit.catalog import NOW, MemoryLog, paths, stream, topics, until
 
 
 async def test_a_command_is_visible_when_its_submitter_wakes(tmp_path: Path) -> None:

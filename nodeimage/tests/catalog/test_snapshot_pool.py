@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_kit import MemoryLog, paths, stream, topics, until
 
 from headrace.base.errors import HeadraceError, StorageFull
 from headrace.base.ids import Position
 from headrace.catalog.catalog import Catalog
 from headrace.tables import live_copy, snapshot_pool, snapshots
 from headrace.tables.snapshot_pool import SharedSnapshot
+from kit.catalog import MemoryLog, paths, stream, topics, until
 
 
 class Disk:

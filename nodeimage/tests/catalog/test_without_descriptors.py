@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from catalog_kit import MemoryLog, paths, stream, until
 
 from headrace.base.errors import CorruptLog, OutOfDescriptors
 from headrace.catalog.catalog import Catalog
 from headrace.tables import command_apply, snapshots
+from kit.catalog import MemoryLog, paths, stream, until
 
 
 @contextmanager

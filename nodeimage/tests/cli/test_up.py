@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_ports import own_port
 
 from headrace.local.cluster import running_cluster, stop
 from headrace.local.folder import ClusterNotRunning
+from kit.own_ports import own_port
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]

@@ -3,10 +3,8 @@
 `raw` opens connections to a running cluster. A request's version is the test's choice; answers come back decoded.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -17,8 +15,6 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import Record, build_batch, iter_records
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Address(Protocol):

@@ -7,10 +7,10 @@ import uuid
 from typing import Any
 
 import pytest
-from clients_kit import PATIENCE, until
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from headrace.wire.api_keys import ApiKey
+from kit.clients import PATIENCE, until
 
 SMALL = ("--partitionlet-bytes=1048576", "--chunk-bytes=4194304", "--rebalance-delay-ms=0")
 RECORDS = 3_000

@@ -1,15 +1,11 @@
 """Clusters of three nodes for the tests of this folder."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_nodes import Cluster
-
-MakeCluster = Callable[..., Cluster]
+from kit.cluster_nodes import Cluster, MakeCluster
 
 
 @pytest.fixture

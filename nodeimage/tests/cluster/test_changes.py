@@ -1,18 +1,15 @@
 """What an operator does under load: restarts, a node that joins, one that is drained; topics that come and go."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import CALL_S, Follower, Load, Reader, Writer, at, incarnation_of, make_topics, read_back
-from cluster_history import Commit, CursorSeen, History, Log, Making, Outcome, Where, faults_of
-from cluster_nodes import Cluster, until
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from kit.cluster_clients import CALL_S, Follower, Load, Reader, Writer, at, incarnation_of, make_topics, read_back
+from kit.cluster_history import Commit, CursorSeen, History, Log, Making, Outcome, Where, faults_of
+from kit.cluster_nodes import Cluster, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

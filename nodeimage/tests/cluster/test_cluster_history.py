@@ -1,13 +1,10 @@
 """The checker finds what it is for: a history with one planted fault of each kind, and none in one without."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_history import (
+from kit.cluster_history import (
     Commit,
     CursorSeen,
     EndSeen,

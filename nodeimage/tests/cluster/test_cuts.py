@@ -2,16 +2,13 @@
 
 import itertools
 import random
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import FILLING, Load
-from cluster_nodes import Cluster, until
-from cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, controller
+from kit.cluster_clients import FILLING, Load
+from kit.cluster_nodes import Cluster, until
+from kit.cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

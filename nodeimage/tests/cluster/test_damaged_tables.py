@@ -1,18 +1,15 @@
 """A committed offset changes on a disk: nobody is told another one, and the node gets its tables from the others."""
 
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_nodes import Cluster, until
-
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.tables import table_check
+from kit.cluster_nodes import Cluster, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -2,26 +2,22 @@
 
 import itertools
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
-from cluster_nodes import PATIENCE, Cluster, until
-from cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
-from conftest import MakeCluster
 
 from headrace.container.sync_cycle import HANGS_S
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import HEADER_BYTES
 from headrace.log.synced_mark import read_mark
 from headrace.store.records import ContainerRecord
+from kit.cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
+from kit.cluster_nodes import PATIENCE, Cluster, MakeCluster, until
+from kit.cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -2,17 +2,14 @@
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
-from cluster_nodes import Cluster
-from cluster_targets import busiest_primary
+from kit.cluster_clients import Load
+from kit.cluster_nodes import Cluster
+from kit.cluster_targets import busiest_primary
 
 TIMES = int(os.environ.get("HEADRACE_GAPS", "5"))
 MEDIAN_S = 2.5

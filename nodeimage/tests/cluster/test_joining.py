@@ -1,19 +1,15 @@
 """Nodes that join a cluster whose catalog has trimmed its log: each gets a snapshot, as a process that may die, from
 one that may, of this version or of the first one."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_nodes import Cluster, until
-from conftest import MakeCluster
-from old_versions import LEVEL_0, needs_level_0, old_version
-
 from headrace.store.records import CATALOG_ID
+from kit.cluster_nodes import Cluster, MakeCluster, until
+from kit.old_versions import LEVEL_0, needs_level_0, old_version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

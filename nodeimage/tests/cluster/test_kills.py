@@ -2,18 +2,15 @@
 
 import itertools
 import re
-import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load, at, read_to
-from cluster_history import Where
-from cluster_nodes import Cluster, until
-from cluster_targets import TARGETS, Target, busiest_primary
 from confluent_kafka import KafkaError, Producer
+
+from kit.cluster_clients import Load, at, read_to
+from kit.cluster_history import Where
+from kit.cluster_nodes import Cluster, until
+from kit.cluster_targets import TARGETS, Target, busiest_primary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

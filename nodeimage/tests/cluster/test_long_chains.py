@@ -1,21 +1,18 @@
 """Partitions whose chain lies on several nodes: larger than any of them has room for, and read by every client."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import at, make_topics
-from cluster_nodes import Cluster
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from kit.cluster_clients import at, make_topics
+from kit.cluster_nodes import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -1,15 +1,12 @@
 """Times in which the machine's disk stood still."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import machine_disk as module
-from machine_disk import MachineDisk, overlap
+from kit import machine_disk as module
+from kit.machine_disk import MachineDisk, overlap
 
 
 @pytest.mark.parametrize(

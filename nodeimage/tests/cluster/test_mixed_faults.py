@@ -12,16 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load, await_heard, make_topics
-from cluster_nodes import PATIENCE, Cluster
 from confluent_kafka import KafkaException
-from conftest import MakeCluster
-from fault_kinds import KINDS, Faults, Kind
+
+from kit.cluster_clients import Load, await_heard, make_topics
+from kit.cluster_nodes import PATIENCE, Cluster, MakeCluster
+from kit.fault_kinds import KINDS, Faults, Kind
 
 SECONDS = float(os.environ.get("HEADRACE_FAULT_SECONDS", "30"))
 NAMES = os.environ.get("HEADRACE_FAULT_KINDS", "")

@@ -3,17 +3,15 @@ folder is."""
 
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
-from cluster_nodes import Cluster, until
-from cluster_targets import busiest_primary
+from kit.cluster_clients import Load
+from kit.cluster_nodes import Cluster, until
+from kit.cluster_targets import busiest_primary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,7 +1,6 @@
 """Three nodes with Kubernetes' cluster store, over a toy API server; on a real one they run in e2e."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
-from cluster_nodes import HOST, until
-from cluster_on_kubernetes import CONTAINERS, NODES, KubernetesCluster
-from cluster_targets import busiest_primary
 from confluent_kafka.admin import AdminClient
-from toy_api import ToyApi, toy_api
 
 from headrace.base.levels import NEWEST
+from kit.cluster_clients import Load
+from kit.cluster_nodes import HOST, until
+from kit.cluster_on_kubernetes import CONTAINERS, NODES, KubernetesCluster
+from kit.cluster_targets import busiest_primary
+from kit.toy_api import ToyApi, toy_api
 
 STORE = "/api/v1/namespaces/ns/configmaps/c-store"
 

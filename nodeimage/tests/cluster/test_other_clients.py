@@ -1,20 +1,17 @@
 """Stock clients beside librdkafka when a node is killed that leads partitions and coordinates their group."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import CALL_S, at, make_topics, read_back
-from cluster_history import History, Outcome, Where, faults_of
-from cluster_nodes import POLL_S, Cluster, until
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from other_clients import GROUP, AioKafka, Java3, Java4, KafkaPython, Program
+
+from kit.cluster_clients import CALL_S, at, make_topics, read_back
+from kit.cluster_history import History, Outcome, Where, faults_of
+from kit.cluster_nodes import POLL_S, Cluster, until
+from kit.other_clients import GROUP, AioKafka, Java3, Java4, KafkaPython, Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,16 +1,13 @@
 """SIGSTOP: a node that stands still is silent but closes nothing, and believes itself in its role when it goes on."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import GO_ON_S, Load, leaders
-from cluster_nodes import Cluster, until
-from cluster_targets import TARGETS, Target, busiest_primary
+from kit.cluster_clients import GO_ON_S, Load, leaders
+from kit.cluster_nodes import Cluster, until
+from kit.cluster_targets import TARGETS, Target, busiest_primary
 
 SHORT_S = 0.6
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

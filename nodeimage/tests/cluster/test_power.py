@@ -1,14 +1,11 @@
 """The power of all nodes goes at the same moment, and with it whatever was not synced (invariants 1, 4 and 13)."""
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
-from conftest import MakeCluster
+from kit.cluster_clients import Load
+from kit.cluster_nodes import MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

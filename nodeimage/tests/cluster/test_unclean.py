@@ -1,18 +1,14 @@
 """One disk of three is left, and it was behind: after an unclean recovery of all containers clients go on."""
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import at, make_topics
-from cluster_nodes import Cluster, until
-from last_disk import go_on_from, left_behind, lose_others, recover
-
 from headrace.store.records import ContainerRecord
+from kit.cluster_clients import at, make_topics
+from kit.cluster_nodes import Cluster, until
+from kit.last_disk import go_on_from, left_behind, lose_others, recover
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

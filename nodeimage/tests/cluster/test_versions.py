@@ -1,19 +1,15 @@
 """Clusters whose nodes change their version one by one, under load: forward, back, and no further back than may be."""
 
 import json
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster_clients import Load
-from cluster_nodes import Cluster, until
-from conftest import MakeCluster
-from old_versions import LEVEL_0, needs_level_0, old_version
-
 from headrace.base.levels import NEWEST
+from kit.cluster_clients import Load
+from kit.cluster_nodes import Cluster, MakeCluster, until
+from kit.old_versions import LEVEL_0, needs_level_0, old_version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), needs_level_0]
 

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from catalog_nodes import WithTables
 from msgspec import structs
-from several import until
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId, Position
@@ -20,6 +18,8 @@ from headrace.store import features
 from headrace.store.records import CATALOG_ID
 from headrace.tables import table_check
 from headrace.tables.outcomes import CatalogFailed
+from kit.catalog_nodes import WithTables
+from kit.several_replicas import until
 
 PATHS = ["/a", "/b", "/c"]
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_nodes import CHUNK_BYTES, WithTables
 from msgspec import structs
-from several import until
 
 from headrace.base.errors import KafkaError
 from headrace.base.ids import Epoch, Millis, Position
@@ -26,6 +24,8 @@ from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session
 from headrace.store.records import CATALOG_ID
 from headrace.tables import command_apply as applying_module
+from kit.catalog_nodes import CHUNK_BYTES, WithTables
+from kit.several_replicas import until
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
-from several import OneNode, Several, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Position
@@ -32,6 +31,7 @@ from headrace.store import container_records, records
 from headrace.store.compare_and_set import change
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.store.records import CATALOG_ID, DELETED_KEY, ContainerRecord, DeletedContainers
+from kit.several_replicas import OneNode, Several, until
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from several import Several, until
 
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import lost_record, replica_folder, replicas
@@ -17,6 +16,7 @@ from headrace.store import container_records
 from headrace.store.lineage import merged
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord
+from kit.several_replicas import Several, until
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_nodes import CHUNK_BYTES, WithTables
-from several import until
 
 from headrace.base.errors import CorruptLog, HeadraceError
 from headrace.base.ids import Position
@@ -21,6 +19,8 @@ from headrace.node.snapshot_sending import GivenSnapshot, Pacer
 from headrace.peer.messages import Commit, SnapshotPiece
 from headrace.store.records import CATALOG_ID
 from headrace.tables.received_snapshot import ReceivedSnapshot
+from kit.catalog_nodes import CHUNK_BYTES, WithTables
+from kit.several_replicas import until
 
 PIECE = 16_384
 

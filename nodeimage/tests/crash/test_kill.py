@@ -5,19 +5,15 @@ HEADRACE_KILLS of them, 30 by default, 300 in `make nightly`.
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-
-sys.path.insert(0, str(Path(__file__).parent))
-from history import Writer, check, read_all
+from kit.kill_history import Writer, check, read_all
 
 KILLS = int(os.environ.get("HEADRACE_KILLS", "30"))
 OPTIONS = ("--chunk-bytes=1048576", "--partitionlet-bytes=400000", "--container-bytes=16777216", "--disk-reserve=0")

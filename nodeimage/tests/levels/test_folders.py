@@ -2,7 +2,6 @@
 are: a folder of level 0 is of level 0 until the cluster is raised."""
 
 import json
-import sys
 import tarfile
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from headrace.base.levels import NEWEST, format_of
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import StartOptions, start
-
-sys.path.insert(0, str(Path(__file__).parent))
-from folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, TOPIC, committed, key_of, value_of
+from kit.folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, TOPIC, committed, key_of, value_of
 
 FOLDERS = {int(path.name[6:-7]): path for path in sorted(Path(__file__).parent.glob("level-*.tar.xz"))}
 

@@ -5,7 +5,6 @@ belongs to a level, unless it does no harm that it is missing: then it is of lev
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,9 +12,7 @@ import pytest
 
 from headrace.base.levels import NEWEST, Level
 from headrace.catalog import commands
-
-sys.path.insert(0, str(Path(__file__).parent))
-from written_fields import written_fields
+from kit.written_fields import written_fields
 
 LEVEL_0: Final[dict[str, list[str]]] = json.loads(Path(__file__).with_name("level-0.json").read_bytes())
 """As commit 523cdbc has it. It never changes."""

@@ -1,18 +1,14 @@
-"""Lets the tests of links share the modules beside them, and `bench`'s servers; runs the client's under both loops."""
+"""Runs the client's tests under both loops."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
-
 if TYPE_CHECKING:
-    from certificates import Certificates
+    from kit.certificates import Certificates
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -26,6 +22,6 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
     """An authority, a server on loopback, a stranger, a client."""
-    from certificates import make
+    from kit.certificates import make
 
     return make(tmp_path_factory.mktemp("certificates"))

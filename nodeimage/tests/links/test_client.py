@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from certificates import Certificates
-from fake_kafka import HANG_UP, SILENCE, Act, Answer, FakeKafka, framed, until
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError
@@ -28,6 +26,8 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic, FetchTopicResult
 from headrace.wire.header import RequestHeader
+from kit.certificates import Certificates
+from kit.fake_kafka import HANG_UP, SILENCE, Act, Answer, FakeKafka, framed, until
 
 ONE = NodeId(1)
 DICT = msgspec.msgpack.Decoder(dict)

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_kafka import FakeKafka
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError
@@ -16,6 +15,7 @@ from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import PartitionMeta, TopicMeta
+from kit.fake_kafka import FakeKafka
 
 ID = bytes(range(16))
 

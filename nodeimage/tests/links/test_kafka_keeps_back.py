@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_kafka import FakeKafka
-from played_kafka import AT, ID, OTHER, PlayedKafka, played_topic
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code
@@ -15,6 +13,8 @@ from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_EPOCH, NO_OFFSET, Fetched, TopicPartition, Wanted
 from headrace.security.client_security import security_of
 from headrace.wire.api_keys import ApiKey
+from kit.fake_kafka import FakeKafka
+from kit.played_kafka import AT, ID, OTHER, PlayedKafka, played_topic
 
 ONE = NodeId(1)
 

@@ -9,9 +9,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from bench import jars
-from certificates import Certificates
 from confluent_kafka import admin
-from real_kafka import NOT_YET, PASSWORD, USER, RealKafka
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code
@@ -22,6 +20,8 @@ from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
 from headrace.security.client_security import security_of
 from headrace.wire.batch import Record, iter_batches, iter_records
+from kit.certificates import Certificates
+from kit.real_kafka import NOT_YET, PASSWORD, USER, RealKafka
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(480)]
 

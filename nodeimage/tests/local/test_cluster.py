@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from own_ports import own_port
 
 from headrace.base.errors import FolderRefused
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
@@ -26,6 +25,7 @@ from headrace.local.cluster import (
 from headrace.local.folder import ClusterNotRunning, read_cluster_file, write_cluster_file
 from headrace.local.founding import ensure_nodes
 from headrace.local.processes import is_alive, port_is_free
+from kit.own_ports import own_port
 
 
 def started(folder: Path, **options: object) -> Started:

@@ -4,11 +4,11 @@ import asyncio
 import socket
 
 import pytest
-from own_ports import own_port
 
 from headrace.base.errors import FolderRefused
 from headrace.node import node
 from headrace.node.node import _listen
+from kit.own_ports import own_port
 
 HOST = "127.0.0.1"
 

@@ -2,12 +2,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from own_ports import own_port
 
 from headrace.admin.http import HttpPort
 from headrace.base.errors import HeadraceError
 from headrace.node import pod
 from headrace.node.options import KubernetesCluster, Options, parse
+from kit.own_ports import own_port
 
 POD = {"POD_NAME": "c-1", "POD_NAMESPACE": "ns", "POD_IP": "10.0.0.7", "HOST_NAME": "worker-2"}
 

@@ -1,8 +1,6 @@
-"""A cluster's nodes on loopback: servers and clients that share a secret, on both event loops."""
+"""A cluster's nodes on loopback, on both event loops."""
 
 import asyncio
-import socket
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -10,66 +8,12 @@ import pytest
 import structlog
 import uvloop
 
-from headrace.base.ids import NodeId
-from headrace.peer.client import PeerClient
-from headrace.peer.handshake import Identity
-from headrace.peer.messages import Message
-from headrace.peer.server import Handler, PeerServer, StreamHandler
-
-CLUSTER = "cluster-of-the-tests"
-SECRET = "5ec4e7" * 5 + "00"
+from kit.peer import Nodes
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Each test here runs on both."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-
-
-def bound() -> socket.socket:
-    """A socket on a free port of loopback."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", 0))
-    return listening
-
-
-class Nodes:
-    """Makes servers and clients, and closes them at the end."""
-
-    def __init__(self) -> None:
-        self._servers: list[PeerServer] = []
-        self._clients: list[PeerClient] = []
-
-    async def server(
-        self,
-        handlers: Mapping[type[Message], Handler],
-        streams: Mapping[type[Message], StreamHandler] | None = None,
-        *,
-        listening: socket.socket | None = None,
-        **identity: Any,
-    ) -> PeerServer:
-        identity = {"cluster_id": CLUSTER, "secret": SECRET, "node": NodeId(1), "run": uuid.uuid4(), **identity}
-        server = PeerServer(listening or bound(), handlers=handlers, streams=streams, **identity)
-        await server.start()
-        self._servers.append(server)
-        return server
-
-    def client(self, **identity: Any) -> PeerClient:
-        identity = {"cluster_id": CLUSTER, "secret": SECRET, "node": NodeId(2), "run": uuid.uuid4(), **identity}
-        client = PeerClient(**identity)
-        self._clients.append(client)
-        return client
-
-    async def close(self) -> None:
-        async with asyncio.timeout(20):
-            for client in self._clients:
-                await client.close()
-            for server in self._servers:
-                await server.close(grace_s=0)
-
-    def identity(self, node: int = 2) -> Identity:
-        """Of a node that speaks by hand."""
-        return Identity(CLUSTER, SECRET, NodeId(node), uuid.uuid4())
 
 
 @pytest.fixture

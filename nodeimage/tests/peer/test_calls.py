@@ -1,6 +1,7 @@
 """Calls between two nodes over loopback: answers, refusals, many at a time, and ends in the middle."""
 
 import asyncio
+import os
 import random
 import socket
 import struct
@@ -288,10 +289,9 @@ async def test_silence_runs_into_the_callers_timeout(nodes: Any) -> None:
 
 ONE_NODE = """
 import asyncio, sys, uuid
-sys.path.insert(0, {tests!r})
 from headrace.peer.messages import RollAway
 from headrace.peer.server import PeerServer
-from conftest import CLUSTER, SECRET, bound
+from kit.peer import CLUSTER, SECRET, bound
 
 async def never(message, payload, session):
     print("asked", flush=True)
@@ -299,7 +299,7 @@ async def never(message, payload, session):
 
 async def main():
     shared = dict(cluster_id=CLUSTER, secret=SECRET)
-    server = PeerServer(bound(), **shared, node=1, run=uuid.uuid4(), handlers={{RollAway: never}})
+    server = PeerServer(bound(), **shared, node=1, run=uuid.uuid4(), handlers={RollAway: never})
     await server.start()
     print(server.address[1], flush=True)
     await asyncio.Event().wait()
@@ -309,8 +309,10 @@ asyncio.run(main())
 
 
 async def test_a_server_that_is_killed_fails_its_calls_at_once_and_refuses_the_next(nodes: Any, request: Any) -> None:
-    program = ONE_NODE.format(tests=str(request.path.parent))
-    node = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    paths = os.pathsep.join([str(request.path.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    node = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ONE_NODE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
+    )
     try:
         assert node.stdout is not None
         address = ("127.0.0.1", int(await node.stdout.readline()))

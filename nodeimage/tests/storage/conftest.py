@@ -1,7 +1,6 @@
 """Nodes for storage tests: `new_node` starts them in the test's own loop, `connect` opens clients."""
 
 import itertools
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.kafka.dispatch import NodeSettings
-
-sys.path.insert(0, str(Path(__file__).parent))
-from storage_kit import MIB, Client, Running
+from kit.storage import MIB, Client, Running
 
 NewNode = Callable[..., Awaitable[Running]]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_kit import Client, Gate, Running, until, wait_until
 
 from headrace.log.container_log import ContainerLog
+from kit.storage import Client, Gate, Running, until, wait_until
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:synced"

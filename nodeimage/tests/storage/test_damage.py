@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_kit import Running, until
 
 from headrace.base.errors import Code, CorruptLog
 from headrace.base.ids import ContainerId
 from headrace.container.sync_cycle import SyncCycle
+from kit.storage import Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 HURT, WHOLE = "/default:hurt", "/default:whole"

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from storage_kit import MIB, Running, until
 
 from headrace.base.errors import Code
+from kit.storage import MIB, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:filler"

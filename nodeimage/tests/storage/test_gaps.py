@@ -6,13 +6,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from storage_kit import Running, until
-
 from headrace.base.errors import Code
 from headrace.base.ids import Millis, Offset
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, gap_batches, iter_records, read_batch, stamp
+from kit.storage import Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 Log = list[tuple[int, bytes, int]]

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from storage_kit import Gate, Running, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis, Offset
 from headrace.catalog.commands import CreateTopics, DeleteTopics, LogStart, SetLogStart
 from headrace.partitions import partitions, topics
 from headrace.partitions.topics import Topic
+from kit.storage import Gate, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:watched"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from storage_kit import MIB, Client, wait_until
+
+from kit.storage import MIB, Client, wait_until
 
 STALL_MS = 50
 SECONDS = 8

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from storage_kit import Client, Running, until
 
 from headrace.base.ids import ContainerId
 from headrace.container import replica_folder
 from headrace.log.container_log import ContainerLog
+from kit.storage import Client, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 PAGE = 4096

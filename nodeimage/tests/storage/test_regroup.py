@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from storage_kit import Client, Running, until
+
+from kit.storage import Client, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPICS = [f"/default:interleaved-{number:03d}" for number in range(60)]

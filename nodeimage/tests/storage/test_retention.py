@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from storage_kit import MIB, Running, until
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Position
@@ -23,6 +22,7 @@ from headrace.store import container_records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
 from headrace.tables import snapshot_pool, snapshots
 from headrace.wire.api_keys import ApiKey
+from kit.storage import MIB, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 LONG_AGO = 1_000_000_000_000

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_kit import MIB, Running, until
 from structlog.testing import capture_logs
 
 from headrace.base.errors import Code, StorageFull
@@ -15,6 +14,7 @@ from headrace.base.ids import Millis
 from headrace.catalog.commands import RollIntent, RollTarget
 from headrace.log.container_log import ContainerLog
 from headrace.storage.disk_room import DiskRoom
+from kit.storage import MIB, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
 TOPIC = "/default:rolled"

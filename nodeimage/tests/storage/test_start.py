@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from storage_kit import MIB, Client
+from kit.storage import MIB, Client
 
 TOPIC = "/default:stored"
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from storage_kit import MIB, Client, allocated, wait_until
+
+from kit.storage import MIB, Client, allocated, wait_until
 
 TTL_S = 4
 KEEP, LEAVE = "/test/keep:t", "/test/leave:t"

@@ -1,20 +1,17 @@
 """Both cluster stores, for the tests that hold for either: SQLite's file, and Kubernetes over a toy API server."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from toy_api import ToyApi, toy_api
-
 from headrace.store.kubernetes.api import Access
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ClusterRecord
 from headrace.store.sqlite import SqliteStore
+from kit.toy_api import ToyApi, toy_api
 
 OpenStore = Callable[[], ClusterStore]
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
-from store_files import checkpointed, overwrite
 
 from headrace.base.errors import FolderRefused
 from headrace.store.protocol import StoreUnavailable, VersionConflict, Versioned
 from headrace.store.sqlite import SqliteStore
+from kit.store_files import checkpointed, overwrite
 
 
 @pytest.fixture

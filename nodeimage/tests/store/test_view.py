@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from store_files import checkpointed, overwrite
 from structlog.testing import capture_logs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
@@ -21,6 +20,7 @@ from headrace.store.protocol import Changes, ClusterStore, StoreUnavailable, Ver
 from headrace.store.records import DELETED_KEY, ContainerRecord, DeletedContainers, LeaseRecord, VolumeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
+from kit.store_files import checkpointed, overwrite
 
 
 @pytest.fixture

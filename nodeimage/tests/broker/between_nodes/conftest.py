@@ -1,18 +1,14 @@
 """Lets the tests of this folder share `pair.py`, and starts its nodes."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from pair import Pair, Start, options
-
 from headrace.node import Node
 from headrace.store.sqlite import SqliteStore
+from kit.pair import Pair, Start, options
 
 
 @pytest.fixture

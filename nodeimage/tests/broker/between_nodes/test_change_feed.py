@@ -1,12 +1,11 @@
 """The change feeds of two nodes: what moves from one to the other is missed by nobody who follows both."""
 
-from pair import Start, append, until
-
 from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import AlterTopic, CommitCursors, Cursor
 from headrace.kafka.dispatch import Broker
 from headrace.links.serving.change_feed import Changes, Place
 from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC
+from kit.pair import Start, append, until
 
 
 async def poll(broker: Broker, since: Place | None, wait_ms: int = 5_000) -> Changes:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pair import append, options, read, until
 
 from headrace.admin.admin_api import NoParams
 from headrace.admin.cluster import Newest, cluster_events, cluster_status
@@ -21,6 +20,7 @@ from headrace.kafka.dispatch import Broker
 from headrace.node import Node
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
+from kit.pair import append, options, read, until
 
 TTL_S = 300
 AHEAD_S = 600.0

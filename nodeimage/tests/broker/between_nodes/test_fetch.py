@@ -2,11 +2,10 @@
 
 import asyncio
 
-from asking import ask, values
-from pair import Pair, Start, append
-
 from headrace.base.errors import Code
 from headrace.kafka.connection import Connection
+from kit.asking import ask, values
+from kit.pair import Pair, Start, append
 
 
 async def moved(pair: Pair, name: str) -> None:

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from pair import Start, append, read, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.partitions import partition_states
 from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.store.records import NodeRecord
 from headrace.wire.batch import iter_records
+from kit.pair import Start, append, read, until
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from msgspec import structs
-from pair import Committed, Pair, Start, append, read, until
 
 from headrace.admin import admin_api, volumes
 from headrace.admin.admin_api import OnePartition, StreamChange
@@ -30,6 +29,7 @@ from headrace.partitions.stream_policies import PolicyFields
 from headrace.peer.messages import OpenPartitionlet, RollAway
 from headrace.store import container_records
 from headrace.wire.batch import build_batch, read_batch, stamp
+from kit.pair import Committed, Pair, Start, append, read, until
 
 
 async def all_is_rolled(pair: Pair) -> None:

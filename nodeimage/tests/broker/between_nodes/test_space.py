@@ -5,7 +5,6 @@ import contextlib
 import uuid
 
 import pytest
-from pair import Pair, Start, append, read, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Offset
@@ -14,6 +13,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
 from headrace.partitions.partition import Partition
+from kit.pair import Pair, Start, append, read, until
 
 
 async def filled(pair: Pair, name: str, *, mib: int) -> Partition:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from pair import Pair, Start
 
 from headrace.base.errors import Code
 from headrace.base.ids import ContainerId
@@ -12,6 +11,7 @@ from headrace.kafka import list_offsets
 from headrace.kafka.connection import Connection
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
+from kit.pair import Pair, Start
 
 LATEST = -1
 NAMES = ("here", "moved", "stays")

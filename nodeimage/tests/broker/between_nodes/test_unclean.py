@@ -7,9 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from asking import ask, values
 from confluent_kafka import Consumer, Producer
-from pair import Pair, Start, append, read, until
 
 from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
@@ -22,6 +20,8 @@ from headrace.log.frames import FrameType
 from headrace.partitions.partition import Partition
 from headrace.partitions.reads import local_reads
 from headrace.partitions.rolls.frames import Open
+from kit.asking import ask, values
+from kit.pair import Pair, Start, append, read, until
 
 Shape = list[tuple[int, int, int]]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from pair import Pair, append, options, read, until
 
 from headrace.base.ids import Millis
 from headrace.node import Node
 from headrace.peer import handshake
 from headrace.store.sqlite import SqliteStore
+from kit.pair import Pair, append, options, read, until
 
 
 async def test_two_versions_in_succession_form_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

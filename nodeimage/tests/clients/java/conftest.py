@@ -5,7 +5,6 @@ a failure is Headrace's or the test's; what only Headrace has is then skipped.
 """
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,8 +13,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from java_clients import RELEASES, JavaClients, program
+from kit.java_clients import RELEASES, JavaClients, program
 
 HERE = Path(__file__).resolve().parent
 PEER = os.environ.get("HEADRACE_JAVA_PEER")

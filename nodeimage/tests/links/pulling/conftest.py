@@ -1,20 +1,16 @@
 """A target that is a whole node inside the test's own loop, and a source that the test plays."""
 
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from played_source import PlayedSource
-from pulling_kit import STREAM, Copies, Pulling, options
-
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.kafka.dispatch import Broker
 from headrace.node import Node
 from headrace.partitions.lookups import now
+from kit.played_source import PlayedSource
+from kit.pulling import STREAM, Copies, Pulling, options
 
 
 @pytest.fixture

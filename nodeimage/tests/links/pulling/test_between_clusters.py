@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from pulling_kit import STREAM, options, until
 
 from headrace.base.errors import Code
 from headrace.catalog.commands import CreateStream, CreateTopics, LinkConfig, NewTopic, PutLink, StreamPolicy
@@ -19,6 +18,7 @@ from headrace.links.pull.pullers import Pullers
 from headrace.local.processes import free_port
 from headrace.node import Node
 from headrace.partitions.lookups import now
+from kit.pulling import STREAM, options, until
 
 PARTITIONS = 4
 ID = bytes(range(16))

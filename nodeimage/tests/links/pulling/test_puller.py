@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from played_source import HOME, PlayedSource
-from pulling_kit import Copies, Pulling, copy, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, NodeId
@@ -21,6 +19,8 @@ from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from headrace.wire.compression import GZIP, ZSTD
+from kit.played_source import HOME, PlayedSource
+from kit.pulling import Copies, Pulling, copy, until
 
 ID = bytes(range(16))
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from played_source import HOME, PlayedSource
-from pulling_kit import STREAM, Copies, copy, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Offset
@@ -29,6 +27,8 @@ from headrace.links.pull.pullers import Pullers
 from headrace.links.source.source import HomeStart, Source
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
+from kit.played_source import HOME, PlayedSource
+from kit.pulling import STREAM, Copies, copy, until
 
 ID = bytes(range(16))
 

@@ -1,17 +1,10 @@
 """A link into a cluster of two nodes: each pulls what it leads, also when that changes."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "broker" / "between_nodes"))
-
-from pair import Pair, options, read
-from played_source import PlayedSource
-from pulling_kit import STREAM, Copies, copy, until
 
 from headrace.catalog.commands import CreateStream, LinkConfig, PutLink, StreamPolicy
 from headrace.kafka.dispatch import Broker
@@ -21,6 +14,9 @@ from headrace.node import Node
 from headrace.partitions.lookups import now
 from headrace.partitions.partition import Partition
 from headrace.store.sqlite import SqliteStore
+from kit.pair import Pair, options, read
+from kit.played_source import PlayedSource
+from kit.pulling import STREAM, Copies, copy, until
 
 ID = bytes(range(16))
 

@@ -1,21 +1,17 @@
 """Lets the tests of this folder share the modules beside them, and starts whole nodes in the test's own loop."""
 
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_source import FakeSource
-from one_node import OneNode
 
 from headrace.kafka.dispatch import NodeSettings
 from headrace.node import Node, Options
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions
+from kit.fake_source import FakeSource
+from kit.one_node import OneNode
 
 
 @pytest.fixture(scope="session", autouse=True)

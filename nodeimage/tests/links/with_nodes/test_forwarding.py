@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message, Producer
-from cut_network import LARGE, CutNetwork
-from one_node import OneNode, until
 
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
@@ -23,6 +21,8 @@ from headrace.node import Node, Options
 from headrace.security.client_security import Security
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords, ProduceResult
+from kit.cut_network import LARGE, CutNetwork
+from kit.one_node import OneNode, until
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 ADVERTISED, LISTENING = "127.0.0.2", "127.0.0.1"

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from one_node import OneNode
 
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
@@ -25,6 +24,7 @@ from headrace.links.source.source import (
 )
 from headrace.security.client_security import Security
 from headrace.wire.batch import iter_batches, iter_records
+from kit.one_node import OneNode
 
 PATIENT = Limits(connect_s=60.0, silence_s=60.0)
 """A node that answers its first client imports schemas, which takes long on a machine that has much else to do."""

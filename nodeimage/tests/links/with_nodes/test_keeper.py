@@ -9,10 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_kafka import FakeKafka
-from fake_source import NODE, FakeSource
-from one_node import OneNode, until
-from played_kafka import ID, OTHER, PlayedKafka, played_topic
 
 from headrace.base.addresses import Address
 from headrace.base.errors import Code
@@ -29,6 +25,10 @@ from headrace.links.topics import topic_syncer as keeper_module
 from headrace.links.topics.topic_syncer import Keeper
 from headrace.security.client_security import Security
 from headrace.wire.api_keys import ApiKey
+from kit.fake_kafka import FakeKafka
+from kit.fake_source import NODE, FakeSource
+from kit.one_node import OneNode, until
+from kit.played_kafka import ID, OTHER, PlayedKafka, played_topic
 
 Keep = Callable[..., Awaitable[Keeper]]
 

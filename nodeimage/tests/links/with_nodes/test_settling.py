@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from one_node import Committed, OneNode, until
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
@@ -20,6 +19,7 @@ from headrace.links.failover.home_apply import Settler
 from headrace.links.failover.quarantine import append_once
 from headrace.partitions.partition import Partition
 from headrace.wire.batch import build_batch, read_batch
+from kit.one_node import Committed, OneNode, until
 
 
 @pytest.fixture(autouse=True)

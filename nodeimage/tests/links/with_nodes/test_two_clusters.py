@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from one_node import OneNode, until
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Millis, Offset
@@ -20,6 +19,7 @@ from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.source import CursorPage, Fetched, Wanted
 from headrace.links.topics import topic_apply
 from headrace.links.topics.topic_syncer import Keeper
+from kit.one_node import OneNode, until
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
 

@@ -1,15 +1,11 @@
-"""Lets the tests of this folder share the modules beside them and those of tests/cluster; starts linked clusters."""
+"""Starts linked clusters."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "cluster")]
-
-from linked import Linked  # noqa: E402
+from kit.linked_clusters import Linked
 
 
 @pytest.fixture

@@ -3,8 +3,13 @@
 import time
 
 import pytest
-from cluster_nodes import HOST, Cluster, until
-from linked import (
+
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch
+from kit.cluster_nodes import HOST, Cluster, until
+from kit.linked_clusters import (
     STREAM,
     Linked,
     await_caught_up,
@@ -18,12 +23,7 @@ from linked import (
     make,
     shown,
 )
-from moving_clients import GROUP, PARTITIONS, Clients, acknowledged, forgive_moves, log_of, set_aside
-
-from headrace.kafka_client.blocking_client import BrokerConnection
-from headrace.wire import produce
-from headrace.wire.api_keys import ApiKey
-from headrace.wire.batch import build_batch
+from kit.moving_clients import GROUP, PARTITIONS, Clients, acknowledged, forgive_moves, log_of, set_aside
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

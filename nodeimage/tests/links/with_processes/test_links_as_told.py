@@ -1,11 +1,12 @@
 """What a user is told, on the command line, of links that cannot be, and what becomes of them: nothing is lost."""
 
 import pytest
-from cluster_clients import at
-from cluster_nodes import Cluster, until
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
-from linked import (
+
+from kit.cluster_clients import at
+from kit.cluster_nodes import Cluster, until
+from kit.linked_clusters import (
     STREAM,
     Linked,
     await_caught_up,
@@ -20,7 +21,7 @@ from linked import (
     records,
     shown,
 )
-from own_ports import own_port
+from kit.own_ports import own_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

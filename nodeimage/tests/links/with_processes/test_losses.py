@@ -4,11 +4,12 @@ import random
 import time
 
 import pytest
-from cluster_clients import at
-from cluster_nodes import Cluster, until
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from linked import (
+
+from kit.cluster_clients import at
+from kit.cluster_nodes import Cluster, until
+from kit.linked_clusters import (
     STREAM,
     Linked,
     await_caught_up,
@@ -21,7 +22,7 @@ from linked import (
     records,
     shown,
 )
-from moving_clients import PARTITIONS, Clients
+from kit.moving_clients import PARTITIONS, Clients
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,12 +10,13 @@ import confluent_kafka as ck
 import kafka
 import pytest
 from bench import jars
-from certificates import Certificates
-from cluster_nodes import Cluster, until
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from linked import CALL_S, STREAM, Linked, await_caught_up, headrace, headrace_json, shown
-from real_kafka import NOT_YET, RealKafka
+
+from kit.certificates import Certificates
+from kit.cluster_nodes import Cluster, until
+from kit.linked_clusters import CALL_S, STREAM, Linked, await_caught_up, headrace, headrace_json, shown
+from kit.real_kafka import NOT_YET, RealKafka
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(600)]
 

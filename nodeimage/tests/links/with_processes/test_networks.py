@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cluster_clients import Writer, at
-from cluster_nodes import PATIENCE, until
 from confluent_kafka import Producer
-from linked import (
+
+from kit.cluster_clients import Writer, at
+from kit.cluster_nodes import PATIENCE, until
+from kit.linked_clusters import (
     Linked,
     await_caught_up,
     await_same,
@@ -18,7 +19,7 @@ from linked import (
     make,
     shown,
 )
-from moving_clients import PARTITIONS, Clients
+from kit.moving_clients import PARTITIONS, Clients
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,12 +1,13 @@
 """A home goes on with less than it had acknowledged, and its copies hold the rest."""
 
 import pytest
-from cluster_clients import at
-from cluster_nodes import Cluster, until
 from confluent_kafka import Producer
-from last_disk import go_on_from, left_behind, lose_others
-from linked import Linked, await_same, ends, link, make, records, shown
-from moving_clients import set_aside
+
+from kit.cluster_clients import at
+from kit.cluster_nodes import Cluster, until
+from kit.last_disk import go_on_from, left_behind, lose_others
+from kit.linked_clusters import Linked, await_same, ends, link, make, records, shown
+from kit.moving_clients import set_aside
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

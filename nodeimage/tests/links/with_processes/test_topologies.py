@@ -1,10 +1,11 @@
 """Every record arrives once everywhere, at its own offset, whatever way the links lead."""
 
 import pytest
-from cluster_clients import at
-from cluster_nodes import Cluster, until
 from confluent_kafka.admin import AdminClient, NewPartitions
-from linked import (
+
+from kit.cluster_clients import at
+from kit.cluster_nodes import Cluster, until
+from kit.linked_clusters import (
     STREAM,
     Linked,
     await_caught_up,

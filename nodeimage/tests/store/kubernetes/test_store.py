@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
-from toy_api import ToyApi
 
 from headrace.base.errors import FolderRefused, HeadraceError
 from headrace.base.ids import Epoch, NodeId
@@ -27,6 +26,7 @@ from headrace.store.kubernetes.api import BUSY_S, LEAST_BUSY_S, MOST_BUSY_S, Acc
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import StoreUnavailable, VersionConflict
 from headrace.store.records import ContainerRecord, LeaseRecord, NodeRecord
+from kit.toy_api import ToyApi
 
 NODES = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagenodes"
 CONTAINERS = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagecontainers"

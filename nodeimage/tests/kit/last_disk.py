@@ -3,9 +3,8 @@
 import contextlib
 from collections.abc import Iterator
 
-from cluster_nodes import Cluster, until
-
 from headrace.store.records import ContainerRecord
+from kit.cluster_nodes import Cluster, until
 
 
 def in_sync(record: ContainerRecord) -> set[int]:

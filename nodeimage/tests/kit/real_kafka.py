@@ -6,8 +6,9 @@ from typing import Any
 
 import confluent_kafka as ck
 from bench.servers import KafkaServer, free_ports
-from certificates import Certificates
 from confluent_kafka import admin
+
+from kit.certificates import Certificates
 
 USER, PASSWORD = "alice", "s3cret, with=signs"
 NOT_YET = (ck.KafkaError.NOT_COORDINATOR, ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)

@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_ways import Ways
-from forked import Forked, fork_server
-from own_ports import HOST, own_port
 
 from headrace.base.ids import NodeId
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
@@ -32,6 +29,9 @@ from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, LeaseRecord
 from headrace.store.sqlite import SqliteStore
+from kit.cluster_ways import Ways
+from kit.forked import Forked, fork_server
+from kit.own_ports import HOST, own_port
 
 SCRIPT = Path(__file__).parent / "faulty_node.py"
 PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
@@ -438,3 +438,7 @@ class Cluster:
 
 
 __all__ = ["Cluster", "Node", "NodeId", "until"]
+
+
+MakeCluster = Callable[..., Cluster]
+"""Starts a cluster: what the fixture `make_cluster` gives."""

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from played_source import HOME
-
 from headrace.base.errors import Code
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.kafka.dispatch import Broker, NodeSettings
@@ -17,6 +15,7 @@ from headrace.node import Options
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import Record, iter_records
+from kit.played_source import HOME
 
 STREAM = "/copies"
 WAIT_S = 100.0

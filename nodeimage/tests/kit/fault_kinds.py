@@ -12,11 +12,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster_nodes import Cluster, Node, until
-
 from headrace.base.errors import CorruptLog
 from headrace.log.chunk import load_body
 from headrace.log.files import FILE_HEAD_BYTES
+from kit.cluster_nodes import Cluster, Node, until
 
 EXIT_DISK_FAILED = 70
 LONGEST_S = 6.0

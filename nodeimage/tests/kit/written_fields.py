@@ -1,6 +1,6 @@
 """Every kind of thing that is written or sent, with its fields: what a feature level is about.
 
-python nodeimage/tests/levels/written_fields.py    prints them as JSON
+PYTHONPATH=nodeimage/tests python -m kit.written_fields    prints them as JSON
 """
 
 import json
@@ -12,25 +12,26 @@ import msgspec
 
 from headrace.log.frames import FrameType
 
-MODULES: Final = (
-    "headrace.catalog.commands",
-    "headrace.catalog.link_commands",
-    "headrace.partitions.rolls.frames",
-    "headrace.store.record_types",
-    "headrace.peer.messages",
-    "headrace.peer.reports",
-)
+MODULES: Final = {
+    "headrace.catalog.commands": "catalog.commands",
+    "headrace.catalog.link_commands": "catalog.link_commands",
+    "headrace.partitions.rolls.frames": "broker.roll_frames",
+    "headrace.store.record_types": "store.record_types",
+    "headrace.peer.messages": "peer.messages",
+    "headrace.peer.reports": "peer.reports",
+}
+"""Each with its name when level 0 was written down, by which its kinds go for ever."""
 
 
 def written_fields() -> dict[str, list[str]]:
     """Fields by kind, in their order: of commands, frames' payloads, records and peer messages; and the frame types."""
     found = {"FrameType": [each.name for each in FrameType]}
-    for name in MODULES:
+    for name, former in MODULES.items():
         module = import_module(name)
         for kind, value in vars(module).items():
             if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == name:
                 fields = [each.name for each in msgspec.structs.fields(value)]
-                found[f"{name.removeprefix('headrace.')}.{kind}"] = fields
+                found[f"{former}.{kind}"] = fields
     return dict(sorted(found.items()))
 
 

@@ -58,6 +58,7 @@ def _build(commit: str, code: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(draft / "code")
     # The script that starts a node with faults goes by the version's own parts.
-    (source / "nodeimage/tests/cluster/faulty_node.py").rename(draft / "code" / "faulty_node.py")
+    places = (source / "nodeimage/tests" / place for place in ("kit/faulty_node.py", "cluster/faulty_node.py"))
+    next(place for place in places if place.exists()).rename(draft / "code" / "faulty_node.py")
     (draft / "code").rename(code)
     subprocess.run(["rm", "-rf", draft], check=True)

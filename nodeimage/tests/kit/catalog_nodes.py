@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from msgspec import structs
-from several import OneNode, Several, until
 
 from headrace.base.errors import StorageFull
 from headrace.base.ids import Epoch, Millis, Position
@@ -17,6 +16,7 @@ from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted
 from headrace.store.records import CATALOG_ID, ContainerRecord
+from kit.several_replicas import OneNode, Several, until
 
 CHUNK_BYTES = 8192
 

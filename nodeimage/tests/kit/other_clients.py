@@ -6,18 +6,15 @@ an acknowledgement, is an error there.
 
 import asyncio
 import itertools
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from cluster_history import History, Read, Where, Write
 from kafka import KafkaConsumer, KafkaProducer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "clients" / "java"))
-from java_clients import JavaClients, program
+from kit.cluster_history import History, Read, Where, Write
+from kit.java_clients import JavaClients, program
 
 PACE_S = 0.005
 MEMBERS = ("m0", "m1")

@@ -1,9 +1,9 @@
 """Writes a cluster's folder as a version leaves it, for later versions to read.
 
-    [PYTHONPATH=CODE] python nodeimage/tests/levels/write_folder.py OUT.tar.xz
+    PYTHONPATH=nodeimage/tests[:CODE] python -m kit.write_folder OUT.tar.xz
 
 Once for each feature level, by the version that brought it; what comes of it is kept beside the tests and never made
-anew. CODE is another version's packages (tests/cluster/old_versions.py builds them).
+anew. CODE is another version's packages (kit/old_versions.py builds them).
 """
 
 import random
@@ -16,11 +16,9 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-sys.path.insert(0, str(Path(__file__).parent))
-from folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, SHORT, TOPIC, committed, key_of, value_of
-
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
 from headrace.local.cluster import StartOptions, start
+from kit.folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, SHORT, TOPIC, committed, key_of, value_of
 
 
 def write(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1] / "clients" / "java"
 CACHE = Path.home() / ".cache" / "headrace" / "java"
 RELEASES = ("3.9.1", "4.3.1")
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

@@ -7,11 +7,12 @@ What they did goes into one history (cluster_history.py). Records that a cluster
 import time
 from collections.abc import Iterable
 
-from cluster_clients import Member, Writer, at
-from cluster_history import History, Log, Outcome, Where, faults_of
-from cluster_nodes import Cluster, until
 from confluent_kafka import KafkaError
-from linked import ends, records
+
+from kit.cluster_clients import Member, Writer, at
+from kit.cluster_history import History, Log, Outcome, Where, faults_of
+from kit.cluster_nodes import Cluster, until
+from kit.linked_clusters import ends, records
 
 PARTITIONS = 3
 GROUP = "group"

@@ -16,7 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from cluster_history import (
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.wire import metadata
+from headrace.wire.api_keys import ApiKey
+from kit.cluster_history import (
     Commit,
     CursorSeen,
     EndSeen,
@@ -31,14 +37,8 @@ from cluster_history import (
     faults_of,
     topic_faults_of,
 )
-from cluster_nodes import PATIENCE, POLL_S, Cluster, until
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from machine_disk import machine_disk
-
-from headrace.kafka_client.blocking_client import BrokerConnection
-from headrace.wire import metadata
-from headrace.wire.api_keys import ApiKey
+from kit.cluster_nodes import PATIENCE, POLL_S, Cluster, until
+from kit.machine_disk import machine_disk
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from own_ports import HOST, own_port
+from kit.own_ports import HOST, own_port
 
 T = TypeVar("T")
 

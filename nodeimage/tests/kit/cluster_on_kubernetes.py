@@ -2,23 +2,20 @@
 
 import functools
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import msgspec
-from cluster_nodes import Cluster, Node
-from own_ports import HOST, own_port
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
-from toy_api import Body, ToyApi
 
 from headrace.store.kubernetes.api import Access
 from headrace.store.kubernetes.store import KubernetesStore
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ClusterRecord
+from kit.cluster_nodes import Cluster, Node
+from kit.own_ports import HOST, own_port
+from kit.toy_api import Body, ToyApi
 
 NODES = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagenodes"
 CONTAINERS = "/apis/headrace.dev/v1alpha1/namespaces/ns/storagecontainers"

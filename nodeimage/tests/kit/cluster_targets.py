@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Callable
 
-from cluster_clients import Load, at
-from cluster_nodes import Cluster
 from confluent_kafka.admin import AdminClient
+
+from kit.cluster_clients import Load, at
+from kit.cluster_nodes import Cluster
 
 Target = Callable[[Cluster, Load], int]
 

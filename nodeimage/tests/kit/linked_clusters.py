@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cluster_clients import at, make_topics
-from cluster_nodes import HOST, POLL_S, Cluster, until
-from cluster_ways import Ways
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
@@ -24,6 +21,9 @@ from headrace.links.serving.params import VERSIONS
 from headrace.wire import fetch, metadata
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import Record, iter_batches, iter_records
+from kit.cluster_clients import at, make_topics
+from kit.cluster_nodes import HOST, POLL_S, Cluster, until
+from kit.cluster_ways import Ways
 
 STREAM = "/default"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -4,6 +4,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -48,3 +50,9 @@ _REQUEST = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nod
 def _run(folder: Path, *command: str) -> None:
     done = subprocess.run(["openssl", *command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority, a server on loopback, a stranger, a client."""
+    return make(tmp_path_factory.mktemp("certificates"))

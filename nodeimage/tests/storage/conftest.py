@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.kafka.dispatch import NodeSettings
+from kit.broker import append, ask, broker, node
 from kit.storage import MIB, Client, Running
+
+__all__ = ["append", "ask", "broker", "node"]
 
 NewNode = Callable[..., Awaitable[Running]]
 

@@ -1,11 +1,11 @@
 """Joining, syncing and the states between, as Apache Kafka has them."""
 
 import pytest
-from nodeimage.tests.broker.groups.conftest import DELAY, REBALANCE, SESSION, Machine
 
 from headrace.base.errors import Code
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import GroupState, JoinedMember, Protocol
+from kit.group_machine import DELAY, REBALANCE, SESSION, Machine
 
 
 def test_first_member_leads_generation_one_after_the_initial_delay(machine: Machine) -> None:

@@ -1,12 +1,12 @@
 """Signs of life, leaving, committing, deleting, and what the catalog keeps."""
 
 import pytest
-from nodeimage.tests.broker.groups.conftest import DELAY, SESSION, Machine
 
 from headrace.base.errors import Code
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import Departure, GroupState
 from headrace.coordination.snapshot import decode_members, encode_members
+from kit.group_machine import DELAY, SESSION, Machine
 
 # --- sessions
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from nodeimage.tests.broker.groups.conftest import Machine
 
 from headrace.base.errors import Code
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import GroupState, JoinResult, Protocol, SyncResult, Token
+from kit.group_machine import Machine
 
 GROUP = "g"
 PROTOCOLS = {

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from itertools import count
 
-import pytest
-
 from headrace.base.errors import Code
 from headrace.coordination.coordinator import Coordinator
 from headrace.coordination.limits import GroupLimits
@@ -208,15 +206,3 @@ class Machine:
         for index, token in enumerate(waiting):
             assert self.synced(token).assignment == f"a{index}".encode()
         return ids, generation
-
-
-@pytest.fixture
-def machine() -> Machine:
-    """A coordinator whose catalog stores at once."""
-    return Machine()
-
-
-@pytest.fixture
-def slow_catalog() -> Machine:
-    """A coordinator whose catalog stores when told to."""
-    return Machine(stores=False)

@@ -1,9 +1,8 @@
 """Members with a group.instance.id (KIP-345): they come back without a rebalance, and fence their doubles."""
 
-from nodeimage.tests.broker.groups.conftest import SESSION, Machine
-
 from headrace.base.errors import Code
 from headrace.coordination.messages import Departure, GroupState, Protocol
+from kit.group_machine import SESSION, Machine
 
 TWO = ("one", "two")
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nodeimage.tests.broker.conftest import options
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.coordination.limits import GroupLimits
@@ -17,6 +16,7 @@ from headrace.kafka.groups import HANDLERS, MOST_REBALANCE_MS, make_service
 from headrace.node import Node
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import SUPPORTED, ApiKey
+from kit.broker import options
 
 Ask = Callable[..., Awaitable[Any]]
 

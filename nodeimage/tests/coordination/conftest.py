@@ -1,0 +1,20 @@
+"""Groups' coordinators by hand, and a whole node for what takes over."""
+
+import pytest
+
+from kit.broker import append, ask, broker, node
+from kit.group_machine import Machine
+
+__all__ = ["append", "ask", "broker", "node"]
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A coordinator whose catalog stores at once."""
+    return Machine()
+
+
+@pytest.fixture
+def slow_catalog() -> Machine:
+    """A coordinator whose catalog stores when told to."""
+    return Machine(stores=False)

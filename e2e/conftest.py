@@ -7,9 +7,11 @@ from pathlib import Path
 import kube
 import pytest
 
+from kit.patience import PATIENCE
+
 HERE = Path(__file__).parent
 
-TEST_S = 900 * min(kube.PATIENCE, 2)
+TEST_S = 900 * min(PATIENCE, 2)
 SPARK_IMAGES = {"spark_image", "spark_worker"}
 
 

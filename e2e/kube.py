@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from kit.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = Path(__file__).with_name("kind-kit") / "kind-kit"
@@ -29,9 +30,6 @@ KIT_BASE = "headrace-kit/python:3.11"
 SYSTEM = "headrace-system"
 """The operator's namespace."""
 REPORT = Path(os.environ.get("HEADRACE_E2E_REPORT", Path(__file__).with_name("report.jsonl")))
-PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
-"""Times as long as usual that anything may take, on a machine that has much else to do: 4 in `make e2e-ci`. `make e2e`
-holds figures to their limits."""
 SHARED = Path(__file__).with_name(".shared")
 """What all workers mount as /shared; the kit has a folder of its own."""
 

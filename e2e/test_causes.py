@@ -7,6 +7,8 @@ from collections.abc import Callable
 import kube
 import pytest
 
+from kit.patience import PATIENCE
+
 BEHAVIOUR = "11 causes"
 TOLD_S = 90.0
 ONE: kube.Body = {"nodes": 1, "replication": {"replicas": 1, "minInSync": 1}}
@@ -130,8 +132,8 @@ def test_whoever_waits_for_more_pods_has_them_then(three: kube.Cluster) -> None:
         three.scale(4)
         kube.kubectl(
             *("wait", "streamcluster", three.name, "-n", three.namespace, "--for=condition=Sized"),
-            f"--timeout={int(240 * kube.PATIENCE)}s",
-            timeout_s=260 * kube.PATIENCE,
+            f"--timeout={int(240 * PATIENCE)}s",
+            timeout_s=260 * PATIENCE,
         )
         figures["sized_s"] = round(time.monotonic() - began, 1)
         assert sum(kube.is_up(pod) for pod in three.pods()) == 4

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from headrace.wire.api_keys import ApiKey
-from kit.clients import PATIENCE, until
+from kit.clients import until
+from kit.patience import PATIENCE
 
 SMALL = ("--partitionlet-bytes=1048576", "--chunk-bytes=4194304", "--rebalance-delay-ms=0")
 RECORDS = 3_000

@@ -16,8 +16,9 @@ from headrace.log.frames import HEADER_BYTES
 from headrace.log.synced_mark import read_mark
 from headrace.store.records import ContainerRecord
 from kit.cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
-from kit.cluster_nodes import PATIENCE, Cluster, MakeCluster, until
+from kit.cluster_nodes import Cluster, MakeCluster, until
 from kit.cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
+from kit.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

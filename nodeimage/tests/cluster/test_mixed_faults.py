@@ -17,8 +17,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from kit.cluster_clients import Load, await_heard, make_topics
-from kit.cluster_nodes import PATIENCE, Cluster, MakeCluster
+from kit.cluster_nodes import Cluster, MakeCluster
 from kit.fault_kinds import KINDS, Faults, Kind
+from kit.patience import PATIENCE
 
 SECONDS = float(os.environ.get("HEADRACE_FAULT_SECONDS", "30"))
 NAMES = os.environ.get("HEADRACE_FAULT_KINDS", "")

@@ -5,13 +5,13 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import NodeId, Position
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer
 from headrace.control.observations import Life, Observed, Sight
 from headrace.peer.reports import NodeLoad
+from kit.world import World
 
 
 @st.composite

@@ -4,13 +4,13 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, BalanceState, balance
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord
+from kit.world import World
 
 MIB = 1024 * 1024
 

@@ -1,12 +1,12 @@
 """Containers are made: the first ones when enough nodes are there, then one for each node that leads none."""
 
 from msgspec import structs
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.control.observations import Sight
 from headrace.control.plan import forgettable
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
+from kit.world import World
 
 
 def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from nodeimage.tests.control.conftest import World
 from nodeimage.tests.control.test_any_cluster import clusters
 
 from headrace.base.ids import ContainerId, Millis, NodeId, Position
@@ -19,6 +18,7 @@ from headrace.control.observations import Observed, Sight
 from headrace.control.plan import plan
 from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord, FeaturesRecord, VolumeRecord
+from kit.world import World
 
 
 @st.composite

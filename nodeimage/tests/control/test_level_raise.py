@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import Millis, NodeId
 from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
 from headrace.store.records import FeaturesRecord, SupportedLevels
+from kit.world import World
 
 HOUR = FeaturesRecord(wait_s=3600)
 AT = Millis(1_800_000_000_000)

@@ -1,10 +1,10 @@
 """When the controller should rather be another: it hears less than others do."""
 
 import pytest
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import NodeId
 from headrace.control.observations import Life, Sight, cut_off
+from kit.world import World
 
 
 def why(world: World) -> str:

@@ -2,12 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import NodeId
 from headrace.control.placement import choose_members
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
+from kit.world import World
 
 
 def choose(world: World, count: int, first: int = 1, present: tuple[int, ...] = ()) -> list[int]:

@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 from msgspec import structs
-from nodeimage.tests.control.conftest import World, replica_format
 
 from headrace.base.ids import NodeId, Position
 from headrace.control.changes import PutContainer
 from headrace.control.observations import Life, Sight
+from kit.world import World, replica_format
 
 
 def test_a_healthy_cluster_is_left_alone(three: World) -> None:

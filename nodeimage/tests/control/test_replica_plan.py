@@ -2,11 +2,11 @@
 
 import pytest
 from msgspec import structs
-from nodeimage.tests.control.conftest import World, replica_format
 
 from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import VolumeRecord
+from kit.world import World, replica_format
 
 
 def test_containers_that_had_too_few_nodes_are_filled_up_at_once(world: World) -> None:

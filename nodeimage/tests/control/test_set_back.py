@@ -1,11 +1,11 @@
 """A store that was set back: nothing is decided for a container whose newest record it may not have."""
 
 from msgspec import structs
-from nodeimage.tests.control.conftest import World
 
 from headrace.base.ids import ContainerId
 from headrace.control.changes import Wait
 from headrace.store.container_records import stamped
+from kit.world import World
 
 C = ContainerId(3)
 

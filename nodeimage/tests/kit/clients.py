@@ -1,12 +1,11 @@
 """Waiting for what clients do."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
-"""Times as long as usual is waited, where the machine has much else to do."""
+from kit.patience import PATIENCE
+
 LOOK_S = 0.02
 
 

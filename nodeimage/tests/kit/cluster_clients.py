@@ -37,8 +37,9 @@ from kit.cluster_history import (
     faults_of,
     topic_faults_of,
 )
-from kit.cluster_nodes import PATIENCE, POLL_S, Cluster, until
+from kit.cluster_nodes import POLL_S, Cluster, until
 from kit.machine_disk import machine_disk
+from kit.patience import PATIENCE
 
 DEBUG = {"debug": os.environ["HEADRACE_PRODUCER_DEBUG"]} if "HEADRACE_PRODUCER_DEBUG" in os.environ else {}
 """What librdkafka logs of its producers, such as "eos,msg"; nothing by default."""

@@ -32,11 +32,9 @@ from headrace.store.sqlite import SqliteStore
 from kit.cluster_ways import Ways
 from kit.forked import Forked, fork_server
 from kit.own_ports import HOST, own_port
+from kit.patience import PATIENCE
 
 SCRIPT = Path(__file__).parent / "faulty_node.py"
-PATIENCE = float(os.environ.get("HEADRACE_PATIENCE", "1"))
-"""Times as long as usual is waited for what is to happen, where the machine has much else to do. What is checked of
-records stays as it is."""
 READY_S = 60.0
 END_S = 30.0
 POLL_S = 0.05

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kit.cluster_clients import Writer, at
-from kit.cluster_nodes import PATIENCE, until
+from kit.cluster_nodes import until
 from kit.linked_clusters import (
     Linked,
     await_caught_up,
@@ -20,6 +20,7 @@ from kit.linked_clusters import (
     shown,
 )
 from kit.moving_clients import PARTITIONS, Clients
+from kit.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

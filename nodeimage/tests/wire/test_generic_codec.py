@@ -186,7 +186,8 @@ def test_a_long_error_message_is_cut_and_not_an_error() -> None:
 
 def test_no_schema_is_imported_before_it_is_asked_for() -> None:
     code = (
-        "import sys; from headrace.wire import cold, api_versions, client;"
+        "import sys; from headrace.kafka_client import blocking_client;"
+        "from headrace.wire import api_versions, generic_codec;"
         "print([name for name in sys.modules if name.startswith('kio')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -28,16 +28,15 @@ from headrace.catalog.commands import AlterStream, CreateStream, DeleteStream
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, StreamOutcome, StreamRow, TopicRow
-from headrace.kafka.connection import Connection
-from headrace.kafka.create_topics import MAX_PARTITIONS
 from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
 from headrace.links.serving import homes, source_apis, topics
 from headrace.partitions import home_check
 from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, topic_rows
 from headrace.partitions.partition_states import STATES, committed_end, extents, leader_epoch_now, partition_states
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
-from headrace.partitions.topic_configs import effective
+from headrace.partitions.topic_configs import MAX_PARTITIONS, effective
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -47,7 +46,7 @@ log = structlog.get_logger(__name__)
 MAX_PAGE: Final = 10_000
 
 
-async def handle(broker: "Broker", body: bytes, session: Connection) -> bytes:
+async def handle(broker: "Broker", body: bytes, session: Caller) -> bytes:
     """The response's body. Raises MalformedRequest for bytes that are no admin request."""
     name, given = decode_admin_request(body)
     try:

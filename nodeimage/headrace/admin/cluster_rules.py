@@ -13,9 +13,12 @@ from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
+from headrace.partitions.placement import counted, may_hold, places, there_are, volume_fault, volume_warning
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
+
+__all__ = ["may_hold", "places", "volume_fault", "volume_warning"]
 
 DELETED = "deleted"
 
@@ -23,57 +26,6 @@ DELETED = "deleted"
 def refused(reason: str) -> KafkaError:
     """A request that the cluster does not carry out."""
     return KafkaError(Code.POLICY_VIOLATION, reason)
-
-
-# --- volumes
-
-
-def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
-    """Whether a volume's replicas may lie on a node, which stays."""
-    return not node.draining and volume.admits(node)
-
-
-def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
-    """How many replicas of a container the nodes have room for: one each; one a host where the spread is required."""
-    able = [node for node in nodes if may_hold(node, volume)]
-    if volume.spread == "required":
-        return len({node.fails_with for node in able})
-    return len(able)
-
-
-def volume_fault(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
-    """Why the nodes that there are cannot keep to the volume; None where they can."""
-    room = places(volume, nodes)
-    if volume.spread == "required" and room < volume.replicas:
-        return (
-            f"volume {volume.name!r} asks for {volume.replicas} replicas on hosts of their own, and"
-            f" {_there(volume, room)}: add nodes on other hosts, ask for fewer replicas, or for --spread preferred"
-        )
-    if room < volume.min_in_sync:
-        return (
-            f"volume {volume.name!r} asks for {volume.min_in_sync} in sync at least, and {_there(volume, room)}:"
-            " add nodes, or ask for fewer"
-        )
-    return None
-
-
-def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
-    """What the volume will lack although its nodes can keep to it; None where nothing."""
-    room = places(volume, nodes)
-    if room < volume.replicas:
-        wanted = _count(volume.replicas, "replica")
-        return f"volume {volume.name!r} asks for {wanted}, and {_there(volume, room)}: it has {room}"
-    return None
-
-
-def _there(volume: VolumeRecord, room: int) -> str:
-    what = "host" if volume.spread == "required" else "node"
-    where = []
-    if volume.zones:
-        where.append(f"in {'zone' if len(volume.zones) == 1 else 'zones'} {', '.join(volume.zones)}")
-    if volume.labels:
-        where.append("with " + ", ".join(f"{key}={value}" for key, value in sorted(volume.labels.items())))
-    return " ".join([f"there {'is' if room == 1 else 'are'}", _count(room, what), *where])
 
 
 # --- nodes
@@ -95,7 +47,7 @@ def drain_fault(
         if room < volume.min_in_sync and places(volume, [*staying, nodes[node_id]]) > room:
             return (
                 f"without node {node_id}, volume {volume.name!r} could not have {volume.min_in_sync} in sync"
-                f" ({_there(volume, room)}): `headrace node add` first, or"
+                f" ({there_are(volume, room)}): `headrace node add` first, or"
                 f" `headrace volume alter {volume.name} --min-in-sync {max(room, 1)}`"
             )
     return None
@@ -122,7 +74,7 @@ def removal_fault(
     lost = f", the only one in sync of {_names(only)}" if only else ""
     how = "is being drained, and still has" if nodes[node_id].draining else "is not drained: it has"
     return (
-        f"node {node_id} {how} {_count(len(held), 'replica')}{lost}: `headrace node drain {node_id}` empties it;"
+        f"node {node_id} {how} {counted(len(held), 'replica')}{lost}: `headrace node drain {node_id}` empties it;"
         " --force gives them up"
     )
 
@@ -259,7 +211,7 @@ def _why(
     staying = sum(not node.draining for node in nodes.values())
     if staying < record.wanted:
         are = "is" if staying == 1 else "are"
-        return f"there {are} {_count(staying, 'node')} that may have replicas, and it asks for {record.wanted}"
+        return f"there {are} {counted(staying, 'node')} that may have replicas, and it asks for {record.wanted}"
     return "another replica is still to be made"
 
 
@@ -359,10 +311,6 @@ def unclean_heir(
 
 def _reach(state: ReplicaState) -> tuple[Epoch, int]:
     return state.last_epoch, state.end
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _names(containers: Sequence[ContainerId]) -> str:

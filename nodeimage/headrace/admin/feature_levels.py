@@ -7,7 +7,7 @@ at, and the unsafe one always, for it would lose records.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -15,9 +15,8 @@ import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.levels import FEATURE, NEWEST, OLDEST
-from headrace.kafka.connection import Connection
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.lookups import Handler
+from headrace.partitions.caller import Caller
 from headrace.store import features
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
+
+KafkaHandler = Callable[["Broker", Any, Caller], Awaitable[Mapping[str, object]]]
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 RAISED_S: Final = 30.0
@@ -124,7 +125,7 @@ METHODS: Final[Methods] = {
 # --- Kafka's UpdateFeatures
 
 
-async def update_features(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def update_features(broker: "Broker", request: Any, session: Caller) -> Mapping[str, object]:
     """UpdateFeatures 1-2 (KIP-584, KIP-778). All are checked before any is changed."""
     updates = list(request.feature_updates)
     timeout_s = field(request, "timeout", int(RAISED_S * 1000)) / 1000
@@ -187,4 +188,6 @@ async def _fault(broker: "Broker", update: Any) -> KafkaError | None:
     return None
 
 
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {ApiKey.UPDATE_FEATURES: update_features}
+HANDLERS: Final[Mapping[ApiKey, Callable[["Broker", Any, Caller], Awaitable[Mapping[str, object]]]]] = {
+    ApiKey.UPDATE_FEATURES: update_features
+}

@@ -15,7 +15,8 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.kafka.connection import Connection
-from headrace.partitions.lookups import Handler, data_folder, topic_rows, turn
+from headrace.kafka.handler import Handler
+from headrace.partitions.lookups import data_folder, topic_rows, turn
 from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of

@@ -19,8 +19,9 @@ from headrace.catalog.commands import AlterTopic, StreamPolicy
 from headrace.catalog.rows import TopicRow
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
 from headrace.kafka.node_configs import NodeFacts, node_configs
-from headrace.partitions.lookups import Handler, data_folder, refusal, replicas, topic_rows, volume_of
+from headrace.partitions.lookups import data_folder, refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field

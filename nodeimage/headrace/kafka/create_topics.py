@@ -35,14 +35,12 @@ from headrace.partitions.lookups import (
     turn,
     volume_of,
 )
-from headrace.partitions.topic_configs import checked_all, described
+from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
 from headrace.wire.generic_codec import field
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
 
-MAX_PARTITIONS: Final = 10_000
-"""Of one topic."""
 MAX_PARTITIONS_PER_REQUEST: Final = 100_000
 """Kafka's own limit per request is 10,000; a command has to fit into one frame of the catalog's log."""
 MAX_TOPICS_WITH_CONFIGS: Final = 100

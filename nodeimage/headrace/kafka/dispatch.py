@@ -42,6 +42,7 @@ from headrace.kafka.idle_connections import IdleConnections
 from headrace.kafka.init_producer_id import ProducerIds
 from headrace.kafka.topics import HANDLERS as ADMIN_HANDLERS
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterLink, ControllerLink
 from headrace.partitions.cluster_layout import Address, Layout, NodeIdentity, NodeSettings
 from headrace.partitions.duplicate_check import Repeats
@@ -270,7 +271,7 @@ class Broker:
         """A client is gone."""
         self.connections.pop(session, None)
 
-    def address(self, node_id: NodeId, session: Connection) -> Address | None:
+    def address(self, node_id: NodeId, session: Caller) -> Address | None:
         """The address by which this session's client reaches a node; None for one that is not known."""
         return self.layout.address(node_id, session.listener)
 

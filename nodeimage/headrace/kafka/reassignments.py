@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_layout import Placed
-from headrace.partitions.lookups import Handler, data_folder, topic_rows, turn
+from headrace.partitions.lookups import data_folder, topic_rows, turn
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded

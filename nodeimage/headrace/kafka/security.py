@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.base.errors import Code
 from headrace.kafka.connection import Connection
-from headrace.partitions.lookups import Handler
+from headrace.kafka.handler import Handler
 from headrace.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:

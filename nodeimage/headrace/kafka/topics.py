@@ -17,10 +17,11 @@ from headrace.catalog.rows import TopicOutcome, TopicRow
 from headrace.kafka.cluster import HANDLERS as CLUSTER_HANDLERS
 from headrace.kafka.connection import Connection
 from headrace.kafka.create_topics import create_partitions, create_topics
+from headrace.kafka.handler import Handler
 from headrace.kafka.reassignments import HANDLERS as REPLICA_HANDLERS
 from headrace.kafka.security import HANDLERS as SECURITY_HANDLERS
 from headrace.kafka.transactions import HANDLERS as TRANSACTION_HANDLERS
-from headrace.partitions.lookups import Handler, batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
+from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.connection import Connection
-from headrace.partitions.lookups import Handler, leaders, refusal, turn
+from headrace.kafka.handler import Handler
+from headrace.partitions.lookups import leaders, refusal, turn
 from headrace.partitions.partition import Partition
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.primitives import bounded

@@ -1,14 +1,8 @@
 """What all of Headrace's own admin calls are made of: parameters that are checked, and a function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import msgspec
-
-from headrace.kafka.connection import Connection
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,8 +13,9 @@ class NoParams(Params, frozen=True):
     """None."""
 
 
-Run = Callable[["Broker", Any], Awaitable[object]]
+Run = Callable[..., Awaitable[object]]
+"""Answers a call, given its parameters, of the method's own type."""
 Methods = Mapping[str, tuple[type[Params], Run]]
 """By name: what a method takes, and what runs it."""
-SessionMethods = Mapping[str, tuple[type[Params], Callable[["Broker", Any, Connection], Awaitable[object]]]]
-"""Those whose answer differs with who asks: by which listener it came."""
+SessionMethods = Methods
+"""Those whose answer differs with who asks: their `Run` is given the `Caller`, too."""

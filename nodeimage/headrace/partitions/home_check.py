@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Home
+from headrace.catalog.rows import TopicRow
 from headrace.container.commit_waiters import Waiting
 from headrace.partitions.partition import Partition
 from headrace.partitions.refusals import why_not_committed
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
 
 
+def home_of(row: TopicRow, own_cluster: str) -> Home:
+    """A topic's home; this cluster's lowest where it was never another."""
+    return row.home if row.home is not None else Home(0, own_cluster)
+
+
+def is_settled_for(home: Home | None, settled: Home | None) -> bool:
+    """Whether a partition that was last rolled for `settled` (None: never) is settled for its topic's home."""
+    return settled == home or (settled is None and (home is None or home.counter == 0))
+
+
 def is_settled(topic: Topic, partition: Partition) -> bool:
     """Whether a partition was rolled for the home that its topic has, or was made under it."""
-    home = topic.home
-    first = home is None or home.counter == 0
-    return partition.home == home or (first and partition.home is None)
+    return is_settled_for(topic.home, partition.home)
 
 
 def refusal(broker: "Broker", topic: Topic, partition: Partition, *, name: str) -> KafkaError | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,7 +12,7 @@ from headrace.catalog.commands import Command, CreatePartitions, StreamPolicy, e
 from headrace.catalog.names import TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
-from headrace.kafka.connection import Connection
+from headrace.partitions.caller import Caller
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.store.records import VolumeRecord
@@ -33,8 +33,6 @@ COMMAND_ITEMS: Final = 500
 """Topics, log starts, or the like, in one command: applying it holds up those behind it for some 10 ms."""
 MOST_WAIT_S: Final = 600.0
 """For a command to be committed and applied, whatever the client names."""
-Handler = Callable[["Broker", Any, Connection], Coroutine[Any, Any, Mapping[str, object]]]
-"""Answers a decoded request (broker, request, session) with fields for `wire.cold.encode_response`."""
 
 
 def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -126,12 +124,10 @@ def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[
     }
 
 
-async def leaders(
-    broker: "Broker", wanted: Sequence[tuple[str, int]], session: Connection
-) -> list[Partition | KafkaError]:
+async def leaders(broker: "Broker", wanted: Sequence[tuple[str, int]], caller: Caller) -> list[Partition | KafkaError]:
     """The leaders of these (topic's name, partition), or why there is none."""
     names = list(dict.fromkeys(name for name, _ in wanted))
-    topics = dict(zip(names, await broker.topics.resolve(names, session), strict=True))
+    topics = dict(zip(names, await broker.topics.resolve(names, caller), strict=True))
     found: list[Partition | KafkaError | None] = []
     known: list[tuple[Topic, int]] = []
     for name, index in wanted:

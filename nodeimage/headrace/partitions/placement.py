@@ -10,14 +10,13 @@ the others (`leaves`).
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from headrace.admin.cluster_rules import volume_fault
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.partitions.cluster_client import ClusterLink
-from headrace.store.records import ContainerRecord, Room
+from headrace.store.records import ContainerRecord, NodeRecord, Room, VolumeRecord
 
 REMEMBERED: Final = 1_000
 """Placements that count."""
@@ -92,3 +91,60 @@ class Placing:
         if len(self._newest) > REMEMBERED:
             self._count[self._newest.popleft()] -= 1
         return chosen.container_id, chosen.epoch
+
+
+# --- what volumes ask of nodes
+
+
+def may_hold(node: NodeRecord, volume: VolumeRecord) -> bool:
+    """Whether a volume's replicas may lie on a node, which stays."""
+    return not node.draining and volume.admits(node)
+
+
+def places(volume: VolumeRecord, nodes: Iterable[NodeRecord]) -> int:
+    """How many replicas of a container the nodes have room for: one each; one a host where the spread is required."""
+    able = [node for node in nodes if may_hold(node, volume)]
+    if volume.spread == "required":
+        return len({node.fails_with for node in able})
+    return len(able)
+
+
+def volume_fault(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
+    """Why the nodes that there are cannot keep to the volume; None where they can."""
+    room = places(volume, nodes)
+    if volume.spread == "required" and room < volume.replicas:
+        return (
+            f"volume {volume.name!r} asks for {volume.replicas} replicas on hosts of their own, and"
+            f" {there_are(volume, room)}: add nodes on other hosts, ask for fewer replicas, or for --spread preferred"
+        )
+    if room < volume.min_in_sync:
+        return (
+            f"volume {volume.name!r} asks for {volume.min_in_sync} in sync at least, and {there_are(volume, room)}:"
+            " add nodes, or ask for fewer"
+        )
+    return None
+
+
+def volume_warning(volume: VolumeRecord, nodes: Collection[NodeRecord]) -> str | None:
+    """What the volume will lack although its nodes can keep to it; None where nothing."""
+    room = places(volume, nodes)
+    if room < volume.replicas:
+        wanted = counted(volume.replicas, "replica")
+        return f"volume {volume.name!r} asks for {wanted}, and {there_are(volume, room)}: it has {room}"
+    return None
+
+
+def there_are(volume: VolumeRecord, room: int) -> str:
+    """How many nodes, or hosts, there are for a volume's replicas, in words."""
+    what = "host" if volume.spread == "required" else "node"
+    where = []
+    if volume.zones:
+        where.append(f"in {'zone' if len(volume.zones) == 1 else 'zones'} {', '.join(volume.zones)}")
+    if volume.labels:
+        where.append("with " + ", ".join(f"{key}={value}" for key, value in sorted(volume.labels.items())))
+    return " ".join([f"there {'is' if room == 1 else 'are'}", counted(room, what), *where])
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -21,7 +21,7 @@ from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
 from headrace.container.leader import Container
-from headrace.links.serving.topics import home_of, is_settled
+from headrace.partitions.home_check import home_of, is_settled_for
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -39,6 +39,7 @@ async def retake_homes(broker: "Broker", container: Container) -> None:
 
     Raises HeadraceError: some are not taken yet.
     """
+    own = broker.node.cluster_id
     after = PartitionletId(0)
     retaken = 0
     while True:
@@ -51,7 +52,8 @@ async def retake_homes(broker: "Broker", container: Container) -> None:
         changes = {
             row.topic_id: HomeChange(row.topic_id, *home.given_to(home.cluster))
             for row, settled in ended
-            if (home := home_of(broker, row)).cluster == broker.node.cluster_id and is_settled(home, settled)
+            if (home := home_of(row, broker.node.cluster_id)).cluster == broker.node.cluster_id
+            and is_settled_for(home, settled)
         }
         if changes:
             codes = await broker.catalog.submit(SetHome(items=list(changes.values())))

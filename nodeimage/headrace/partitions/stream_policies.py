@@ -10,8 +10,7 @@ import msgspec
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.commands import PolicyChanges, StreamPolicy
 from headrace.catalog.rows import StreamRow
-from headrace.kafka.create_topics import MAX_PARTITIONS
-from headrace.partitions.topic_configs import checked
+from headrace.partitions.topic_configs import MAX_PARTITIONS, checked
 
 MAX_DESCRIPTION: Final = 1000
 

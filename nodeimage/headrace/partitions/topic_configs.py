@@ -11,7 +11,7 @@ Pure: no I/O, no clock; knows nothing of the catalog or of the wire's bytes. The
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 from headrace.partitions.topic_config_table import (
@@ -24,6 +24,9 @@ from headrace.partitions.topic_config_table import (
     retention_of_limit,
     retention_of_ttl,
 )
+
+MAX_PARTITIONS: Final = 10_000
+"""Of one topic."""
 
 
 class ConfigSource(IntEnum):

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.base.errors import Code
 from headrace.catalog.commands import CreateStream, CreateTopics, RaiseLevel, StreamPolicy
-from headrace.kafka.create_topics import MAX_PARTITIONS
+from headrace.partitions.topic_configs import MAX_PARTITIONS
 from headrace.wire.api_keys import ApiKey
 
 

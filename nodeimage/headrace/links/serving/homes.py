@@ -33,8 +33,9 @@ from headrace.links.serving.params import (
     check_call,
     check_version,
 )
-from headrace.links.serving.topics import Homes, home_of, is_settled, read_homes
+from headrace.links.serving.topics import Homes, read_homes
 from headrace.partitions.admin_params import Methods
+from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
 from headrace.partitions.partition_states import ends
 
@@ -100,7 +101,7 @@ async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
     followed = [
         rows[item.topic_id].name
         for item in accepted
-        if item.home[1] != own or home_of(broker, rows[item.topic_id]) < Home(*item.home)
+        if item.home[1] != own or home_of(rows[item.topic_id], broker.node.cluster_id) < Home(*item.home)
     ]
     if followed and params.bootstrap:
         await _follow(broker, params, followed)
@@ -130,7 +131,7 @@ def _fault(broker: "Broker", stream: str, row: TopicRow | None, item: Announced)
     """Why a home is not taken note of; None: it is, or was already."""
     if row is None or row.stream != stream:
         return KafkaError(Code.UNKNOWN_TOPIC_ID, f"stream {stream} has no topic of the id {item.topic_id.hex()}")
-    origin, home = row.origin or broker.node.cluster_id, home_of(broker, row)
+    origin, home = row.origin or broker.node.cluster_id, home_of(row, broker.node.cluster_id)
     if item.origin != origin:
         return KafkaError(
             Code.INVALID_REQUEST, f"{row.full_name} was first at home in cluster {origin}, not {item.origin}"
@@ -163,7 +164,7 @@ async def _grow_first(
         row, count = rows.get(item.topic_id), len(item.lists)
         if at in refused or row is None or count <= row.partitions or item.lists.keys() != set(range(count)):
             continue
-        known = home_of(broker, row)
+        known = home_of(row, broker.node.cluster_id)
         if known == item.home:
             continue
         stream = await broker.catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
@@ -262,7 +263,7 @@ async def cede(broker: "Broker", params: Cession) -> dict[str, object]:
         if row is None:
             faults[topic_id] = KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             continue
-        home = home_of(broker, row)
+        home = home_of(row, broker.node.cluster_id)
         if home.cluster == params.to and home.counter > 0:
             continue  # asked before
         if home.cluster != own:
@@ -299,12 +300,12 @@ async def _behind(broker: "Broker", homes: Homes) -> set[int]:
     found: set[int] = set()
     starts: dict[tuple[bytes, int], int] = {}
     for row in homes.rows.values():
-        home = home_of(broker, row)
+        home = home_of(row, broker.node.cluster_id)
         if home.cluster != own or home.counter == 0:
             continue
         for index in range(row.partitions):
             place = (row.number, index)
-            if not is_settled(home, homes.settled.get(place)):
+            if not is_settled_for(home, homes.settled.get(place)):
                 found.add(row.number)
                 break
             start = next((each.offset for each in homes.histories.get(place, ()) if each[:2] == home), 0)

@@ -13,11 +13,11 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow
-from headrace.kafka.connection import Connection
 from headrace.links.serving.change_feed import WHOLE_GROUP, Place
 from headrace.links.serving.change_log import PARTITION, TOPIC
 from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
 from headrace.partitions.admin_params import Methods, SessionMethods
+from headrace.partitions.caller import Caller
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -44,7 +44,7 @@ class CursorsAsked(OfStream, frozen=True):
     keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
 
 
-async def hello(broker: "Broker", params: OfStream, session: Connection) -> dict[str, object]:
+async def hello(broker: "Broker", params: OfStream, session: Caller) -> dict[str, object]:
     """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
     check_stream(params.stream)
     row = await broker.catalog.query(lambda reader: reader.stream(params.stream))

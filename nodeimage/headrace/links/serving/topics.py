@@ -25,6 +25,7 @@ from headrace.links.serving.params import (
     check_version,
 )
 from headrace.partitions.admin_params import Methods
+from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
@@ -62,16 +63,6 @@ class Homes(NamedTuple):
     opened: dict[tuple[int, int], PartitionletId]
     settled: dict[tuple[int, int], Home]
     histories: dict[tuple[int, int], list[HomeStart]]
-
-
-def home_of(broker: "Broker", row: TopicRow) -> Home:
-    """A topic's home; this cluster's lowest where it was never another."""
-    return row.home if row.home is not None else Home(0, broker.node.cluster_id)
-
-
-def is_settled(home: Home, settled: Home | None) -> bool:
-    """Whether a partition that was last rolled for `settled` (None: never) is settled for its topic's home."""
-    return settled == home or (settled is None and home.counter == 0)
 
 
 # --- topics
@@ -133,7 +124,7 @@ def _shown(
         "topic_id": row.topic_id,
         "partitions": row.partitions,
         "configs": dict(row.configs),
-        "home": home_of(broker, row),
+        "home": home_of(row, broker.node.cluster_id),
         "origin": row.origin or broker.node.cluster_id,
         "leaders": leaders,
     }
@@ -195,8 +186,8 @@ def _meeting(broker: "Broker", number: int, partition: Partition, homes: Homes) 
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
     if partition.open != homes.opened.get(place):
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{row.full_name} partition {partition.index} is being rolled")
-    home = home_of(broker, row)
-    if not is_settled(home, homes.settled.get(place)):
+    home = home_of(row, broker.node.cluster_id)
+    if not is_settled_for(home, homes.settled.get(place)):
         raise KafkaError(
             Code.LEADER_NOT_AVAILABLE,
             f"{row.full_name} partition {partition.index} is not settled for home {home.counter} {home.cluster} yet",

@@ -13,7 +13,6 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import Offset, PartitionletId
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.leader import Container
-from headrace.kafka.fetch_sessions import Key
 from headrace.partitions.partition import Partition
 from headrace.wire.primitives import Buffer
 
@@ -69,6 +68,8 @@ def locate(broker: "Broker", partition: Partition, offset: int) -> Range:
     )
 
 
+Key = tuple[str | bytes, int]
+"""A partition by the name of its topic, or its id, as whoever asks calls it, and its number."""
 Asked = tuple[Key, Range, int]
 """Whose it is, where it lies, and how many bytes at most."""
 Read = dict[Key, list[Buffer] | Exception]

@@ -1,0 +1,15 @@
+"""Who asks for something: a client, as far as answers differ with it."""
+
+from typing import Protocol
+
+
+class Caller(Protocol):
+    """A client's connection."""
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener by which it came; nodes may have other addresses for its clients."""
+
+    @property
+    def peer(self) -> str:
+        """Its address, for the log."""

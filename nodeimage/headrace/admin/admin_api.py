@@ -30,11 +30,10 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, StreamOutcome, StreamRow, TopicRow
 from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
 from headrace.links.serving import homes, source_apis, topics
-from headrace.partitions import home_check
 from headrace.partitions.admin_params import Methods, NoParams, Params
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, topic_rows
-from headrace.partitions.partition_states import STATES, committed_end, extents, leader_epoch_now, partition_states
+from headrace.partitions.partition_states import STATES
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
 from headrace.partitions.topic_configs import MAX_PARTITIONS, effective
 
@@ -109,7 +108,7 @@ async def stream_create(broker: "Broker", params: NewStream) -> dict[str, object
     if params.policy.volume is not None:
         await volume_for_stream(broker, params.policy.volume)
     command = CreateStream(path=params.path, policy=policy, now=now())
-    outcome: StreamOutcome = await submitted(broker, command, timeout_ms=0)
+    outcome: StreamOutcome = await submitted(broker.catalog, command, timeout_ms=0)
     if not outcome.changed and not params.if_not_exists:
         raise KafkaError(
             Code.TOPIC_ALREADY_EXISTS,
@@ -149,7 +148,7 @@ async def stream_alter(broker: "Broker", params: StreamChange) -> dict[str, obje
     if changes.volume is not None:
         await volume_for_stream(broker, changes.volume)
     command = AlterStream(path=params.path, changes=changes)
-    outcome: StreamOutcome = await submitted(broker, command, timeout_ms=0)
+    outcome: StreamOutcome = await submitted(broker.catalog, command, timeout_ms=0)
     return stream_shown(outcome.stream)
 
 
@@ -161,14 +160,14 @@ async def stream_delete(broker: "Broker", params: StreamEnd) -> dict[str, object
             Code.POLICY_VIOLATION, f"{params.path} takes topics that are named without a stream; it cannot be deleted"
         )
     outcome: StreamOutcome = await submitted(
-        broker, DeleteStream(path=params.path, now=now(), force=params.force), timeout_ms=0
+        broker.catalog, DeleteStream(path=params.path, now=now(), force=params.force), timeout_ms=0
     )
     return stream_shown(outcome.stream)
 
 
 async def _stream(broker: "Broker", path: str) -> StreamRow:
     check_stream(path)
-    row = await found_one(broker, lambda reader: reader.stream(path))
+    row = await found_one(broker.catalog, lambda reader: reader.stream(path))
     if row is None:
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -232,13 +231,13 @@ async def topic_show(broker: "Broker", params: OneTopic) -> dict[str, object]:
     row = await _topic(broker, params.topic)
     stream = await _stream(broker, row.stream)
     policy = effective(stream.policy, row.configs)
-    partitions = await partition_states(broker, row)
+    partitions = await broker.partition_states.of_topic(row)
     opened = await broker.catalog.query(lambda reader: reader.open_partitionlets([row.number]))
     containers = {each.partition: each.container for each in opened.get(row.number, [])}
     return {
         "topic": row.full_name,
         "topic_id": shown_id(row.topic_id),
-        **({} if row.home is None else {"home": home_check.shown(broker, row.home)}),
+        **({} if row.home is None else {"home": broker.home_check.shown(row.home)}),
         "created_ms": row.created,
         "retention_ms": policy.retention_ms,
         "retention_bytes": policy.retention_bytes,
@@ -265,13 +264,13 @@ async def chain(broker: "Broker", params: OnePartition) -> list[dict[str, object
     """The partitionlets of a topic or of one partition, in order: which offsets, where, how big."""
     row = await _topic(broker, params.topic, partition=params.partition)
     rows = await broker.catalog.query(lambda reader: reader.chain(row.number, params.partition))
-    stored = await extents(broker, rows)
+    stored = await broker.old_reads.extents(rows)
     shown: list[dict[str, object]] = []
     for each in rows:
         extent = stored.get(each.id)
         end: int | None = each.end
         if each.state == OPEN:
-            end = committed_end(broker, row.topic_id, each.partition)
+            end = broker.partition_states.committed_end(row.topic_id, each.partition)
             end = end if end is not None or extent is None else extent.end
         shown.append(
             {
@@ -283,7 +282,7 @@ async def chain(broker: "Broker", params: OnePartition) -> list[dict[str, object
                 "bytes": extent.size if extent is not None else None,
                 "container": each.container,
                 "node": _leader(broker, each.container),
-                "leader_epoch": leader_epoch_now(broker, each),
+                "leader_epoch": broker.partition_states.leader_epoch_now(each),
             }
         )
     return shown
@@ -311,14 +310,14 @@ async def roll(broker: "Broker", params: OnePartition) -> dict[str, object]:
         "id": opened.id,
         "first": opened.first,
         "container": opened.container,
-        "leader_epoch": leader_epoch_now(broker, opened),
+        "leader_epoch": broker.partition_states.leader_epoch_now(opened),
         "partitionlets": sum(each.state != INTENDED for each in rows),
     }
 
 
 async def _topic(broker: "Broker", name: str, *, partition: int | None = None) -> TopicRow:
     """Raises KafkaError for an unknown topic or partition."""
-    (row,) = await topic_rows(broker, [name])
+    (row,) = await topic_rows(broker.catalog, [name])
     if isinstance(row, KafkaError):
         raise row
     if partition is not None and not 0 <= partition < min(row.partitions, MAX_PARTITIONS):

@@ -11,7 +11,6 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState
-from headrace.partitions.partition_states import ends
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -23,7 +22,9 @@ async def group_list(broker: "Broker") -> list[dict[str, object]]:
     """Every group in order of name, with its state and its lag over all partitions."""
     groups = sorted(await broker.groups.listing())
     cursors = await broker.catalog.query(lambda reader: _cursors_of(reader, [name for name, _, _ in groups]))
-    end_of = await ends(broker, ((row.topic_id, row.partition) for rows in cursors.values() for row in rows))
+    end_of = await broker.partition_states.ends(
+        (row.topic_id, row.partition) for rows in cursors.values() for row in rows
+    )
     return [
         {
             "group": name,
@@ -49,7 +50,7 @@ async def group_shown(broker: "Broker", group: str) -> dict[str, object]:
         raise KafkaError(
             Code.GROUP_ID_NOT_FOUND, f"there is no group {group[:100]!r}; `headrace groups list` shows those that exist"
         )
-    end_of = await ends(broker, ((row.topic_id, row.partition) for row in cursors))
+    end_of = await broker.partition_states.ends((row.topic_id, row.partition) for row in cursors)
     return {
         "group": group,
         "state": view.state.value,

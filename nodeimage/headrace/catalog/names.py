@@ -7,12 +7,14 @@ and its alias have the same length, so that the limit of 249 characters is one l
 
 import re
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 
 MAX_LENGTH = 249
 """Of a full name, and of its alias. Kafka's own limit."""
+DEFAULT_STREAM: Final = "/default"
+"""The stream of bare names."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _SEGMENT = r"[a-zA-Z0-9_-]+"

@@ -16,7 +16,7 @@ from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
-from headrace.partitions.lookups import data_folder, topic_rows, turn
+from headrace.partitions.lookups import topic_rows, turn
 from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
@@ -65,7 +65,7 @@ async def describe_log_dirs(broker: "Broker", request: Any, session: Connection)
         if request.topics is None
         else await _sizes_of(broker, {topic.topic: set(topic.partitions) for topic in request.topics})
     )
-    folder = data_folder(broker)
+    folder = broker.folder
     usage = await broker.loop.run_in_executor(broker.executor, shutil.disk_usage, folder)
     return {
         "error_code": 0,
@@ -100,7 +100,7 @@ def _page(reader: Reader, *, after: tuple[StreamNumber, str]) -> list[TopicRow]:
 async def _sizes_of(broker: "Broker", wanted: Mapping[str, set[int]]) -> list[dict[str, object]]:
     """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
     names = list(wanted)
-    rows = zip(names, await topic_rows(broker, names), strict=True)
+    rows = zip(names, await topic_rows(broker.catalog, names), strict=True)
     found = await _described(broker, [(name, row) for name, row in rows if isinstance(row, TopicRow)])
     return [
         {
@@ -138,9 +138,9 @@ async def _stored(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[Par
             by_container.setdefault(row.container, []).append(row.id)
     found: dict[PartitionletId, Extent] = {}
     for container, wanted in by_container.items():
-        replica = replica_of(broker, container)
+        replica = replica_of(broker.cluster, container)
         if replica is not None:
-            found |= await extents_of(broker, replica, wanted, set())
+            found |= await extents_of(broker.runtime, replica, wanted, set())
     return found
 
 

@@ -21,7 +21,7 @@ from headrace.coordination.limits import GroupLimits
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.kafka.node_configs import NodeFacts, node_configs
-from headrace.partitions.lookups import data_folder, refusal, replicas, topic_rows, volume_of
+from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
@@ -56,7 +56,7 @@ async def describe_configs(broker: "Broker", request: Any, session: Connection) 
     synonyms = request.include_synonyms
     documentation = field(request, "include_documentation", False)
     names = [each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC]
-    rows = iter(await topic_rows(broker, names))
+    rows = iter(await topic_rows(broker.catalog, names))
     policies: dict[str, StreamPolicy] = {}
     brokers: Counter[str] = Counter()
     results: list[dict[str, object]] = []
@@ -78,7 +78,7 @@ async def describe_configs(broker: "Broker", request: Any, session: Connection) 
                 policy = await _policy_of(broker, row, policies, name=resource.resource_name)
                 result["configs"] = described(
                     policy,
-                    volume_of(broker, policy),
+                    volume_of(broker.cluster, policy),
                     row.configs,
                     names=keys,
                     synonyms=synonyms,
@@ -157,10 +157,10 @@ async def node_facts(broker: "Broker", session: Connection) -> NodeFacts:
         rack=broker.node.rack,
         host=own.host,
         port=own.port,
-        folder=data_folder(broker),
-        replicas=replicas(broker, defaults.volume),
+        folder=broker.folder,
+        replicas=replicas(broker.cluster, defaults.volume),
         defaults=defaults,
-        volume=volume_of(broker, defaults),
+        volume=volume_of(broker.cluster, defaults),
         groups=GroupLimits(initial_rebalance_delay_ms=broker.node.settings.rebalance_delay_ms),
         settings=dataclasses.asdict(broker.node.settings),
     )
@@ -195,7 +195,9 @@ async def _alter(
     configs would change something where none is set."""
     resources = request.resources
     rows = iter(
-        await topic_rows(broker, [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC])
+        await topic_rows(
+            broker.catalog, [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
+        )
     )
     found = [next(rows) if each.resource_type == ResourceType.TOPIC else None for each in resources]
     times = Counter(row.full_name for row in found if isinstance(row, TopicRow))
@@ -247,7 +249,7 @@ async def _alter_one(broker: "Broker", row: TopicRow, change: Callable[[TopicRow
                 raise
         else:
             return
-        (found,) = await topic_rows(broker, [name])
+        (found,) = await topic_rows(broker.catalog, [name])
         if isinstance(found, KafkaError):
             raise found
         row = found

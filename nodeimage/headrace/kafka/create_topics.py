@@ -22,7 +22,6 @@ from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.names import TopicName, render, split
 from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
 from headrace.kafka.connection import Connection
-from headrace.partitions.home_check import elsewhere
 from headrace.partitions.lookups import (
     growth,
     now,
@@ -99,7 +98,7 @@ async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[
             results[place] = refusal(error)
         await turn(place)
     times = Counter(name.full for name in names if name is not None)
-    streams = await stream_rows(broker, {name.stream for name in names if name is not None})
+    streams = await stream_rows(broker.catalog, {name.stream for name in names if name is not None})
     wanted: list[_Wanted] = []
     room = MAX_PARTITIONS_PER_REQUEST
     for place, (topic, name) in enumerate(zip(topics, names, strict=True)):
@@ -229,7 +228,9 @@ async def _make(
             )
         )
         await turn(index)
-    made = iter(await submitted(broker, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ())
+    made = iter(
+        await submitted(broker.catalog, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ()
+    )
     return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
 
 
@@ -260,8 +261,8 @@ def _created(broker: "Broker", topic: _Wanted, outcome: TopicOutcome, *, whole: 
         "error_message": None,
         "topic_id": outcome.topic.topic_id if outcome.topic is not None else bytes(16),
         "num_partitions": topic.partitions,
-        "replication_factor": replicas(broker, topic.policy.volume),
-        "configs": described(topic.policy, volume_of(broker, topic.policy), topic.configs, names=names),
+        "replication_factor": replicas(broker.cluster, topic.policy.volume),
+        "configs": described(topic.policy, volume_of(broker.cluster, topic.policy), topic.configs, names=names),
     }
 
 
@@ -272,7 +273,7 @@ async def create_partitions(broker: "Broker", request: Any, session: Connection)
     """CreatePartitions 0-3. Partitions only rise."""
     asked = request.topics
     times = Counter(topic.name for topic in asked)
-    rows = await topic_rows(broker, [topic.name for topic in asked])
+    rows = await topic_rows(broker.catalog, [topic.name for topic in asked])
     timeout_ms = field(request, "timeout", 0)
 
     async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:
@@ -282,7 +283,7 @@ async def create_partitions(broker: "Broker", request: Any, session: Connection)
             if isinstance(row, KafkaError):
                 raise row
             if row.home is not None and row.home.cluster != broker.node.cluster_id:
-                raise elsewhere(broker, topic.name, row.home)
+                raise broker.home_check.elsewhere(topic.name, row.home)
             _check_growth(topic, row, nodes=broker.node_count)
             if not request.validate_only:
                 await _grow(broker, row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
@@ -316,7 +317,7 @@ async def _grow(broker: "Broker", row: TopicRow, *, name: str, count: int, timeo
     stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
     if stream is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    command = growth(broker, row, count=count, volume=stream.policy.volume)
-    outcome: TopicOutcome = await submitted(broker, command, timeout_ms=timeout_ms)
+    command = growth(broker.placement, row, count=count, volume=stream.policy.volume)
+    outcome: TopicOutcome = await submitted(broker.catalog, command, timeout_ms=timeout_ms)
     if outcome.code is not Code.NONE:
         raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))

@@ -28,6 +28,7 @@ from headrace.base.levels import FEATURE, NEWEST, OLDEST
 from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
 from headrace.coordination.limits import GroupLimits
@@ -42,13 +43,17 @@ from headrace.kafka.idle_connections import IdleConnections
 from headrace.kafka.init_producer_id import ProducerIds
 from headrace.kafka.topics import HANDLERS as ADMIN_HANDLERS
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.partitions.applied_changes import AppliedChanges
 from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterLink, ControllerLink
 from headrace.partitions.cluster_layout import Address, Layout, NodeIdentity, NodeSettings
 from headrace.partitions.duplicate_check import Repeats
 from headrace.partitions.forwarding import Forwards
+from headrace.partitions.home_check import HomeAddresses, HomeCheck
+from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placing
+from headrace.partitions.reads.fetch_planner import FetchPlanner
 from headrace.partitions.reads.remote_reads import OldReads
 from headrace.partitions.redundancy import Redundancy
 from headrace.partitions.rolls.rolls import Rolls
@@ -106,7 +111,7 @@ Handler = Callable[["Broker", Any, Connection], Awaitable[Mapping[str, object]]]
 class Broker:
     """One node's Kafka listener."""
 
-    default_stream = "/default"
+    default_stream = DEFAULT_STREAM
 
     def __init__(
         self,
@@ -158,8 +163,7 @@ class Broker:
             idle_s=node.settings.connections_max_idle_ms / 1000,
             scarce=lambda: self.admission.is_nearly_full,
         )
-        self.home_addresses: dict[str, str] = {}
-        """By cluster id, where clients reach the clusters that are homes of copies here, as far as links know it."""
+        self.home_addresses = HomeAddresses()
         self.forwards: Forwards | None = None
         """Passes on writes to copies; None before links run."""
         self.deadlines = self.runtime.deadlines
@@ -168,18 +172,48 @@ class Broker:
         self.volume_limits = VolumeLimits(self)
         self.space = Space(self, regroup_enabled=regroup_enabled)
         self.scrub = Scrub(self)
-        self.topics = Topics(self)
-        self.unclean = UncleanRecoveries(self)
-        self.partitions = Partitions(self)
+        self.placement = Placing(cluster)
+        self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(self)
-        self.rolls = Rolls(self, limit=node.settings.partitionlet_bytes)
-        self.old_reads = OldReads(self)
+        self.unclean = UncleanRecoveries(
+            runtime=self.runtime, catalog=catalog, cluster=cluster, own_cluster=node.cluster_id
+        )
+        self.partitions = Partitions(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            unclean=self.unclean,
+            feed=self.changes,
+            read_failed=self.read_failed,
+        )
+        self.rolls = Rolls(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            partitions=self.partitions,
+            placement=self.placement,
+            limit=node.settings.partitionlet_bytes,
+        )
+        self.home_check = HomeCheck(
+            runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
+        )
+        self.old_reads = OldReads(runtime=self.runtime, cluster=cluster, read_failed=self.read_failed)
+        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, old_reads=self.old_reads)
+        self.partition_states = PartitionStates(
+            catalog=catalog, cluster=cluster, topics=self.topics, old_reads=self.old_reads
+        )
+        self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
+        self.applied_changes = AppliedChanges(
+            runtime=self.runtime, cluster=cluster, topics=self.topics, partitions=self.partitions, space=self.space
+        )
+        for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
+            catalog.on_applied(applied)
         self.stream_figures = StreamFigures(self)
         self.producer_ids = ProducerIds(self)
-        self.repeats = Repeats(self)
         self.admin_methods: dict[str, Any] = {}
         """Admin calls that layers above bring (headrace_admin.add_methods)."""
-        self._placing = Placing(cluster)
         self._led: set[Container] = set()
         self._was_saturated = False
         self._looked_at = 0
@@ -306,7 +340,7 @@ class Broker:
         self.partitions.records_changed()
         self.coordination.records_changed()
         for container in self.containers.values():
-            container.leaving = self._placing.leaves(container.id)
+            container.leaving = self.placement.leaves(container.id)
 
     def look_around(self) -> None:
         """See which nodes are dead, before clients are told of the cluster."""
@@ -392,7 +426,7 @@ class Broker:
 
         Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
         """
-        return self._placing.place(count, volume, avoid=avoid)
+        return self.placement.place(count, volume, avoid=avoid)
 
     def read_failed(self, error: Exception, container: ContainerId) -> None:
         """A read from disk failed; the client gets a storage error."""

@@ -24,7 +24,7 @@ from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.fetch_answer import FetchAnswer
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, Interest, Key
 from headrace.partitions.lookups import turn
-from headrace.partitions.reads.fetch_planner import Range, locate, read_all
+from headrace.partitions.reads.fetch_planner import Range
 from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
 from headrace.wire.header import RequestHeader
 
@@ -274,7 +274,7 @@ class Fetch:
                 continue
             if full or total >= budget:
                 continue
-            where = locate(self._broker, partition, interest.asked.offset)
+            where = self._broker.fetch_planner.locate(partition, interest.asked.offset)
             if where.offset >= where.limit:
                 continue  # between there and the end records were lost (invariant 15): it waits for the next one
             most = min(interest.asked.max_bytes, budget - total)
@@ -360,7 +360,7 @@ class Fetch:
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
     ) -> None:
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
-        read = await read_all(self._broker, asked, budget)
+        read = await self._broker.fetch_planner.read_all(asked, budget)
         for interest, where in cold:
             match read.get(interest.key):
                 case None:

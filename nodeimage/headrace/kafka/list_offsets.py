@@ -115,7 +115,9 @@ def check_epoch(partition: Partition, asked: int) -> None:
 
 async def _partitions(broker: "Broker", asked: Asked, session: Connection) -> list[Partition | KafkaError]:
     """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
-    found = await leaders(broker, [(name, number) for name, number, _ in asked], session)
+    found = await leaders(
+        [(name, number) for name, number, _ in asked], session, topics=broker.topics, partitions=broker.partitions
+    )
     return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
 
 

@@ -27,7 +27,7 @@ from headrace.kafka.pending_produce import Produce
 from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.partitions.forwarding import Forwards, must_wait
-from headrace.partitions.home_check import is_settled, refusal
+from headrace.partitions.home_check import is_settled
 from headrace.partitions.partition import Partition
 from headrace.partitions.producer_state import SequenceGap
 from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
@@ -355,7 +355,7 @@ def _append(
     container = partition.container
     if container.lost:
         raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
-    foreign = None if topic.home is None else refusal(broker, topic, partition, name=part.topic)
+    foreign = None if topic.home is None else broker.home_check.refusal(topic, partition, name=part.topic)
     if foreign is not None:
         if producer_id >= 0:
             partition.producers.calls(producer_id=producer_id, epoch=header.producer_epoch, name=part.topic)

@@ -12,7 +12,7 @@ from headrace.catalog.rows import TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_layout import Placed
-from headrace.partitions.lookups import data_folder, topic_rows, turn
+from headrace.partitions.lookups import topic_rows, turn
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded
@@ -102,7 +102,7 @@ def _elected(kind: int, where: _Where) -> KafkaError:
 
 async def alter_replica_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """AlterReplicaLogDirs 1-2: a node has one folder."""
-    own = str(data_folder(broker))
+    own = str(broker.folder)
     answers: list[dict[str, object]] = []
     for each in request.dirs:
         wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
@@ -127,7 +127,7 @@ async def _where(broker: "Broker", wanted: Sequence[tuple[str, int]]) -> list[_W
     for too many."""
     bounded(len(wanted), "partitions")
     names = list(dict.fromkeys(name for name, _ in wanted))
-    topics = dict(zip(names, await topic_rows(broker, names), strict=True))
+    topics = dict(zip(names, await topic_rows(broker.catalog, names), strict=True))
     numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
     opened = await broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
     containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}

@@ -54,7 +54,7 @@ async def delete_topics(broker: "Broker", request: Any, session: Connection) -> 
     for some in batched(ids):
         command = DeleteTopics(topic_ids=list(some), now=now())
         try:
-            done = await submitted(broker, command, timeout_ms=field(request, "timeout", 0))
+            done = await submitted(broker.catalog, command, timeout_ms=field(request, "timeout", 0))
             outcomes |= zip(some, done, strict=True)
         except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
             left = [each for each in ids if each not in outcomes]
@@ -72,9 +72,9 @@ async def _topics_to_delete(
     broker: "Broker", asked: Sequence[tuple[str | None, bytes | None]]
 ) -> list[TopicRow | KafkaError]:
     names = [name for name, topic_id in asked if name is not None and topic_id is None]
-    by_name = iter(await topic_rows(broker, names))
+    by_name = iter(await topic_rows(broker.catalog, names))
     ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
-    by_id = await found_of(broker, ids, lambda reader: reader.topics_by_id(ids))
+    by_id = await found_of(broker.catalog, ids, lambda reader: reader.topics_by_id(ids))
     found: list[TopicRow | KafkaError] = []
     for name, topic_id in asked:
         if name is not None and topic_id is not None:
@@ -114,7 +114,12 @@ def _deleted(
 async def delete_records(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
     """DeleteRecords 0-2: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
     asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-    found = await leaders(broker, [(name, partition.partition_index) for name, partition in asked], session)
+    found = await leaders(
+        [(name, partition.partition_index) for name, partition in asked],
+        session,
+        topics=broker.topics,
+        partitions=broker.partitions,
+    )
     items: list[LogStart] = []
     answers: list[dict[str, object]] = []
     moved: list[dict[str, object]] = []
@@ -155,7 +160,7 @@ async def _move_log_starts(
     done = 0
     for some, said in zip(batched(items), batched(answers), strict=True):
         try:
-            outcomes = await submitted(broker, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
+            outcomes = await submitted(broker.catalog, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
         except HeadraceError as error:
             for answer in answers[done:]:
                 answer["error_code"] = int(error.code)

@@ -88,7 +88,9 @@ async def describe_producers(broker: "Broker", request: Any, session: Connection
     wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
     answers: list[dict[str, object]] = []
     told: set[tuple[bytes, int]] = set()
-    for (name, index), leader in zip(wanted, await leaders(broker, wanted, session), strict=True):
+    for (name, index), leader in zip(
+        wanted, await leaders(wanted, session, topics=broker.topics, partitions=broker.partitions), strict=True
+    ):
         answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
         if isinstance(leader, KafkaError):
             answer |= refusal(leader)

@@ -29,7 +29,6 @@ from headrace.links.source.source import Hello
 from headrace.links.topics.topic_plan import DIVERGED, source_problem
 from headrace.partitions.admin_params import NoParams, Params
 from headrace.partitions.lookups import found_one, now
-from headrace.partitions.partition_states import ends
 from headrace.partitions.stream_policies import PolicyFields, policy_from
 from headrace.security.client_security import security_of
 
@@ -135,7 +134,7 @@ class LinkAdmin:
             ),
             stream=params.stream,
         )
-        present = await found_one(self._broker, lambda reader: reader.link(name))
+        present = await found_one(self._broker.catalog, lambda reader: reader.link(name))
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
@@ -264,7 +263,7 @@ class LinkAdmin:
         return {"deleted": link.name}
 
     async def _link(self, name: str) -> LinkRow:
-        row = await found_one(self._broker, lambda reader: reader.link(name))
+        row = await found_one(self._broker.catalog, lambda reader: reader.link(name))
         if row is None:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
@@ -367,7 +366,7 @@ class LinkAdmin:
             after = page[-1].name
         starts = await self._broker.catalog.query(lambda reader: reader.log_starts([row.number for row in rows]))
         places = [(row, index) for row in rows for index in range(row.partitions)]
-        reached = await ends(self._broker, ((row.topic_id, index) for row, index in places))
+        reached = await self._broker.partition_states.ends(((row.topic_id, index) for row, index in places))
         found = [
             {
                 "topic": row.name.removesuffix(DIVERGED),
@@ -411,7 +410,7 @@ class LinkAdmin:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
             return await self._moving.move_here(params.stream, params.topics, force=params.force)
-        links = await found_one(self._broker, partial(_leading, stream=params.stream, to=params.to))
+        links = await found_one(self._broker.catalog, partial(_leading, stream=params.stream, to=params.to))
         if links is None:
             raise KafkaError(
                 Code.INVALID_REQUEST,

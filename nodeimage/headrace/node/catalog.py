@@ -23,10 +23,10 @@ from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container.catalog_log import CatalogLog
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
-from headrace.kafka.dispatch import Broker
 from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
@@ -156,9 +156,9 @@ class NodeCatalog:
 
     async def ensure_default_stream(self, now: Millis) -> None:
         """There is a stream for bare topic names, from the start."""
-        if await self.tables.query(lambda reader: reader.stream(Broker.default_stream)) is None:
+        if await self.tables.query(lambda reader: reader.stream(DEFAULT_STREAM)) is None:
             policy = StreamPolicy(auto_create=True)
-            await self.tables.submit(CreateStream(path=Broker.default_stream, policy=policy, now=now))
+            await self.tables.submit(CreateStream(path=DEFAULT_STREAM, policy=policy, now=now))
 
     async def raise_level(self, level: int) -> None:
         """Have the catalog's log come to a feature level, if it has not. Raises HeadraceError."""

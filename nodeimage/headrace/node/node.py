@@ -607,7 +607,17 @@ def make_broker(
         broker.container_led(container)
     replicas.on_led.append(broker.container_led)
     replicas.on_left.append(broker.container_left)
-    handlers.update(peer_apis.handlers(broker))
+    handlers.update(
+        peer_apis.handlers(
+            runtime=broker.runtime,
+            cluster=link,
+            rolls=broker.rolls,
+            sent=broker.counters,
+            read_failed=broker.read_failed,
+            held_bytes=broker.volume_limits.led_here,
+            coordinator=lambda: broker.coordination.named,
+        )
+    )
     return broker
 
 

@@ -7,19 +7,19 @@ nothing: who asks looks up what was made (topics.py).
 import time
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.names import TopicName
+from headrace.partitions.placement import Placing
 from headrace.partitions.refusals import told
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
-
-async def make_topics(broker: "Broker", names: Sequence[TopicName]) -> dict[str, KafkaError | None]:
+async def make_topics(
+    names: Sequence[TopicName], *, catalog: Catalog, placement: Placing
+) -> dict[str, KafkaError | None]:
     """By full name, why each was not made; None for one that was made, or was there. By now it may be deleted again.
 
     Left out are those whose stream is not there or makes none, and those that the catalog refused for good.
@@ -27,7 +27,7 @@ async def make_topics(broker: "Broker", names: Sequence[TopicName]) -> dict[str,
     paths = sorted({name.stream for name in names})
     if not names:
         return {}
-    streams = await broker.catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
+    streams = await catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
     items = []
     made: dict[str, KafkaError | None] = {}
     for name in names:
@@ -36,7 +36,7 @@ async def make_topics(broker: "Broker", names: Sequence[TopicName]) -> dict[str,
             continue
         count = stream.policy.default_partitions
         try:
-            places = broker.place(count, stream.policy.volume)
+            places = placement.place(count, stream.policy.volume)
         except KafkaError as error:
             made[name.full] = error
             continue
@@ -54,7 +54,7 @@ async def make_topics(broker: "Broker", names: Sequence[TopicName]) -> dict[str,
     if not items:
         return made
     try:
-        outcome = await broker.catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
+        outcome = await catalog.submit(CreateTopics(items=items, now=Millis(int(time.time() * 1000))))
     except HeadraceError as error:
         return made | {f"{item.stream}:{item.name}": told(error) for item in items}
     assert isinstance(outcome, list)

@@ -8,18 +8,17 @@ moment, and looked up: when it comes again, the name by which it came is its pro
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from headrace.base.errors import CorruptBatch, HeadraceError
+from headrace.base.runtime import Runtime
+from headrace.partitions.partition import Partition
 from headrace.partitions.producer_state import KnownBatch
+from headrace.partitions.reads.remote_reads import OldReads
 from headrace.wire.batch import BatchHeader, batch_records, iter_batches
 from headrace.wire.primitives import Buffer
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-    from headrace.partitions.partition import Partition
 
 __all__ = ["Repeats", "same_records"]
 
@@ -32,12 +31,13 @@ AT_ONCE: Final = 16
 class Repeats:
     """The comparisons of one node. The loop thread's."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, old_reads: OldReads) -> None:
+        self._runtime = runtime
+        self._old_reads = old_reads
         self._under_way: set[tuple[bytes, int, int]] = set()
 
     def compare(
-        self, partition: "Partition", header: BatchHeader, batch: Buffer, known: KnownBatch, *, source: int, name: str
+        self, partition: Partition, header: BatchHeader, batch: Buffer, known: KnownBatch, *, source: int, name: str
     ) -> None:
         """Find out whether `batch`, which came by the connection `source` for the topic `name`, is the stored batch
         `known`, and note it with the partition's producers."""
@@ -45,11 +45,11 @@ class Repeats:
         if key in self._under_way or len(self._under_way) >= AT_ONCE:
             return
         self._under_way.add(key)
-        task = self._broker.spawn(self._compare(partition, header, bytes(batch), known, source, name))
+        task = self._runtime.spawn(self._compare(partition, header, bytes(batch), known, source, name))
         task.add_done_callback(lambda _: self._under_way.discard(key))
 
     async def _compare(
-        self, partition: "Partition", header: BatchHeader, batch: bytes, known: KnownBatch, source: int, name: str
+        self, partition: Partition, header: BatchHeader, batch: bytes, known: KnownBatch, source: int, name: str
     ) -> None:
         try:
             same = await self._is_stored(partition, header, batch, known)
@@ -62,19 +62,18 @@ class Repeats:
             partition.producers.is_not_called(header.producer_id, name)
 
     async def _is_stored(
-        self, partition: "Partition", header: BatchHeader, batch: bytes, known: KnownBatch
+        self, partition: Partition, header: BatchHeader, batch: bytes, known: KnownBatch
     ) -> bool | None:
         """None: the stored one is not committed yet."""
         offset = known.base_offset
         row = next((row for row in partition.chain if row.first <= offset and (row.end < 0 or offset < row.end)), None)
         if row is None or offset < partition.log_start:
             return True  # it is gone: its sequence is all that is known
-        broker = self._broker
-        runs = await broker.old_reads.read(row, offset=offset, limit=offset + 1, max_bytes=1)
+        runs = await self._old_reads.read(row, offset=offset, limit=offset + 1, max_bytes=1)
         stored = next((each for run in runs for each in iter_batches(run) if each[0].base_offset == offset), None)
         if stored is None:
             return None if partition.high_watermark <= offset else True
-        return await broker.loop.run_in_executor(broker.executor, same_records, (header, batch), stored)
+        return await self._runtime.loop.run_in_executor(self._runtime.executor, same_records, (header, batch), stored)
 
 
 def same_records(one: tuple[BatchHeader, Buffer], stored: tuple[BatchHeader, Buffer]) -> bool:

@@ -3,22 +3,22 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import Command, CreatePartitions, StreamPolicy, encode
-from headrace.catalog.names import TopicName, split
+from headrace.catalog.names import DEFAULT_STREAM, TopicName, split
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.partitions.caller import Caller
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partition import Partition
-from headrace.partitions.topics import Topic
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.placement import Placing
+from headrace.partitions.topics import Topic, Topics
 from headrace.store.records import VolumeRecord
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[index : index + COMMAND_ITEMS]
 
 
-async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> Any:
+async def submitted(catalog: Catalog, command: Command, *, timeout_ms: int) -> Any:
     """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync; none waits for
     more than MOST_WAIT_S.
 
@@ -53,18 +53,18 @@ async def submitted(broker: "Broker", command: Command, *, timeout_ms: int) -> A
     try:
         wait_s = min(timeout_ms / 1000, MOST_WAIT_S) if timeout_ms > 0 else MOST_WAIT_S
         async with asyncio.timeout(wait_s):
-            return await broker.catalog.submit(command)
+            return await catalog.submit(command)
     except TimeoutError:
         raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {wait_s:g} s; it may still happen") from None
 
 
-async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | KafkaError]:
+async def topic_rows(catalog: Catalog, names: Sequence[str]) -> list[TopicRow | KafkaError]:
     """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none."""
     parsed: list[TopicName | KafkaError] = []
     wanted: dict[str, set[str]] = {}
     for index, name in enumerate(names):
         try:
-            topic = split(name, broker.default_stream)
+            topic = split(name, DEFAULT_STREAM)
         except KafkaError as error:
             parsed.append(error)
         else:
@@ -72,7 +72,7 @@ async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | 
             wanted.setdefault(topic.stream, set()).add(topic.topic)
         await turn(index)
     full = {topic.full for topic in parsed if isinstance(topic, TopicName)}
-    found = await found_of(broker, full, lambda reader: rows_by_name(reader, wanted))
+    found = await found_of(catalog, full, lambda reader: rows_by_name(reader, wanted))
     return [
         topic
         if isinstance(topic, KafkaError)
@@ -81,39 +81,39 @@ async def topic_rows(broker: "Broker", names: Sequence[str]) -> list[TopicRow | 
     ]
 
 
-async def stream_rows(broker: "Broker", paths: Collection[str]) -> dict[str, StreamRow | KafkaError]:
+async def stream_rows(catalog: Catalog, paths: Collection[str]) -> dict[str, StreamRow | KafkaError]:
     """Those of these streams that there are, or why that cannot be told."""
 
     def look(reader: Reader) -> dict[str, StreamRow]:
         return {path: row for path in paths if (row := reader.stream(path)) is not None}
 
-    return await found_of(broker, paths, look)
+    return await found_of(catalog, paths, look)
 
 
 async def found_of(
-    broker: "Broker", wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
+    catalog: Catalog, wanted: Collection[K], look: Callable[[Reader], Mapping[K, T]]
 ) -> dict[K, T | KafkaError]:
     """What `look` finds of `wanted`. Nothing is missing that was made before this was called, by way of whichever node;
     an error stands for what that cannot be told of."""
     if not wanted:
         return {}
-    found: Mapping[K, T] = await broker.catalog.query(look)
+    found: Mapping[K, T] = await catalog.query(look)
     missing = set(wanted) - found.keys()
     if not missing:
         return dict(found)
     try:
-        await broker.catalog.catch_up()
+        await catalog.catch_up()
     except HeadraceError as error:
         return {**found, **dict.fromkeys(missing, KafkaError(Code(error.code), str(error)))}
-    return dict(await broker.catalog.query(look))
+    return dict(await catalog.query(look))
 
 
-async def found_one(broker: "Broker", look: Callable[[Reader], T | None]) -> T | None:
+async def found_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T | None:
     """As `found_of`, of one thing. Raises HeadraceError where that cannot be told."""
-    found = await broker.catalog.query(look)
+    found = await catalog.query(look)
     if found is None:
-        await broker.catalog.catch_up()
-        found = await broker.catalog.query(look)
+        await catalog.catch_up()
+        found = await catalog.query(look)
     return found
 
 
@@ -124,14 +124,16 @@ def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[
     }
 
 
-async def leaders(broker: "Broker", wanted: Sequence[tuple[str, int]], caller: Caller) -> list[Partition | KafkaError]:
+async def leaders(
+    wanted: Sequence[tuple[str, int]], caller: Caller, *, topics: Topics, partitions: Partitions
+) -> list[Partition | KafkaError]:
     """The leaders of these (topic's name, partition), or why there is none."""
     names = list(dict.fromkeys(name for name, _ in wanted))
-    topics = dict(zip(names, await broker.topics.resolve(names, caller), strict=True))
+    by_name = dict(zip(names, await topics.resolve(names, caller), strict=True))
     found: list[Partition | KafkaError | None] = []
     known: list[tuple[Topic, int]] = []
     for name, index in wanted:
-        topic = topics[name]
+        topic = by_name[name]
         if isinstance(topic, KafkaError):
             found.append(topic)
         elif not 0 <= index < topic.partition_count:
@@ -139,12 +141,12 @@ async def leaders(broker: "Broker", wanted: Sequence[tuple[str, int]], caller: C
         else:
             known.append((topic, index))
             found.append(None)
-    loaded = iter(await broker.partitions.leaders(known))
+    loaded = iter(await partitions.leaders(known))
     return [next(loaded) if each is None else each for each in found]
 
 
 def growth(
-    broker: "Broker",
+    placement: Placing,
     row: TopicRow,
     *,
     count: int,
@@ -156,7 +158,7 @@ def growth(
 
     Raises KafkaError LEADER_NOT_AVAILABLE while there is none.
     """
-    places = broker.place(count - row.partitions, volume)
+    places = placement.place(count - row.partitions, volume)
     return CreatePartitions(
         topic_id=row.topic_id,
         count=count,
@@ -168,25 +170,20 @@ def growth(
     )
 
 
-def replicas(broker: "Broker", volume: str) -> int:
+def replicas(cluster: ClusterLink, volume: str) -> int:
     """Replicas that a new topic's partitions get: those of the containers of its volume that take them."""
-    return max((len(record.replicas) for record in broker.cluster.open_data(volume=volume)), default=1)
+    return max((len(record.replicas) for record in cluster.open_data(volume=volume)), default=1)
 
 
-def volume_of(broker: "Broker", policy: StreamPolicy) -> VolumeRecord:
+def volume_of(cluster: ClusterLink, policy: StreamPolicy) -> VolumeRecord:
     """The volume of a stream, as this node last saw it."""
-    return broker.cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
+    return cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
 
 
 async def turn(index: int) -> None:
     """Let others run after every `TURN` items of a long loop."""
     if index % TURN == TURN - 1:
         await asyncio.sleep(0)
-
-
-def data_folder(broker: "Broker") -> Path:
-    """The folder that holds this node's replicas."""
-    return broker.folder
 
 
 def refusal(error: HeadraceError) -> dict[str, object]:

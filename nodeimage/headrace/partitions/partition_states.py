@@ -6,15 +6,16 @@ partitionlets are of slightly different moments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.base.ids import Offset, PartitionletId
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, TopicRow
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.reads.local_reads import Extent
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.topics import Topics
 
 STATES = ("intended", "open", "sealed")
 
@@ -39,80 +40,79 @@ def chains_of(
     return {topic.number: reader.chain(topic.number, partition) for topic in topics}
 
 
-async def extents(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
-    """What the cluster holds of these partitionlets; nothing for those whose container's leader does not answer."""
-    return await broker.old_reads.extents(rows)
+class PartitionStates:
+    """Looks at partitions from outside."""
 
+    def __init__(self, *, catalog: Catalog, cluster: ClusterLink, topics: Topics, old_reads: OldReads) -> None:
+        self._catalog = catalog
+        self._cluster = cluster
+        self._topics = topics
+        self._old_reads = old_reads
 
-async def partition_states(broker: "Broker", topic: TopicRow) -> list[PartitionState]:
-    """All partitions of a topic, in order."""
-    rows, starts = await broker.catalog.query(
-        lambda reader: (reader.chain(topic.number), reader.log_starts([topic.number]))
-    )
-    sizes = await extents(broker, rows)
-    by_partition: dict[int, list[PartitionletRow]] = {}
-    for row in rows:
-        if row.state != INTENDED:
-            by_partition.setdefault(row.partition, []).append(row)
-    return [
-        _state(
-            broker,
-            topic,
-            chain=by_partition[partition],
-            sizes=sizes,
-            log_start=starts.get((topic.number, partition), Offset(0)),
+    async def of_topic(self, topic: TopicRow) -> list[PartitionState]:
+        """All partitions of a topic, in order."""
+        rows, starts = await self._catalog.query(
+            lambda reader: (reader.chain(topic.number), reader.log_starts([topic.number]))
         )
-        for partition in sorted(by_partition)
-    ]
+        sizes = await self._old_reads.extents(rows)
+        by_partition: dict[int, list[PartitionletRow]] = {}
+        for row in rows:
+            if row.state != INTENDED:
+                by_partition.setdefault(row.partition, []).append(row)
+        return [
+            self._state(
+                topic,
+                chain=by_partition[partition],
+                sizes=sizes,
+                log_start=starts.get((topic.number, partition), Offset(0)),
+            )
+            for partition in sorted(by_partition)
+        ]
 
+    def _state(
+        self,
+        topic: TopicRow,
+        *,
+        chain: Sequence[PartitionletRow],
+        sizes: Mapping[PartitionletId, Extent],
+        log_start: int,
+    ) -> PartitionState:
+        last = chain[-1]
+        stored = sizes.get(last.id)
+        end = self.committed_end(topic.topic_id, last.partition)
+        if end is None:
+            end = max(log_start, stored.end if stored is not None else last.first)
+        return PartitionState(
+            partition=last.partition,
+            log_start=log_start,
+            end=end,
+            leader_epoch=self.leader_epoch_now(last),
+            size=sum(sizes[row.id].size for row in chain if row.id in sizes),
+            partitionlets=len(chain),
+        )
 
-def _state(
-    broker: "Broker",
-    topic: TopicRow,
-    *,
-    chain: Sequence[PartitionletRow],
-    sizes: Mapping[PartitionletId, Extent],
-    log_start: int,
-) -> PartitionState:
-    last = chain[-1]
-    stored = sizes.get(last.id)
-    end = committed_end(broker, topic.topic_id, last.partition)
-    if end is None:
-        end = max(log_start, stored.end if stored is not None else last.first)
-    return PartitionState(
-        partition=last.partition,
-        log_start=log_start,
-        end=end,
-        leader_epoch=leader_epoch_now(broker, last),
-        size=sum(sizes[row.id].size for row in chain if row.id in sizes),
-        partitionlets=len(chain),
-    )
+    def committed_end(self, topic_id: bytes, partition: int) -> int | None:
+        """The high watermark of a partition that is in memory here; None for one that is not, or lies elsewhere."""
+        topic = self._topics.cached_id(topic_id)
+        held = topic.partitions.get(partition) if topic is not None else None
+        return held.high_watermark if held is not None else None
 
+    def leader_epoch_now(self, row: PartitionletRow) -> int:
+        """The leader epoch of an open partitionlet now, of a sealed one as it was at its end (invariant 10)."""
+        if row.state == OPEN and (leader := self._cluster.leader(row.container)) is not None:
+            return row.current_leader_epoch(leader[1])
+        return row.epochs[-1][0] if row.epochs else row.leader_epoch
 
-def committed_end(broker: "Broker", topic_id: bytes, partition: int) -> int | None:
-    """The high watermark of a partition that is in memory here; None for one that is not, or lies elsewhere."""
-    topic = broker.topics.cached_id(topic_id)
-    held = topic.partitions.get(partition) if topic is not None else None
-    return held.high_watermark if held is not None else None
-
-
-def leader_epoch_now(broker: "Broker", row: PartitionletRow) -> int:
-    """The leader epoch of an open partitionlet now, of a sealed one as it was at its end (invariant 10)."""
-    if row.state == OPEN and (leader := broker.cluster.leader(row.container)) is not None:
-        return row.current_leader_epoch(leader[1])
-    return row.epochs[-1][0] if row.epochs else row.leader_epoch
-
-
-async def ends(broker: "Broker", wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
-    """The high watermarks of these (topic id, partition); nothing for those that do not exist, or are out of reach."""
-    asked = set(wanted)
-    found = {key: end for key in asked if (end := committed_end(broker, key[0], key[1])) is not None}
-    missing = asked - found.keys()
-    if missing:
-        rows = await broker.catalog.query(lambda reader: _open_rows(reader, missing))
-        stored = await extents(broker, rows.values())
-        found |= {key: stored[row.id].end for key, row in rows.items() if row.id in stored}
-    return found
+    async def ends(self, wanted: Iterable[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
+        """The high watermarks of these (topic id, partition); nothing for those that are not, or out of reach."""
+        asked = set(wanted)
+        found = {key: end for key in asked if (end := self.committed_end(key[0], key[1])) is not None}
+        missing = asked - found.keys()
+        if missing:
+            rows = await self._catalog.query(lambda reader: _open_rows(reader, missing))
+            stored = await self._old_reads.extents(rows.values())
+            found |= {key: stored[row.id].end for key, row in rows.items() if row.id in stored}
+        return found
 
 
 def _open_rows(reader: Reader, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], PartitionletRow]:

@@ -14,23 +14,21 @@ catalog here has all that was committed before this node began to lead the conta
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence, Set
-from typing import TYPE_CHECKING
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch, PartitionletId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
-from headrace.container.commit_waiters import Waiting
 from headrace.container.leader import Container
-from headrace.partitions.home_check import copy_append
-from headrace.partitions.partition import Partition
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.partition import Feed, Partition
 from headrace.partitions.partition_tail import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
 from headrace.partitions.producer_state import Producers
-from headrace.partitions.topics import Topic
-from headrace.wire.batch import BatchHeader
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.reads.local_reads import ReadFailed
+from headrace.partitions.topics import Topic, Topics
+from headrace.partitions.unclean_recovery import UncleanRecoveries
 
 __all__ = ["Chain", "Partitions", "Tail", "read_chain", "read_tail"]
 
@@ -44,8 +42,25 @@ LEAST_S = 0.5
 class Partitions:
     """Loads leaders, each once."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Topics,
+        unclean: UncleanRecoveries,
+        feed: Feed,
+        read_failed: ReadFailed,
+    ) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._led = cluster.replicas.led
+        self._topics = topics
+        self._unclean = unclean
+        self._feed = feed
+        self._read_failed = read_failed
         self._loading: dict[Key, asyncio.Future[Partition | KafkaError]] = {}
         self._moved: set[Key] = set()
         """Partitions whose log start or chain changed while they were being loaded: what was read of them is no longer
@@ -84,7 +99,7 @@ class Partitions:
         it was looked up gets LEADER_NOT_AVAILABLE, and the client tries again.
         """
         mine: list[tuple[Topic, int]] = []
-        loop = self._broker.loop
+        loop = self._runtime.loop
         for topic, index in wanted:
             key = (topic.topic_id, index)
             if index not in topic.partitions and key not in self._loading and self._in_memory(topic):
@@ -95,7 +110,7 @@ class Partitions:
         loading = {(topic.topic_id, index): self._loading.get((topic.topic_id, index)) for topic, index in wanted}
         if mine:
             # Loading goes on for those who wait for it, even if this caller's connection goes away.
-            await asyncio.shield(self._broker.spawn(self._load(mine)))
+            await asyncio.shield(self._runtime.spawn(self._load(mine)))
         for future in loading.values():
             if future is not None:
                 await asyncio.shield(future)
@@ -112,7 +127,7 @@ class Partitions:
         return found
 
     def _in_memory(self, topic: Topic) -> bool:
-        return self._broker.topics.cached_id(topic.topic_id) is topic
+        return self._topics.cached_id(topic.topic_id) is topic
 
     def log_start_moved(self, topic_id: bytes, index: int) -> None:
         """A log start has moved by a committed command; bytes below may go from now on."""
@@ -135,7 +150,7 @@ class Partitions:
 
     def container_led(self, container: Container) -> None:
         """This node leads a container from now on."""
-        self._led_at[container.id] = self._broker.loop.time()
+        self._led_at[container.id] = self._runtime.loop.time()
         self._awaited.pop(container.id, None)
         self.records_changed()
 
@@ -149,7 +164,7 @@ class Partitions:
         self._led_at.pop(container.id, None)
         self._moved_away.pop(container.id, None)
         self._caught_up.discard(container)
-        for topic in self._broker.topics.all():
+        for topic in self._topics.all():
             gone = [index for index, partition in topic.partitions.items() if partition.container is container]
             for index in gone:
                 topic.partitions.pop(index).leave()
@@ -166,16 +181,16 @@ class Partitions:
 
     def elsewhere(self, container_id: ContainerId) -> KafkaError:
         """What a client gets for a partition that lies in a container which this node does not lead."""
-        leader = self._broker.cluster.leader(container_id)
+        leader = self._cluster.leader(container_id)
         if leader is None:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody leads container {container_id}")
-        if leader[0] == self._broker.node_id:
+        if leader[0] == self._cluster.node_id:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"this node is about to lead container {container_id}")
         return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"node {leader[0]} leads container {container_id}")
 
     async def _taken_over(self, containers: Collection[ContainerId]) -> None:
         """Return when this node leads those of the containers that it is about to lead, or when that takes too long."""
-        loop = self._broker.loop
+        loop = self._runtime.loop
         while soon := [each for each in containers if self._is_about_to_lead(each)]:
             deadline = min(self._awaited.setdefault(each, loop.time()) for each in soon) + SERVES_S
             if deadline <= loop.time():
@@ -185,10 +200,10 @@ class Partitions:
                     await self._changes.wait()
 
     def _is_about_to_lead(self, container_id: ContainerId) -> bool:
-        if container_id in self._broker.containers:
+        if container_id in self._led:
             return False
-        leader = self._broker.cluster.leader(container_id)
-        if leader is None or leader[0] != self._broker.node_id:
+        leader = self._cluster.leader(container_id)
+        if leader is None or leader[0] != self._cluster.node_id:
             self._awaited.pop(container_id, None)
             return False
         return True
@@ -199,7 +214,7 @@ class Partitions:
         self._looks.append(changed)
         try:
             wanted = [(topic, index) for topic in topics for index in topic.partitions]
-            chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
+            chains = await self._catalog.query(lambda reader: read_chains(reader, wanted))
         finally:
             self._looks = [each for each in self._looks if each is not changed]
         for topic, index in wanted:
@@ -223,14 +238,14 @@ class Partitions:
 
         async def served(container: Container) -> None:
             led_at = self._led_at.get(container.id, 0.0)
-            left_s = max(0.0, led_at + SERVES_S - self._broker.loop.time())
+            left_s = max(0.0, led_at + SERVES_S - self._runtime.loop.time())
             try:
                 await committed_to(container, container.primary.epoch_start, timeout_s=left_s)
-                await self._broker.unclean.caught_up(container, timeout_s=left_s)
+                await self._unclean.caught_up(container, timeout_s=left_s)
             except KafkaError as error:
                 refused[container] = error
 
-        behind = self._broker.unclean.is_behind
+        behind = self._unclean.is_behind
         waiting = [container for container in containers if not container.serves or behind(container)]
         if waiting:
             await asyncio.gather(*map(served, waiting))
@@ -249,12 +264,12 @@ class Partitions:
         """Wait until the catalog here knows what had been committed when this node began to lead these; or why not."""
         led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
         try:
-            async with asyncio.timeout_at(max(led_at + SERVES_S, self._broker.loop.time() + LEAST_S)):
+            async with asyncio.timeout_at(max(led_at + SERVES_S, self._runtime.loop.time() + LEAST_S)):
                 while self._rows_of != self._known_rows_of or any(
                     not each.lost and each not in self._caught_up for each in containers
                 ):
                     if self._catching_up is None:
-                        self._catching_up = self._broker.spawn(self._apply_all())
+                        self._catching_up = self._runtime.spawn(self._apply_all())
                     await asyncio.shield(self._catching_up)
         except TimeoutError:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, "the catalog of this node is behind")
@@ -264,20 +279,14 @@ class Partitions:
 
     async def _apply_all(self) -> None:
         """Apply here all commands that are committed by now."""
-        led = list(self._broker.containers.values())
+        led = list(self._led.values())
         rows_of = self._rows_of
         try:
-            await self._broker.catalog.catch_up()
+            await self._catalog.catch_up()
         finally:
             self._catching_up = None
         self._known_rows_of = rows_of
-        self._caught_up.update(each for each in led if self._broker.containers.get(each.id) is each)
-
-    def copy_append(
-        self, topic: Topic, partition: Partition, batch: memoryview, header: BatchHeader, *, waiting: Waiting
-    ) -> bool:
-        """Append a batch that a link brings, at its own offsets; see homes.py."""
-        return copy_append(self._broker, topic, partition, batch, header, waiting=waiting)
+        self._caught_up.update(each for each in led if self._led.get(each.id) is each)
 
     # --- loading
 
@@ -290,14 +299,14 @@ class Partitions:
 
     def _fresh(self, topic: Topic, row: PartitionletRow) -> Partition | None:
         """The partition of a first partitionlet that was made in this run and that nobody has written to; else None."""
-        container = self._broker.containers.get(row.container)
+        container = self._led.get(row.container)
         if (
             container is None
             or row.first != 0
             or topic.home is not None
             or row.container_epoch != container.epoch
             or row.id in self._moved_away.get(container.id, ())
-            or self._broker.topics.forgot
+            or self._topics.forgot
             or topic.deleted
         ):
             return None
@@ -310,7 +319,7 @@ class Partitions:
             log_start=0,
             producers=Producers(),
             size=0,
-            feed=self._broker.changes,
+            feed=self._feed,
         )
 
     async def _load(self, wanted: list[tuple[Topic, int]]) -> None:
@@ -342,7 +351,7 @@ class Partitions:
     async def _read(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
         outcomes: dict[Key, Partition | KafkaError] = {}
         numbers = {topic.row.number for topic, _ in wanted}
-        opened = await self._broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        opened = await self._catalog.query(lambda reader: reader.open_partitionlets(numbers))
         rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
         asked = [rows.get((topic.row.number, index)) for topic, index in wanted]
         await self._taken_over({row.container for row in asked if row is not None})
@@ -359,7 +368,7 @@ class Partitions:
         return outcomes
 
     async def _read_older(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
-        chains = await self._broker.catalog.query(lambda reader: read_chains(reader, wanted))
+        chains = await self._catalog.query(lambda reader: read_chains(reader, wanted))
         outcomes: dict[Key, Partition | KafkaError] = {}
         asked: list[tuple[Key, Chain, Container]] = []
         for topic, index in wanted:
@@ -368,7 +377,7 @@ class Partitions:
             if chain is None:
                 outcomes[key] = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            container = self._broker.containers.get(chain.rows[-1].container)
+            container = self._led.get(chain.rows[-1].container)
             if container is None:
                 outcomes[key] = self.elsewhere(chain.rows[-1].container)
                 continue
@@ -377,7 +386,7 @@ class Partitions:
         if refused:
             outcomes |= {key: refused[container] for key, _, container in asked if container in refused}
             asked = [each for each in asked if each[2] not in refused]
-        tails = await self._broker.loop.run_in_executor(self._broker.executor, read_tails, asked)
+        tails = await self._runtime.loop.run_in_executor(self._runtime.executor, read_tails, asked)
         unsure = {key: container for key, chain, container in asked if self._is_unsure(tails[key], chain, container)}
         if unsure:
             behind = await self._catch_up(set(unsure.values()))
@@ -393,7 +402,7 @@ class Partitions:
                 if container.lost:  # its log may have been cut or closed under the reader
                     outcomes[key] = self.elsewhere(container.id)
                     continue
-                self._broker.read_failed(tail, container.id)
+                self._read_failed(tail, container.id)
                 outcomes[key] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(tail))
                 continue
             row = chain.rows[-1]
@@ -407,7 +416,7 @@ class Partitions:
                 producers=tail.producers,
                 size=tail.size,
                 epochs=tuple((row.current_leader_epoch(Epoch(epoch)), first) for epoch, first in tail.epochs),
-                feed=self._broker.changes,
+                feed=self._feed,
                 seal=tail.seal,
                 settled=chain.settled,
             )

@@ -3,19 +3,22 @@
 Each answers from this node's replicas alone, and refuses what it cannot tell, so that the asker tries another node.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, NodeId, Offset
+from headrace.base.runtime import Runtime
 from headrace.container.leader import Container
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.reads import local_reads
-from headrace.partitions.reads.local_reads import Replica
+from headrace.partitions.reads.local_reads import ReadFailed, Replica
 from headrace.partitions.reads.remote_reads import extents_of, replica_of, sum_of
 from headrace.partitions.rolls.frames import read_open
 from headrace.partitions.rolls.opening import AlreadySealed
+from headrace.partitions.rolls.rolls import Rolls
 from headrace.peer.messages import (
     CoordinationAsked,
     CoordinationTold,
@@ -37,9 +40,6 @@ from headrace.peer.server import Handler
 from headrace.peer.session import Session
 from headrace.wire.primitives import Buffer
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-
 T = TypeVar("T")
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -47,9 +47,33 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_ROLLED: Final = 256
 
 
-def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
-    """Who answers which request."""
-    apis = _PeerApis(broker)
+class SentBytes(Protocol):
+    """Counts what other nodes and clients are sent."""
+
+    bytes_out: int
+
+
+def handlers(
+    *,
+    runtime: Runtime,
+    cluster: ClusterLink,
+    rolls: Rolls,
+    sent: SentBytes,
+    read_failed: ReadFailed,
+    held_bytes: Callable[[], Awaitable[Mapping[ContainerId, int]]],
+    coordinator: Callable[[], NodeId | None],
+) -> Mapping[type[Message], Handler]:
+    """Who answers which request. `held_bytes`: what the containers that this node leads hold. `coordinator`: the node
+    that coordinates groups, as far as is known here."""
+    apis = _PeerApis(
+        runtime=runtime,
+        cluster=cluster,
+        rolls=rolls,
+        sent=sent,
+        read_failed=read_failed,
+        held_bytes=held_bytes,
+        coordinator=coordinator,
+    )
     return {
         ReadRange: apis.read_range,
         FindTime: apis.find_time,
@@ -64,8 +88,24 @@ def handlers(broker: "Broker") -> Mapping[type[Message], Handler]:
 class _PeerApis:
     """See peer.server.Handler: a request, its payload and its session; the answer, perhaps with a payload."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        cluster: ClusterLink,
+        rolls: Rolls,
+        sent: SentBytes,
+        read_failed: ReadFailed,
+        held_bytes: Callable[[], Awaitable[Mapping[ContainerId, int]]],
+        coordinator: Callable[[], NodeId | None],
+    ) -> None:
+        self._runtime = runtime
+        self._cluster = cluster
+        self._rolls = rolls
+        self._sent = sent
+        self._read_failed = read_failed
+        self._held_bytes = held_bytes
+        self._coordinator = coordinator
 
     async def read_range(
         self, asked: ReadRange, _payload: memoryview, _session: Session
@@ -84,7 +124,7 @@ class _PeerApis:
         if found is None:
             raise _not_here(asked.container)
         batches, crc = found
-        self._broker.counters.bytes_out += sum(map(len, batches))
+        self._sent.bytes_out += sum(map(len, batches))
         return RangeRead([len(batch) for batch in batches], crc=crc), batches
 
     async def find_time(
@@ -107,7 +147,7 @@ class _PeerApis:
         if not replica.led:
             raise _not_here(asked.container)
         try:
-            found = await extents_of(self._broker, replica, asked.partitionlets, set(asked.open), asked.first)
+            found = await extents_of(self._runtime, replica, asked.partitionlets, set(asked.open), asked.first)
         except (HeadraceError, OSError) as error:
             raise self._failed(error, ContainerId(asked.container)) from error
         return ExtentsFound(
@@ -126,14 +166,14 @@ class _PeerApis:
                 f"an open frame of {opening.partitionlet} at {opening.first} for {asked.partitionlet} at {asked.first}",
             )
         try:
-            return Opened(await self._broker.rolls.opening.open(self._led(asked.container), opening))
+            return Opened(await self._rolls.opening.open(self._led(asked.container), opening))
         except AlreadySealed as sealed:
             if sealed.epoch is None:
                 raise
             return Opened(sealed.epoch)
 
     async def roll_away(self, asked: RollAway, _payload: memoryview, _session: Session) -> Rolled:
-        count = await self._broker.rolls.roll_away(
+        count = await self._rolls.roll_away(
             self._led(asked.container),
             most=min(asked.most, MOST_ROLLED),
             to=ContainerId(asked.to) if asked.to else None,
@@ -144,23 +184,23 @@ class _PeerApis:
         return Rolled(count)
 
     async def held_bytes(self, _asked: HeldBytes, _payload: memoryview, _session: Session) -> Held:
-        return Held(list((await self._broker.volume_limits.led_here()).items()))
+        return Held(list((await self._held_bytes()).items()))
 
     async def coordination(
         self, _asked: CoordinationAsked, _payload: memoryview, _session: Session
     ) -> CoordinationTold:
-        return CoordinationTold(self._broker.coordination.named or NodeId(0))
+        return CoordinationTold(self._coordinator() or NodeId(0))
 
     def _led(self, container_id: ContainerId) -> Container:
-        container = self._broker.containers.get(container_id)
+        container = self._cluster.replicas.led.get(container_id)
         if container is None or container.lost:
             raise KafkaError(
-                Code.NOT_LEADER_OR_FOLLOWER, f"node {self._broker.node_id} does not lead container {container_id}"
+                Code.NOT_LEADER_OR_FOLLOWER, f"node {self._cluster.node_id} does not lead container {container_id}"
             )
         return container
 
     def _replica(self, container_id: ContainerId) -> Replica:
-        replica = replica_of(self._broker, container_id)
+        replica = replica_of(self._cluster, container_id)
         if replica is None:
             raise _not_here(container_id)
         return replica
@@ -168,12 +208,12 @@ class _PeerApis:
     async def _from(self, container_id: ContainerId, look: Callable[[Replica], T]) -> T:
         replica = self._replica(container_id)
         try:
-            return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
+            return await self._runtime.loop.run_in_executor(self._runtime.executor, look, replica)
         except (HeadraceError, OSError) as error:
             raise self._failed(error, container_id) from error
 
     def _failed(self, error: Exception, container_id: ContainerId) -> KafkaError:
-        self._broker.read_failed(error, container_id)
+        self._read_failed(error, container_id)
         return KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
 
 

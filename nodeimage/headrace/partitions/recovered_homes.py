@@ -10,21 +10,19 @@ container. One that is not settled for its topic's home yet has no records of it
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, PartitionletId
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import SetHome
 from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
 from headrace.container.leader import Container
 from headrace.partitions.home_check import home_of, is_settled_for
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -34,16 +32,15 @@ Ended = tuple[TopicRow, Home | None]
 """A topic of which a partition ended in a container, and the home that the partition is settled for."""
 
 
-async def retake_homes(broker: "Broker", container: Container) -> None:
+async def retake_homes(container: Container, *, catalog: Catalog, own_cluster: str) -> None:
     """Take the homes anew of topics at home here that a recovered container, led here, may have lost records of.
 
     Raises HeadraceError: some are not taken yet.
     """
-    own = broker.node.cluster_id
     after = PartitionletId(0)
     retaken = 0
     while True:
-        page = await broker.catalog.query(
+        page = await catalog.query(
             partial(_page, container=container.id, before=container.recovered_epoch, after=after)
         )
         if page is None:
@@ -52,11 +49,10 @@ async def retake_homes(broker: "Broker", container: Container) -> None:
         changes = {
             row.topic_id: HomeChange(row.topic_id, *home.given_to(home.cluster))
             for row, settled in ended
-            if (home := home_of(row, broker.node.cluster_id)).cluster == broker.node.cluster_id
-            and is_settled_for(home, settled)
+            if (home := home_of(row, own_cluster)).cluster == own_cluster and is_settled_for(home, settled)
         }
         if changes:
-            codes = await broker.catalog.submit(SetHome(items=list(changes.values())))
+            codes = await catalog.submit(SetHome(items=list(changes.values())))
             refused = [code for code in codes if code not in (Code.NONE, Code.UNKNOWN_TOPIC_ID)]
             if refused:
                 raise KafkaError(refused[0], "homes that were to be taken anew have changed meanwhile")

@@ -1,52 +1,36 @@
 """The topics that clients use now, in memory, by the names under which they use them.
 
 Responsible for name → topic: forms of names (DESIGN section 7), look-up in the catalog in a reader thread, and for
-staying true as commands are applied. Topics that are made on first use come from first_use.py. Bounded: topics that
-nobody has asked for in a while are forgotten, with their partitions' state, and looked up again when needed.
+staying true as commands are applied (applied_changes.py tells of them). Topics that are made on first use come from
+auto_create.py. Bounded: topics that nobody has asked for in a while are forgotten, with their partitions' state, and
+looked up again when needed.
 """
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-import structlog
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.ids import ContainerId, Home, Position
-from headrace.catalog.catalog import Change
+from headrace.base.ids import Home
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import (
     AlterStream,
     AlterTopic,
     Command,
     CreatePartitions,
-    CreateTopics,
     DeleteStream,
     DeleteTopics,
-    ForgetDeleted,
-    RollDone,
-    Rolled,
     SetHome,
-    SetLogStart,
-    ShortenChains,
-    Shortened,
     StreamPolicy,
 )
-from headrace.catalog.names import TopicName, split
+from headrace.catalog.names import DEFAULT_STREAM, TopicName, split
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, StreamRow, TopicOutcome, TopicRow
-from headrace.log.frames import FrameType
+from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.partitions.auto_create import make_topics
-from headrace.partitions.rolls.frames import open_frames
+from headrace.partitions.placement import Placing
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
 from headrace.partitions.topic_configs import EffectivePolicy, effective
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-
 __all__ = ["Topic", "Topics"]
-
-log = structlog.get_logger()
 
 MOST_TOPICS = 120_000
 """Topics kept in memory; some 1 KiB each with one partition in use."""
@@ -57,8 +41,9 @@ _EVERYTHING = ""
 class Topics:
     """The cache, and the way to the catalog behind it."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, catalog: Catalog, placement: Placing) -> None:
+        self._catalog = catalog
+        self._placement = placement
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
@@ -67,7 +52,6 @@ class Topics:
         """Of each look-up under way, what changed meanwhile: topic ids, and paths of streams."""
         self.forgot = False
         """True once a topic that may have been written to in this run has left memory."""
-        broker.catalog.on_applied(self._applied)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -95,7 +79,7 @@ class Topics:
         parsed: dict[int, TopicName] = {}
         for index in missing:
             try:
-                parsed[index] = split(names[index], self._broker.default_stream)
+                parsed[index] = split(names[index], DEFAULT_STREAM)
             except KafkaError as error:
                 found[index] = error
         topics = await self._look_up({name.full: name for name in parsed.values()})
@@ -129,7 +113,7 @@ class Topics:
 
     def shown(self, row: TopicRow) -> str:
         """A topic's name in listings and group descriptions."""
-        return row.name if row.stream == self._broker.default_stream else row.full_name
+        return row.name if row.stream == DEFAULT_STREAM else row.full_name
 
     def policy(self, topic: Topic) -> EffectivePolicy:
         """What holds for `topic`."""
@@ -169,7 +153,7 @@ class Topics:
             changed: set[bytes | str] = set()
             self._look_ups.append(changed)
             try:
-                rows = await self._broker.catalog.query(look)
+                rows = await self._catalog.query(look)
             finally:
                 self._look_ups = [each for each in self._look_ups if each is not changed]
             if _EVERYTHING not in changed and not any(
@@ -179,7 +163,7 @@ class Topics:
 
     async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
         """Topics made on first use, in memory from now on, or why they were not made."""
-        outcomes = await make_topics(self._broker, names)
+        outcomes = await make_topics(names, catalog=self._catalog, placement=self._placement)
         refused = {name: error for name, error in outcomes.items() if error is not None}
         # Looked up like any other: others may have deleted, or altered, what was made before we hear that it was.
         made = {name.full: name for name in names if name.full in outcomes and name.full not in refused}
@@ -225,116 +209,35 @@ class Topics:
             if self._by_name.get(name) is topic:
                 del self._by_name[name]
 
-    # --- staying true
+    # --- staying true (see applied_changes.py)
 
-    def _applied(self, applied: Sequence[Change]) -> None:
-        for command, outcome in applied:
-            if isinstance(command, Replaced):
-                self._replaced()
-                continue
-            if self._look_ups:
-                self._tell_look_ups(command)
-            match command:
-                case DeleteTopics():
-                    self._broker.space.bytes_died()
-                    for topic_id in command.topic_ids:
-                        self._gone(topic_id)
-                case ForgetDeleted():
-                    if getattr(outcome, "ended", False):
-                        self._broker.space.bytes_died()
-                case DeleteStream():
-                    self._broker.space.bytes_died()
-                    for topic in [topic for topic in self._by_id.values() if topic.stream == command.path]:
-                        self._gone(topic.topic_id)
-                case CreateTopics():
-                    assert isinstance(outcome, list)
-                    self._open(outcome)
-                case AlterTopic() | CreatePartitions():
-                    assert isinstance(outcome, TopicOutcome)
-                    if outcome.topic is not None:
-                        self._changed(outcome.topic)
-                    if isinstance(command, CreatePartitions):
-                        self._open([outcome])
-                case AlterStream():
-                    stream = getattr(outcome, "stream", None)
-                    if stream is not None:
-                        self._stream_changed(stream)
-                case SetHome():
-                    assert isinstance(outcome, list)
-                    for change, code in zip(command.items, outcome, strict=True):
-                        if code is Code.NONE:
-                            self._moved(change.topic_id, Home(change.counter, change.cluster))
-                case SetLogStart():
-                    self._broker.space.log_starts_moved(command)
-                    assert isinstance(outcome, list)
-                    for item, result in zip(command.items, outcome, strict=True):
-                        self._log_start_moved(item.topic_id, item.partition, result)
-                case ShortenChains():
-                    assert isinstance(outcome, list)
-                    for shortened, result in zip(command.items, outcome, strict=True):
-                        self._shortened(shortened, result)
-                case RollDone():
-                    assert isinstance(outcome, list)
-                    for rolled, roll in zip(command.items, outcome, strict=True):
-                        if isinstance(roll, RollOutcome) and roll.code is Code.NONE:
-                            self._rolled(rolled)
-
-    def _open(self, outcomes: Sequence[Any]) -> None:
-        """Write the open frames of new partitionlets into their containers; nobody waits for them."""
-        by_container: dict[ContainerId, list[tuple[TopicRow, PartitionletRow]]] = {}
-        for made in outcomes:
-            if made.code is Code.NONE and made.topic is not None:
-                for row in made.partitionlets:
-                    by_container.setdefault(row.container, []).append((made.topic, row))
-        for container_id, opened in by_container.items():
-            container = self._broker.containers.get(container_id)
-            if container is not None:
-                for payload in open_frames(opened):
-                    container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
-
-    def _rolled(self, item: Rolled) -> None:
-        """A partition goes on in another partitionlet, whoever drove the roll."""
-        topic = self._by_id.get(item.topic_id)
-        self._broker.partitions.chain_changed(item.topic_id, item.partition)
-        if item.resume >= 0:
-            self._broker.space.bytes_died()
-        if topic is None:
-            return
-        topic.encoded = None
-        partition = topic.partitions.get(item.partition)
-        # While it is rolling, whoever drives the roll here sees to it.
-        if partition is not None and not partition.rolling and partition.open == item.sealed:
-            self._broker.partitions.moved_away(topic, item.partition)
-
-    def _replaced(self) -> None:
-        """All rows may be other ones: what can be is forgotten, what is in use is looked up again."""
+    def rows_replaced(self) -> None:
+        """All rows may be other ones: what can be is forgotten; what is in use is to be looked up again."""
         self.forgot = True
-        self._broker.partitions.rows_replaced()
         self._plain.clear()
         for changed in self._look_ups:
             changed.add(_EVERYTHING)
-        self._broker.space.bytes_died()
         for topic in [topic for topic in self._by_id.values() if topic.idle]:
             self._forget(topic)
-        if self._by_id:
-            self._broker.spawn(self._look_again(self.all()))
 
-    async def _look_again(self, topics: Sequence[Topic]) -> None:
+    async def look_again(self, topics: Sequence[Topic]) -> None:
+        """Make what is in memory of these topics true again, after the catalog's rows were replaced."""
         ids = [topic.topic_id for topic in topics]
         found = {
             row.topic_id: (row, stream) for row, stream in await self._read_rows(lambda reader: rows_by_id(reader, ids))
         }
         for topic in topics:
             if topic.topic_id not in found:
-                self._gone(topic.topic_id)
+                self.gone(topic.topic_id)
                 continue
             row, stream = found[topic.topic_id]
             self._policies[stream.number] = stream.policy
-            self._changed(row)
-        await self._broker.partitions.look_again([topic for topic in topics if not topic.deleted])
+            self.changed(row)
 
-    def _tell_look_ups(self, command: Command) -> None:
+    def command_applied(self, command: Command) -> None:
         """What is being looked up may have been read before `command`."""
+        if not self._look_ups:
+            return
         touched: Sequence[bytes | str] = ()
         match command:
             case DeleteTopics():
@@ -348,7 +251,8 @@ class Topics:
         for changed in self._look_ups:
             changed.update(touched)
 
-    def _gone(self, topic_id: bytes) -> None:
+    def gone(self, topic_id: bytes) -> None:
+        """A topic is deleted."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             return
@@ -358,7 +262,8 @@ class Topics:
             partition.deleted = True
             partition.wake_all()
 
-    def _changed(self, row: TopicRow) -> None:
+    def changed(self, row: TopicRow) -> None:
+        """A topic has another row."""
         topic = self._by_id.get(row.topic_id)
         if topic is not None:
             stream_policy = self._policies.get(row.stream_number)
@@ -369,43 +274,20 @@ class Topics:
             else:
                 self._forget(topic)
 
-    def _stream_changed(self, stream: StreamRow) -> None:
+    def stream_gone(self, path: str) -> None:
+        """A stream is deleted, with all of its topics."""
+        for topic in [topic for topic in self._by_id.values() if topic.stream == path]:
+            self.gone(topic.topic_id)
+
+    def stream_changed(self, stream: StreamRow) -> None:
+        """A stream has another policy."""
         self._policies[stream.number] = stream.policy
         for topic in self._by_id.values():
             if topic.stream_number == stream.number:
                 topic.policy = self._effective(topic.row, stream.policy)
 
-    def _moved(self, topic_id: bytes, home: Home) -> None:
+    def home_moved(self, topic_id: bytes, home: Home) -> None:
         """A topic has another home, for which its partitions are not settled yet."""
         topic = self._by_id.get(topic_id)
         if topic is not None and (topic.home or home) <= home:
             topic.take(topic.row._replace(home=home))
-
-    def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
-        self._broker.partitions.log_start_moved(topic_id, index)
-        topic = self._by_id.get(topic_id)
-        partition = topic.partitions.get(index) if topic is not None else None
-        if partition is None or result.code is not Code.NONE:
-            return
-        partition.log_start = max(partition.log_start, result.offset)
-        if result.dropped:
-            gone = set(result.dropped)
-            # The last one too, where it has been sealed: who rolls it has not heard of that yet, and looks at it still.
-            partition.chain = tuple(row for row in partition.chain[:-1] if row.id not in gone) + partition.chain[-1:]
-        partition.wake_all()
-
-    def _shortened(self, item: Shortened, result: Any) -> None:
-        topic = self._by_id.get(item.topic_id)
-        partition = topic.partitions.get(item.partition) if topic is not None else None
-        if partition is not None:
-            partition.chain = tuple(
-                row._replace(end=min(row.end, item.end)) if row.id == item.partitionlet else row
-                for row in partition.chain
-            )
-        self._log_start_moved(item.topic_id, item.partition, result)
-
-
-def _retrieve(appended: "asyncio.Future[Position]") -> None:
-    """Take note of a frame that could not be written: the catalog has what it says, so only a rebuild would miss it."""
-    if not appended.cancelled() and (error := appended.exception()) is not None:
-        log.warning("an open frame was not written", reason=str(error))

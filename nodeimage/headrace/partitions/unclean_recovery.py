@@ -20,23 +20,22 @@ known any more, but stands in the containers' logs, is recorded again when it is
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Offset, PartitionletId, Position
-from headrace.catalog.catalog import CatalogFailed
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import ShortenChains, Shortened, SkipNumbers, encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.reads.local_reads import stored_end
 from headrace.partitions.recovered_homes import retake_homes
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -53,8 +52,13 @@ Sealed = tuple[bytes, PartitionletRow]
 class UncleanRecoveries:
     """One node's part in it."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, own_cluster: str) -> None:
+        """`own_cluster`: this cluster's id."""
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._led = cluster.replicas.led
+        self._own_cluster = own_cluster
         self._behind: dict[Container, asyncio.Future[None]] = {}
         """Recovered containers that are led here, while the catalog here may be behind what they lost."""
         self._catalogs = 0
@@ -62,7 +66,7 @@ class UncleanRecoveries:
 
     def container_led(self, container: Container) -> None:
         """This node leads a container from now on, and nothing has been written to it yet."""
-        record = self._broker.cluster.record(container.id)
+        record = self._cluster.record(container.id)
         if record is None:
             return
         if record.kind == "catalog":
@@ -70,7 +74,7 @@ class UncleanRecoveries:
                 self._skip_numbers(container, record.recovered)
             return
         if record.recovered:
-            self._behind[container] = self._broker.loop.create_future()
+            self._behind[container] = self._runtime.loop.create_future()
         if record.recovered or self._of_catalog():
             self._repeat(container, partial(self._look_at, container))
 
@@ -83,8 +87,8 @@ class UncleanRecoveries:
         recovered = self._of_catalog()
         if recovered > self._catalogs:
             self._catalogs = recovered
-            for container in self._broker.containers.values():
-                if container is not self._broker.catalog_container:
+            for container in self._led.values():
+                if container is not self._cluster.catalog_container:
                     self._repeat(container, partial(self._look_at, container))
 
     def is_behind(self, container: Container) -> bool:
@@ -105,11 +109,11 @@ class UncleanRecoveries:
                 ) from None
 
     def _of_catalog(self) -> int:
-        record = self._broker.cluster.catalog
+        record = self._cluster.catalog
         return 0 if record is None else record.recovered
 
     def _repeat(self, container: Container, work: Callable[[], Awaitable[None]]) -> None:
-        self._broker.spawn(self._until_done(container, work))
+        self._runtime.spawn(self._until_done(container, work))
 
     async def _until_done(self, container: Container, work: Callable[[], Awaitable[None]]) -> None:
         """Try again for as long as this node leads a container."""
@@ -134,20 +138,20 @@ class UncleanRecoveries:
 
     def _skip_numbers(self, container: Container, recovered: int) -> None:
         command = SkipNumbers(recovered)
-        if container.log.end >= self._broker.catalog.applied:  # at once, before anybody else's command
+        if container.log.end >= self._catalog.applied:  # at once, before anybody else's command
             container.append_command(encode(command)).add_done_callback(_retrieve)
 
         async def skip() -> None:
-            await self._broker.catalog.submit(command)
+            await self._catalog.submit(command)
             await self._end_those_of_deleted()
 
         self._repeat(container, skip)
 
     async def _end_those_of_deleted(self) -> None:
         """Of containers that are deleted nothing is left: their sealed partitionlets leave the chains again."""
-        containers = await self._broker.catalog.query(lambda reader: reader.containers())
+        containers = await self._catalog.query(lambda reader: reader.containers())
         for each in containers:
-            if self._broker.cluster.is_deleted(each):
+            if self._cluster.is_deleted(each):
                 await self._shorten(each, lambda row: row.first)
 
     # --- containers of records
@@ -159,9 +163,9 @@ class UncleanRecoveries:
 
     async def _look_at(self, container: Container) -> None:
         await committed_to(container, container.primary.epoch_start, timeout_s=SERVES_S)
-        await self._broker.catalog.catch_up()
+        await self._catalog.catch_up()
         if container in self._behind:  # before anything is appended where records were lost
-            await retake_homes(self._broker, container)
+            await retake_homes(container, catalog=self._catalog, own_cluster=self._own_cluster)
         self._caught_up(container)
 
         def end_of(row: PartitionletRow) -> int:
@@ -179,12 +183,12 @@ class UncleanRecoveries:
         """Tell the catalog where sealed partitionlets of a container end. `only_while`: this node leads that."""
         after = PartitionletId(0)
         while True:
-            sealed = await self._broker.catalog.query(partial(_sealed_in, container=container, after=after))
+            sealed = await self._catalog.query(partial(_sealed_in, container=container, after=after))
             if not sealed:
                 return
             after = sealed[-1][1].id
-            items = await self._broker.loop.run_in_executor(
-                self._broker.executor, _shortened, [each for each in sealed if each[0]], end_of
+            items = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, _shortened, [each for each in sealed if each[0]], end_of
             )
             if only_while is not None and only_while.lost:
                 return  # its log may have been cut or closed under the reader
@@ -197,7 +201,7 @@ class UncleanRecoveries:
                     end=item.end,
                 )
             if items:
-                await self._broker.catalog.submit(ShortenChains(items=items))
+                await self._catalog.submit(ShortenChains(items=items))
 
 
 def _sealed_in(reader: Reader, container: ContainerId, after: PartitionletId) -> list[Sealed]:

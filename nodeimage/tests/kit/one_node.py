@@ -20,7 +20,6 @@ from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.kafka_client.client import Client
 from headrace.node import Node
 from headrace.partitions.partition import Partition
-from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.partitions.topics import Topic
 from headrace.security.client_security import Security
 from headrace.wire.batch import Record, build_batch, iter_batches, iter_records, read_batch
@@ -138,7 +137,9 @@ class OneNode:
         at = leader.log_start
         while at < leader.high_watermark:
             key = (leader.topic_id, partition)
-            read = await read_all(self.broker, [(key, locate(self.broker, leader, at), 1 << 20)], 1 << 20)
+            read = await self.broker.fetch_planner.read_all(
+                [(key, self.broker.fetch_planner.locate(leader, at), 1 << 20)], 1 << 20
+            )
             runs = read[key]
             assert not isinstance(runs, Exception), runs
             found += [record for run in runs for record in iter_records(run) if record.offset >= at]

@@ -18,7 +18,6 @@ from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.node import Node
 from headrace.node.options import Options
 from headrace.partitions.partition import Partition
-from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.partitions.topics import Topic
 from headrace.store import container_records
 from headrace.store.records import ContainerRecord
@@ -186,7 +185,9 @@ async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tu
     """All records from `offset` on, as a fetch finds them."""
     found: list[tuple[int, bytes]] = []
     while offset < partition.high_watermark:
-        answer = await read_all(broker, [(("", 0), locate(broker, partition, offset), 1 << 20)], 1 << 20)
+        answer = await broker.fetch_planner.read_all(
+            [(("", 0), broker.fetch_planner.locate(partition, offset), 1 << 20)], 1 << 20
+        )
         batches = answer[("", 0)]
         assert isinstance(batches, list), batches
         assert batches, f"nothing at {offset}"

@@ -17,7 +17,6 @@ from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.node import Node, Options
 from headrace.partitions.partition import Partition
-from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.partitions.topics import Topic
 from headrace.wire import fetch as fetch_wire
 from headrace.wire import produce as wire
@@ -97,7 +96,7 @@ async def copy(broker: Broker, *batches: memoryview) -> Partition:
         if not partition.container.has_room(len(batch)):
             await partition.container.make_room()
         waiting = Committed()
-        assert broker.partitions.copy_append(topic, partition, batch, header_of(batch), waiting=waiting)
+        assert broker.home_check.copy_append(topic, partition, batch, header_of(batch), waiting=waiting)
         await waiting.future
     return partition
 
@@ -110,10 +109,10 @@ async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tu
     """All records from `offset` on, from the disk, as a fetch finds them."""
     found: list[tuple[int, bytes]] = []
     while offset < partition.high_watermark:
-        where = locate(broker, partition, offset)
+        where = broker.fetch_planner.locate(partition, offset)
         if where.offset >= where.limit:
             return found
-        (batches,) = (await read_all(broker, [(("", 0), where, 1 << 20)], 1 << 20)).values()
+        (batches,) = (await broker.fetch_planner.read_all([(("", 0), where, 1 << 20)], 1 << 20)).values()
         assert isinstance(batches, list), batches
         assert batches, f"nothing at {offset}"
         for batch in batches:
@@ -166,10 +165,10 @@ async def test_what_is_here_already_is_dropped_and_what_overlaps_is_refused(brok
     topic = await copied(broker)
     partition = await copy(broker, batch_at(5, b"a", b"b"))
     for batch in (batch_at(5, b"a", b"b"), batch_at(0, b"z"), batch_at(6, b"b")):
-        assert not broker.partitions.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
+        assert not broker.home_check.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
     batch = batch_at(6, b"b", b"c")
     with pytest.raises(KafkaError, match="other batches than this copy") as refused:
-        broker.partitions.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
+        broker.home_check.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
     assert refused.value.code is Code.INVALID_RECORD
     assert partition.next_offset == 7
 
@@ -204,7 +203,7 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
 
     def refusal() -> Code:
         with pytest.raises((KafkaError, StorageFull)) as refused:
-            broker.partitions.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
+            broker.home_check.copy_append(topic, partition, batch, header_of(batch), waiting=Committed())
         assert partition.next_offset == 1
         return refused.value.code
 
@@ -223,7 +222,7 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
     await broker.rolls.settle_home(partition, Home(2, broker.node.cluster_id))
     late = batch_at(2, b"c")
     with pytest.raises(KafkaError, match="at home here") as at_home:
-        broker.partitions.copy_append(topic, partition, late, header_of(late), waiting=Committed())
+        broker.home_check.copy_append(topic, partition, late, header_of(late), waiting=Committed())
     assert at_home.value.code is Code.FENCED_LEADER_EPOCH
 
 
@@ -276,7 +275,7 @@ async def test_a_producer_is_told_the_home_of_a_copy(broker: Broker, others: int
     partition = await copy(broker, batch_at(0, b"a"))
     await broker.topics.resolve(["own"], create=True)
     beside = [("own", from_client())] * others
-    broker.home_addresses[THERE] = "far:9092"
+    broker.home_addresses.replace({THERE: "far:9092"})
     first, *rest = await produced(broker, ("c", from_client()), *beside)
     assert first.error == Code.POLICY_VIOLATION
     assert f"its home is cluster {THERE} (far:9092)" in (first.message or "")
@@ -293,7 +292,7 @@ async def test_a_producer_is_told_the_home_of_a_copy(broker: Broker, others: int
     assert "offsets 1 to 3" in (first.message or "")
     too_far = batch_at(2, b"c", b"d")
     with pytest.raises(KafkaError, match="at home here from 3 on"):
-        broker.partitions.copy_append(topic, partition, too_far, header_of(too_far), waiting=Committed())
+        broker.home_check.copy_append(topic, partition, too_far, header_of(too_far), waiting=Committed())
     await copy(broker, batch_at(1, b"b", b"c"))
     (first, *_) = await produced(broker, ("c", from_client()), *beside)
     assert (first.error, first.base_offset) == (0, 3)

@@ -680,7 +680,7 @@ async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[Broker]
 
     partition.watch(Fetching())
     partition.chain = (partition.chain[-1]._replace(first=0, leader_epoch=-5),)
-    broker.topics._applied([(Replaced(Position(0)), None)])
+    broker.applied_changes.applied([(Replaced(Position(0)), None)])
     async with asyncio.timeout(10):
         await woken.wait()
     assert partition.chain[-1].leader_epoch >= 0

@@ -25,7 +25,6 @@ from headrace.links.link_admin import LinkAdmin
 from headrace.links.links import Links
 from headrace.links.topics.topic_plan import is_copied
 from headrace.partitions.partition import Partition
-from headrace.partitions.partition_states import ends
 from headrace.partitions.partition_tail import read_chain
 from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
@@ -349,7 +348,7 @@ class _Answers:
         return outcome.code is Code.NONE
 
     async def _ends(self, asked: AskEnds, *_: Any) -> dict[tuple[bytes, int], int]:
-        return await ends(self._broker, asked.wanted)
+        return await self._broker.partition_states.ends(asked.wanted)
 
     async def _admin(self, asked: Admin, *_: Any) -> Any:
         session: Any = Talk(self._broker)

@@ -66,7 +66,7 @@ async def append(node: Running, name: str, batch: bytearray) -> None:
         else:
             break
     waiting = Committed()
-    assert node.broker.partitions.copy_append(topic, partition, memoryview(batch), header, waiting=waiting)
+    assert node.broker.home_check.copy_append(topic, partition, memoryview(batch), header, waiting=waiting)
     await waiting.future
 
 

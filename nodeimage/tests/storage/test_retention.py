@@ -477,7 +477,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     assert gone not in node.broker.containers
     (live,) = (each.id for each in data(node))
 
-    placing = node.broker._placing
+    placing = node.broker.placement
     with monkeypatch.context() as stale:
         stale.setattr(placing, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
         (made_by_use,) = await node.broker.topics.resolve(["/default:late"], create=True)

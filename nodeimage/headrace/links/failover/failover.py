@@ -28,7 +28,6 @@ from headrace.links.topics.committed_offsets import copied, is_newer, stored_her
 from headrace.links.topics.topic_apply import adopt
 from headrace.links.topics.topic_plan import DIVERGED, home_of
 from headrace.partitions.lookups import now
-from headrace.partitions.partition_states import ends
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -282,7 +281,7 @@ class Moving:
         left = set(ceded)
         while left:
             wanted = {(each, index): end for each in left for index, end in enumerate(ceded[each].ends)}
-            reached = await ends(self._broker, wanted)
+            reached = await self._broker.partition_states.ends(wanted)
             short = {at[0] for at, end in wanted.items() if reached.get(at, -1) < end}
             ready = sorted(left - short)
             if ready:
@@ -328,7 +327,9 @@ class Moving:
         """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
         the others."""
         wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
-        reached = await ends(self._broker, ((each.key.topic_id, each.key.partition) for each, _ in wanted))
+        reached = await self._broker.partition_states.ends(
+            ((each.key.topic_id, each.key.partition) for each, _ in wanted)
+        )
         by_group: dict[str, list[Cursor]] = {}
         left: set[bytes] = set()
         for each, row in wanted:
@@ -369,7 +370,7 @@ class Moving:
         """Those at home here that lack something of what their former home had."""
         rows = await self._broker.catalog.query(lambda reader: list(reader.topics_by_id(ids).values()))
         starts = await self._broker.catalog.query(partial(_starts, rows=rows))
-        reached = await ends(self._broker, starts)
+        reached = await self._broker.partition_states.ends(starts)
         short = {at.topic_id for at, start in starts.items() if reached.get(at, -1) < start}
         return [row for row in rows if row.topic_id in short]
 

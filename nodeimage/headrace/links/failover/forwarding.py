@@ -29,7 +29,6 @@ from headrace.kafka_client.client import Client
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.config import is_kafka
 from headrace.partitions.forwarding import Done
-from headrace.partitions.home_check import elsewhere
 from headrace.partitions.refusals import FOR_THE_MOMENT
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import read_batch
@@ -260,7 +259,7 @@ class Forwarding:
             raise SourceUnreachable("this node has just started, and does not know its links yet")
         link = self._link_to_home(topic)
         if link is None:
-            return elsewhere(self._broker, name, home)
+            return self._broker.home_check.elsewhere(name, home)
         held = self._clients.get(link.name)
         if held is None:
             held = self._clients[link.name] = _Open(link, self._open_client(link))

@@ -21,7 +21,6 @@ from headrace.links.failover.quarantine import keep_aside
 from headrace.links.source.source import HomeStart, Source, SourceTopic
 from headrace.links.topics.topic_plan import home_of, is_copied
 from headrace.partitions.lookups import now
-from headrace.partitions.partition_states import ends
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -80,7 +79,7 @@ async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: 
             if code is not Code.NONE:
                 raise KafkaError(code, "its home has just changed; ask again")
         row, chains = await _settled(broker, row.topic_id)
-        reached = await ends(broker, ((row.topic_id, index) for index in range(row.partitions)))
+        reached = await broker.partition_states.ends((row.topic_id, index) for index in range(row.partitions))
         starts = await broker.catalog.query(lambda reader: reader.log_starts([row.number]))
         into, records = "", 0
         for index in range(row.partitions):

@@ -23,7 +23,6 @@ from headrace.links.source.source import HomeStart
 from headrace.links.topics.topic_plan import home_of
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.partitions.lookups import growth, now
-from headrace.partitions.partition_states import ends
 from headrace.peer.messages import AppendOnce
 from headrace.wire.batch import BatchHeader, batch_records, iter_batches, read_batch
 
@@ -115,7 +114,7 @@ async def _kept_already(
     topic, chain = await broker.catalog.query(look)
     if topic is None or not chain:
         return set()
-    reached = (await ends(broker, [(topic.topic_id, partition)])).get((topic.topic_id, partition))
+    reached = (await broker.partition_states.ends([(topic.topic_id, partition)])).get((topic.topic_id, partition))
     if reached is None:
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read now")
     found: set[Kept] = set()
@@ -163,7 +162,7 @@ async def _target(broker: "Broker", row: TopicRow, name: str, partition: int) ->
             f"{found.full_name} is a copy, and would have to keep what diverged of {row.full_name}: delete it",
         )
     if partition >= found.partitions:
-        grown = await broker.catalog.submit(growth(broker, found, count=row.partitions, volume=volume))
+        grown = await broker.catalog.submit(growth(broker.placement, found, count=row.partitions, volume=volume))
         if grown.topic is None or partition >= grown.topic.partitions:
             raise KafkaError(grown.code, grown.message or f"{found.full_name} has no partition {partition} yet")
         found = grown.topic

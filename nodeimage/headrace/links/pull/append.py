@@ -19,7 +19,6 @@ from headrace.base.errors import Code, InvalidBatch, KafkaError, StorageFull
 from headrace.base.ids import Home, Offset
 from headrace.links.source.source import TopicPartition
 from headrace.log.frames import MOST_PAYLOAD_BYTES
-from headrace.partitions.home_check import copy_append
 from headrace.partitions.partition import Partition
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import BATCH_HEADER_SIZE, CONTROL_BIT, MAGIC, BatchHeader, read_batch
@@ -178,7 +177,7 @@ async def _put(
         if partition.next_offset != end:
             raise Outdated
         try:
-            copy_append(broker, topic, partition, batch, header, waiting=waiting)
+            broker.home_check.copy_append(topic, partition, batch, header, waiting=waiting)
             return Offset(partition.next_offset)
         except StorageFull:
             if partition.container.refuses:

@@ -148,11 +148,13 @@ class Pullers:
     async def _keep_up(self) -> None:
         rows = await self._broker.catalog.query(_links)
         wanted = {link.name: (link, number) for link, number in rows}
-        self._broker.home_addresses = {
-            link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
-            for link, _ in rows
-            if link.config.source_cluster
-        }
+        self._broker.home_addresses.replace(
+            {
+                link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
+                for link, _ in rows
+                if link.config.source_cluster
+            }
+        )
         self._links = {}
         for link, number in rows:
             if link.config.forward_writes:

@@ -123,7 +123,6 @@ class ChangeFeed:
         self._expires = False
         self._waiters = 0
         self._closed = False
-        broker.catalog.on_applied(self._applied)
 
     # --- asking
 
@@ -318,7 +317,8 @@ class ChangeFeed:
 
     # --- what the catalog tells
 
-    def _applied(self, changes: Sequence[Change]) -> None:
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Commands were applied (Catalog.on_applied)."""
         for command, outcome in changes:
             if isinstance(command, Replaced):
                 self.restart()

@@ -37,7 +37,6 @@ from headrace.links.serving.topics import Homes, read_homes
 from headrace.partitions.admin_params import Methods
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
-from headrace.partitions.partition_states import ends
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -119,7 +118,7 @@ async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
         )
         for item in accepted
     ]
-    codes = iter(await submitted(broker, SetHome(items=homes), timeout_ms=0) if homes else ())
+    codes = iter(await submitted(broker.catalog, SetHome(items=homes), timeout_ms=0) if homes else ())
     answers = []
     for at in range(len(params.items)):
         error = refused.get(at) or _of_code(next(codes))
@@ -177,7 +176,7 @@ async def _grow_first(
                 if start[:2] <= known
             ]
         command = growth(
-            broker,
+            broker.placement,
             row,
             count=count,
             volume="" if stream is None else stream.policy.volume,
@@ -185,7 +184,7 @@ async def _grow_first(
             home=known,
         )
         try:
-            outcome = await submitted(broker, command, timeout_ms=0)
+            outcome = await submitted(broker.catalog, command, timeout_ms=0)
         except KafkaError as error:
             faults[at] = error
             continue
@@ -221,7 +220,7 @@ async def _follow(broker: "Broker", params: Announcement, topics: Collection[str
     else:
         config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
         command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
-    await submitted(broker, command, timeout_ms=0)
+    await submitted(broker.catalog, command, timeout_ms=0)
 
 
 def _patterns(topics: Collection[str]) -> list[str]:
@@ -278,7 +277,9 @@ async def cede(broker: "Broker", params: Cession) -> dict[str, object]:
             changes.append(HomeChange(topic_id, *home.given_to(params.to)))
     if changes:
         log.info("homes are given away", topics=len(changes), to=params.to)
-        for change, code in zip(changes, await submitted(broker, SetHome(items=changes), timeout_ms=0), strict=True):
+        for change, code in zip(
+            changes, await submitted(broker.catalog, SetHome(items=changes), timeout_ms=0), strict=True
+        ):
             if code is not Code.NONE:
                 faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
     settled = await _settled(broker, [topic_id for topic_id in ids if topic_id not in faults], params.to)
@@ -311,7 +312,7 @@ async def _behind(broker: "Broker", homes: Homes) -> set[int]:
             start = next((each.offset for each in homes.histories.get(place, ()) if each[:2] == home), 0)
             if start:
                 starts[row.topic_id, index] = start
-    reached = await ends(broker, starts)
+    reached = await broker.partition_states.ends(starts)
     numbers = {row.topic_id: row.number for row in homes.rows.values()}
     return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
 

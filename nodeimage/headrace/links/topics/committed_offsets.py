@@ -30,7 +30,6 @@ from headrace.catalog.rows import CursorRow, TopicRow
 from headrace.links.source.source import CursorKey, Source, SourceCursor
 from headrace.links.topics.topic_plan import home_of
 from headrace.partitions.lookups import now
-from headrace.partitions.partition_states import ends
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
@@ -193,7 +192,9 @@ class Cursors:
             if wins:
                 older_too.add(each.cursor.key)
         await self._renew(alive & old)
-        end_of = await ends(self._broker, ((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted))
+        end_of = await self._broker.partition_states.ends(
+            (each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted
+        )
         by_group: dict[tuple[str, bool], list[_Held]] = {}
         for each in wanted:
             end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))

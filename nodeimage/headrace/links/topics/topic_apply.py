@@ -139,7 +139,7 @@ async def _grow_first(
             theirs = _histories(met[topic.topic_id], first=row.partitions)
             histories = [each for each in theirs if (each[1], each[2]) <= known]
         command = growth(
-            broker,
+            broker.placement,
             row,
             count=topic.partitions,
             volume=await _volume(broker, row.stream),
@@ -254,7 +254,7 @@ async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream:
             done.later.add(topic.topic_id)
             continue
         command = growth(
-            broker,
+            broker.placement,
             row,
             count=topic.partitions,
             volume=volume,

@@ -5,6 +5,7 @@ frames below what it knows to be committed count (invariant 2), and whether it h
 see from `committed_end`. A sealed partitionlet is complete here once its last record lies below that.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.base.ids import ContainerId, Millis, Offset, PartitionletId, Position
@@ -15,6 +16,8 @@ from headrace.wire.batch import iter_batches
 from headrace.wire.primitives import Buffer
 
 NO_OFFSET = Offset(-1)
+ReadFailed = Callable[[Exception, ContainerId], None]
+"""Takes note of a read of a container's log that failed."""
 
 
 class Replica(NamedTuple):

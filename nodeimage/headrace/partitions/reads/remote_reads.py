@@ -9,23 +9,22 @@ try again.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from crc32c import crc32c
 
 from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Millis, NodeId, Offset, PartitionletId
+from headrace.base.runtime import Runtime
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.reads import local_reads
-from headrace.partitions.reads.local_reads import Extent, Replica
+from headrace.partitions.reads.local_reads import Extent, ReadFailed, Replica
 from headrace.peer.messages import Extents, FindTime, RangeRead, ReadRange, Request, TimeFound
 from headrace.peer.session import PeerUnreachable
 from headrace.store.records import NodeRecord
 from headrace.wire.primitives import Buffer
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -46,8 +45,10 @@ IN_ONE_CALL: Final = 20_000
 class OldReads:
     """One node's."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, cluster: ClusterLink, read_failed: ReadFailed) -> None:
+        self._runtime = runtime
+        self._cluster = cluster
+        self._read_failed = read_failed
         self._silent: dict[NodeId, float] = {}
         """Nodes that did not answer, and until when they are asked last."""
 
@@ -90,14 +91,14 @@ class OldReads:
 
     async def _from_here(self, container: ContainerId, look: Callable[[Replica], T | None]) -> T | None:
         """What `look` finds in this node's replica; None where that cannot tell."""
-        replica = replica_of(self._broker, container)
+        replica = replica_of(self._cluster, container)
         if replica is None:
             return None
         try:
-            return await self._broker.loop.run_in_executor(self._broker.executor, look, replica)
+            return await self._runtime.loop.run_in_executor(self._runtime.executor, look, replica)
         except (HeadraceError, OSError) as error:
             if replica.led:
-                self._broker.read_failed(error, container)
+                self._read_failed(error, container)
                 raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
             # A follower's files may be cut under a reader. If they are damaged, scrub says so.
             log.info("a replica that follows was not read", container=container, reason=str(error))
@@ -123,10 +124,10 @@ class OldReads:
     async def _extents_in(
         self, container: ContainerId, rows: Sequence[PartitionletRow], first: Mapping[PartitionletId, Offset]
     ) -> dict[PartitionletId, Extent]:
-        replica = replica_of(self._broker, container)
+        replica = replica_of(self._cluster, container)
         opened = {row.id for row in rows if row.state == OPEN}
         if replica is not None and replica.led:
-            found = await extents_of(self._broker, replica, [row.id for row in rows], opened, first)
+            found = await extents_of(self._runtime, replica, [row.id for row in rows], opened, first)
         else:
             found = {}
             for start in range(0, len(rows), IN_ONE_CALL):
@@ -134,7 +135,7 @@ class OldReads:
                 times = {each: first[each] for each in wanted if each in first}
                 asked = Extents(container, wanted, [each for each in wanted if each in opened], times)
                 try:
-                    answer, _ = await self._broker.cluster.ask_leader(container, asked, timeout_s=ANSWER_S)
+                    answer, _ = await self._cluster.ask_leader(container, asked, timeout_s=ANSWER_S)
                 except (HeadraceError, OSError) as error:
                     log.info("sizes are left out", container=container, reason=str(error))
                     break
@@ -152,11 +153,11 @@ class OldReads:
         why = "nobody is known to have it"
         for node in self._candidates(container)[:MOST_ASKED]:
             try:
-                answer, payload = await self._broker.cluster.ask(node, message, timeout_s=ANSWER_S)
+                answer, payload = await self._cluster.ask(node, message, timeout_s=ANSWER_S)
                 check_sum(payload, answer.crc, node.node_id)
                 return answer, payload
             except PeerUnreachable as error:
-                self._silent[node.node_id] = self._broker.loop.time() + SILENT_S
+                self._silent[node.node_id] = self._runtime.loop.time() + SILENT_S
                 why = str(error)
             except (HeadraceError, OSError) as error:
                 why = str(error)
@@ -164,29 +165,29 @@ class OldReads:
 
     def _candidates(self, container: ContainerId) -> list[NodeRecord]:
         """The nodes that may have a container: its leader, its in-sync set, all others; silent ones last."""
-        cluster = self._broker.cluster
+        cluster = self._cluster
         record = cluster.record(container)
         if record is None:
             return []
         every = dict.fromkeys([record.primary, *(node for node, _ in record.in_sync), *record.replicas])
         every.pop(cluster.node_id, None)
-        now = self._broker.loop.time()
+        now = self._runtime.loop.time()
         ordered = sorted(every, key=lambda node: self._silent.get(node, 0.0) > now)
         return [node for each in ordered if (node := cluster.node(each)) is not None]
 
 
-def replica_of(broker: "Broker", container: ContainerId) -> Replica | None:
+def replica_of(cluster: ClusterLink, container: ContainerId) -> Replica | None:
     """This node's replica of a container, if it has one."""
-    led = broker.containers.get(container)
+    led = cluster.replicas.led.get(container)
     if led is not None:
         # A new leader does not know yet how much of what it has is committed (invariant 8).
         return Replica(container, led.log, led.committed, led.serves)
-    here = broker.cluster.any_log(container)
+    here = cluster.any_log(container)
     return None if here is None else Replica(container, *here, False)
 
 
 async def extents_of(
-    broker: "Broker",
+    runtime: Runtime,
     replica: Replica,
     wanted: Sequence[PartitionletId],
     opened: set[PartitionletId],
@@ -200,7 +201,7 @@ async def extents_of(
 
     found: dict[PartitionletId, Extent] = {}
     for start in range(0, len(wanted), AT_ONCE):
-        found |= await broker.loop.run_in_executor(broker.executor, look, wanted[start : start + AT_ONCE])
+        found |= await runtime.loop.run_in_executor(runtime.executor, look, wanted[start : start + AT_ONCE])
     return found
 
 

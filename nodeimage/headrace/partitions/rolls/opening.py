@@ -10,22 +10,20 @@ that is intended.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Epoch, PartitionletId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
 from headrace.log.frames import FrameType
 from headrace.partitions.rolls.frames import Open
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 SERVES_S = 1.5
 """How long a container that was just taken over is waited for; who asks tries again."""
@@ -48,8 +46,9 @@ class AlreadySealed(KafkaError):
 class Opening:
     """One node's."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
         self._under_way: dict[Key, asyncio.Task[Epoch]] = {}
 
     async def open(self, container: Container, opening: Open) -> Epoch:
@@ -61,20 +60,21 @@ class Opening:
         key = (container, PartitionletId(opening.partitionlet))
         task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[key] = self._broker.spawn(self._open(container, opening))
+            task = self._under_way[key] = self._runtime.spawn(self._open(container, opening))
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await asyncio.shield(task)
 
     async def _open(self, container: Container, opening: Open) -> Epoch:
         await committed_to(container, container.primary.epoch_start, timeout_s=SERVES_S)
         partitionlet = PartitionletId(opening.partitionlet)
-        known = await self._broker.catalog.query(lambda reader: _row(reader, opening))
+        known = await self._catalog.query(lambda reader: _row(reader, opening))
         if known is not None and known.state == OPEN:  # a late one: it may have been written to already
             return known.container_epoch
         if known is not None and known.state == SEALED:
             raise AlreadySealed(partitionlet)
-        found = await self._broker.loop.run_in_executor(
-            self._broker.executor, lambda: [(f.type, f.epoch, f.first) for f in container.log.controls_of(partitionlet)]
+        found = await self._runtime.loop.run_in_executor(
+            self._runtime.executor,
+            lambda: [(f.type, f.epoch, f.first) for f in container.log.controls_of(partitionlet)],
         )
         opened = [(Epoch(epoch), first) for kind, epoch, first in found if kind == FrameType.OPEN]
         if any(kind == FrameType.SEAL for kind, _, _ in found):

@@ -15,27 +15,28 @@ waiting with it.
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Home
-from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import RollIntent
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
 from headrace.container.leader import Container
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.placement import Placing
 from headrace.partitions.refusals import why_not_committed
 from headrace.partitions.rolls.opening import Opening
 from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, Settling
-from headrace.partitions.topics import Topic
+from headrace.partitions.topics import Topic, Topics
 
 __all__ = ["Rolls"]
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -68,9 +69,25 @@ class _Intended(NamedTuple):
 class Rolls:
     """Rolls the partitions of one node."""
 
-    def __init__(self, broker: "Broker", *, limit: int) -> None:
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Topics,
+        partitions: Partitions,
+        placement: Placing,
+        limit: int,
+    ) -> None:
         """`limit`: bytes at which a partitionlet ends."""
-        self._broker = broker
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._led = cluster.replicas.led
+        self._topics = topics
+        self._partitions = partitions
+        self._placement = placement
         self._limit = limit
         self._under_way: dict[Key, Roll] = {}
         self._begun: set[Container] = set()
@@ -79,9 +96,8 @@ class Rolls:
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
         self._without_room: set[ContainerId] = set()
         """Out of which no partition got for want of room: said once, though producers try again and again."""
-        self.opening = Opening(broker)
+        self.opening = Opening(runtime=runtime, catalog=catalog)
         """Opens partitionlets in the containers that this node leads."""
-        broker.catalog.on_applied(self._applied)
 
     @property
     def under_way(self) -> int:
@@ -124,19 +140,19 @@ class Rolls:
     def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
         """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
 
-        `avoid` only where there is no other. Raises `KafkaError` as `Broker.place`.
+        `avoid` only where there is no other. Raises `KafkaError` as `Placing.place`.
         """
         volume = self._volume(partition)
         try:
-            ((found, _),) = self._broker.place(1, volume, avoid=avoid)
+            ((found, _),) = self._placement.place(1, volume, avoid=avoid)
         except KafkaError:
             if volume == partition.container.volume:
                 raise
-            ((found, _),) = self._broker.place(1, partition.container.volume, avoid=avoid)
+            ((found, _),) = self._placement.place(1, partition.container.volume, avoid=avoid)
         return found
 
     def _volume(self, partition: Partition) -> str:
-        return self._broker.topics.volume(partition.topic_id) or partition.container.volume
+        return self._topics.volume(partition.topic_id) or partition.container.volume
 
     async def settle_home(
         self, partition: Partition, home: Home, resume: int = -1, *, to: ContainerId | None = None
@@ -163,7 +179,7 @@ class Rolls:
             await asyncio.wait(either, timeout=RETRY_FULL_S, return_when=asyncio.FIRST_COMPLETED)
             if under_way.full.done() and not under_way.task.done():
                 raise under_way.full.result()
-            if self._broker.catalog.full and not under_way.task.done():
+            if self._catalog.full and not under_way.task.done():
                 raise StorageFull("a roll waits until the catalog has room on the disk")
         return await asyncio.shield(under_way.task)
 
@@ -171,7 +187,7 @@ class Rolls:
         """From now on nothing is appended to `partition`, until its roll is over."""
         under_way = self._under_way[partition.topic_id, partition.index] = Roll()
         partition.rolling = True
-        under_way.task = self._broker.spawn(self._run(partition, under_way, to, settling))
+        under_way.task = self._runtime.spawn(self._run(partition, under_way, to, settling))
         return under_way
 
     async def _run(
@@ -179,7 +195,19 @@ class Rolls:
     ) -> PartitionletRow:
         source = partition.container.id
         try:
-            row = await RollSteps(self._broker, partition, under_way, settling=settling).run(to=to)
+            steps = RollSteps(
+                partition,
+                under_way,
+                settling=settling,
+                runtime=self._runtime,
+                catalog=self._catalog,
+                cluster=self._cluster,
+                topics=self._topics,
+                partitions=self._partitions,
+                opening=self.opening,
+                place=self.place,
+            )
+            row = await steps.run(to=to)
             self._without_room.discard(source)
             return row
         except StorageFull as full:
@@ -201,7 +229,7 @@ class Rolls:
         """
         self._begun.add(container)
         if self._looking is None or self._looking.done():
-            self._looking = self._broker.spawn(self._take_up_all())
+            self._looking = self._runtime.spawn(self._take_up_all())
 
     async def _take_up_all(self) -> None:
         while self._begun:
@@ -215,7 +243,7 @@ class Rolls:
         """Begin to finish the rolls that `look` finds in the catalog; which they are."""
         while True:
             try:
-                found = await self._broker.catalog.query(look)
+                found = await self._catalog.query(look)
                 break
             except CatalogFailed:
                 return []  # this node ends
@@ -223,12 +251,12 @@ class Rolls:
                 log.warning("intended rolls were not looked up", reason=str(error))
                 await asyncio.sleep(LONGEST_PAUSE_S)
         for intended in found:
-            self._broker.spawn(self._finish(intended))
+            self._runtime.spawn(self._finish(intended))
         return found
 
     async def _finish(self, intended: _Intended) -> None:
         """Carry out a roll that was intended, for as long as this node leads its source."""
-        container = self._broker.containers.get(intended.old.container)
+        container = self._led.get(intended.old.container)
         pause = FIRST_PAUSE_S
         while container is not None and not container.lost:
             try:
@@ -247,15 +275,15 @@ class Rolls:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _finish_once(self, intended: _Intended) -> None:
-        (topic,) = await self._broker.topics.resolve_ids([intended.topic_id])
+        (topic,) = await self._topics.resolve_ids([intended.topic_id])
         if not isinstance(topic, Topic):
             return  # deleted
-        partition = await self._broker.partitions.leader(topic, intended.row.partition)
+        partition = await self._partitions.leader(topic, intended.row.partition)
         if partition.open == intended.old.id:
             await self.roll(partition, to=intended.row.container)
 
-    def _applied(self, changes: Sequence[Change]) -> None:
-        """An intent may come from a node that leads its source no more."""
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Commands were applied (Catalog.on_applied). An intent may come from a node that leads its source no more."""
         intended: set[Key] = set()
         for command, outcome in changes:
             match command:
@@ -267,11 +295,11 @@ class Rolls:
                         if _is_intended(result) and key not in self._under_way:
                             intended.add(key)
                 case Replaced():
-                    for container in self._broker.containers.values():
+                    for container in self._led.values():
                         self.take_up(container)
         if intended:
-            led = frozenset(self._broker.containers)
-            self._broker.spawn(self._look_after(intended, led))
+            led = frozenset(self._led)
+            self._runtime.spawn(self._look_after(intended, led))
 
     async def _look_after(self, keys: Collection[Key], led: Collection[ContainerId]) -> None:
         await self._look(partial(_intended_of, keys=keys, containers=led))
@@ -312,7 +340,7 @@ class Rolls:
         """The partitions in memory whose open partitionlet lies in a container."""
         return [
             partition
-            for topic in self._broker.topics.all()
+            for topic in self._topics.all()
             for partition in topic.partitions.values()
             if partition.container is container and not partition.deleted and not partition.left
         ]

@@ -16,27 +16,27 @@ first target instead, which a container that is gone cannot commit; targets that
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
 from headrace.container.leader import Container
 from headrace.log.frames import FrameType
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partition import Partition
-from headrace.partitions.partitions import read_chain
+from headrace.partitions.partitions import Partitions, read_chain
 from headrace.partitions.rolls.frames import Open, Seal, carried
-from headrace.partitions.rolls.opening import AlreadySealed
-from headrace.partitions.topics import Topic
+from headrace.partitions.rolls.opening import AlreadySealed, Opening
+from headrace.partitions.topics import Topic, Topics
 from headrace.peer.messages import OpenPartitionlet
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -79,6 +79,13 @@ class Settling(NamedTuple):
     """Where the partition goes on; -1 = where it ends."""
 
 
+class Place(Protocol):
+    """Chooses where a partition goes on."""
+
+    def __call__(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
+        """A container, `avoid` only where there is no other. Raises `KafkaError`."""
+
+
 class _Opened(NamedTuple):
     """A target that is open: its epoch, and the container, where this node leads it."""
 
@@ -90,12 +97,32 @@ class _Opened(NamedTuple):
 class RollSteps:
     """Carries out one roll of one partition, to which nothing is appended meanwhile."""
 
-    def __init__(self, broker: "Broker", partition: Partition, roll: Roll, *, settling: Settling | None = None) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        roll: Roll,
+        *,
+        settling: Settling | None = None,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Topics,
+        partitions: Partitions,
+        opening: Opening,
+        place: Place,
+    ) -> None:
         """A seal that is there already says itself whether it settles: then `settling` has to wait for another roll."""
-        self._settling = settling
-        self._broker = broker
         self._partition = partition
         self._roll = roll
+        self._settling = settling
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._led = cluster.replicas.led
+        self._topics = topics
+        self._partitions = partitions
+        self._opening = opening
+        self._place = place
         self._old = partition.chain[-1]
 
     async def run(self, *, to: ContainerId | None = None) -> PartitionletRow:
@@ -129,7 +156,7 @@ class RollSteps:
             # The view of the store may not know yet that it closes.
             avoid = source.id if source.closing or source.leaving else None
             try:
-                to = self._broker.rolls.place(partition, avoid=avoid)
+                to = self._place(partition, avoid=avoid)
             except KafkaError as error:  # a topic that is there already is not refused: producers try again
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, str(error)) from error
         target = RollTarget(
@@ -139,7 +166,7 @@ class RollSteps:
             container=to,
             abandoned=abandoned,
         )
-        (outcome,) = await self._broker.catalog.submit(RollIntent(items=[target], now=_now()))
+        (outcome,) = await self._catalog.submit(RollIntent(items=[target], now=_now()))
         found = outcome.partitionlet
         if outcome.code is Code.INVALID_REQUEST and found is not None:
             if found.state != INTENDED:
@@ -157,7 +184,7 @@ class RollSteps:
         """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next primary says whether it is sealed."""
         partition, old = self._partition, self._old
         container = partition.container
-        epochs = await self._broker.loop.run_in_executor(self._broker.executor, leader_epochs, container, old)
+        epochs = await self._runtime.loop.run_in_executor(self._runtime.executor, leader_epochs, container, old)
         if not epochs or epochs[-1][0] < partition.leader_epoch:
             # Epochs in which nothing was written count too, or many restarts would outrun the gap (invariant 10).
             epochs.append((partition.leader_epoch, partition.next_offset))
@@ -202,7 +229,7 @@ class RollSteps:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
             try:
-                if not await self._broker.catalog.query(self._is_due):
+                if not await self._catalog.query(self._is_due):
                     return None
                 target = await self._target_now(target)
             except HeadraceError as error:
@@ -215,13 +242,13 @@ class RollSteps:
         Never one in place of a target that merely does not answer: an `open` that is under way there may arrive after
         another was chosen, and then both would be open. In a deleted container nothing that it does counts.
         """
-        if not self._broker.cluster.is_deleted(target.container):
+        if not self._cluster.is_deleted(target.container):
             return target
         log.warning("a roll's target is deleted, it takes another one", container=target.container)
         return await self._intend(None, abandoned=target.id)
 
     async def _open_at(self, target: PartitionletRow, seal: Seal) -> _Opened:
-        topic = self._broker.topics.cached_id(seal.topic_id)
+        topic = self._topics.cached_id(seal.topic_id)
         opening = Open(
             partitionlet=target.id,
             stream=topic.stream if topic is not None else "",
@@ -234,10 +261,10 @@ class RollSteps:
             producers=seal.producers,
             home=seal.home,
         )
-        container = self._broker.containers.get(target.container)
+        container = self._led.get(target.container)
         if container is not None:
             try:
-                epoch = await self._broker.rolls.opening.open(container, opening)
+                epoch = await self._opening.open(container, opening)
             except AlreadySealed as sealed:
                 if sealed.epoch is None:
                     raise
@@ -246,7 +273,7 @@ class RollSteps:
         first = Offset(seal.next_first)
         asked = OpenPartitionlet(target.container, target.id, first, Offset(first - 1))
         try:
-            answer, _ = await self._broker.cluster.ask_leader(
+            answer, _ = await self._cluster.ask_leader(
                 target.container, asked, [msgspec.msgpack.encode([opening])], timeout_s=OPEN_S
             )
         except KafkaError as error:
@@ -281,7 +308,7 @@ class RollSteps:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                outcomes: list[RollOutcome] = await self._broker.catalog.submit(RollDone(items=[item], now=_now()))
+                outcomes: list[RollOutcome] = await self._catalog.submit(RollDone(items=[item], now=_now()))
             except StorageFull as full:
                 self._roll.waits_for_room(str(full))
                 pause = RETRY_FULL_S
@@ -302,11 +329,11 @@ class RollSteps:
     async def _go_on(self, opened: _Opened, seal: Seal, *, fresh: bool) -> PartitionletRow:
         """The partition's object takes up the new partitionlet, where this node leads that too; else it leaves."""
         partition = self._partition
-        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
+        chain = await self._catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
         if chain is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         row = chain.rows[-1]
-        topic = self._broker.topics.cached_id(partition.topic_id)
+        topic = self._topics.cached_id(partition.topic_id)
         container = opened.container
         log.info(
             "partition rolled",
@@ -320,7 +347,7 @@ class RollSteps:
         # What the object holds is the new partitionlet's beginning only if nobody can have written to that meanwhile:
         # this node has led source and target without a break, and it was this roll that sealed the one.
         present = topic.partitions.get(partition.index) is partition and not partition.left and row.id == opened.row.id
-        if fresh and present and container is not None and self._broker.containers.get(row.container) is container:
+        if fresh and present and container is not None and self._led.get(row.container) is container:
             topic.encoded = None
             producers = partition.producers
             if seal.next_first < seal.end:
@@ -341,10 +368,10 @@ class RollSteps:
         Raises UNKNOWN_TOPIC_OR_PARTITION where the topic is deleted.
         """
         partition = self._partition
-        topic = self._broker.topics.cached_id(partition.topic_id)
+        topic = self._topics.cached_id(partition.topic_id)
         if topic is not None:
             self._leave(topic)
-        chain = await self._broker.catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
+        chain = await self._catalog.query(lambda reader: read_chain(reader, self._old.topic, partition.index))
         if chain is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         return chain.rows[-1]
@@ -353,7 +380,7 @@ class RollSteps:
         """Forget the partition as it was before the roll; one that was looked up since then stays."""
         held = topic.partitions.get(self._partition.index)
         if held is None or held.open == self._old.id:
-            self._broker.partitions.moved_away(topic, self._partition.index)
+            self._partitions.moved_away(topic, self._partition.index)
 
 
 def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:

@@ -282,7 +282,7 @@ class TestResets:
 
     async def test_another_replicas_catalog(self, follower, broker):
         run = follower.since[0]
-        broker.changes._applied([(Replaced(0), None)])
+        broker.changes.applied([(Replaced(0), None)])
         answer = await follower.poll()
         assert answer["reset"]
         assert answer["run"] != run

@@ -369,7 +369,7 @@ async def test_what_diverged_behind_gaps_is_set_aside_whole(south: OneNode, sett
             await leader.container.make_room()
         waiting = Committed()
         header = read_batch(batch, from_client=False)
-        assert south.broker.partitions.copy_append(topic, leader, memoryview(batch), header, waiting=waiting)
+        assert south.broker.home_check.copy_append(topic, leader, memoryview(batch), header, waiting=waiting)
         await waiting.future
     await moved(south, "c", (1, "east"), {0: [(1, "east", 5)]})
     await until(lambda: settled_for(south, "c", (1, "east")))

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.partitions import partition_states
-from headrace.partitions.reads.fetch_planner import locate, read_all
 from headrace.store.records import NodeRecord
 from headrace.wire.batch import iter_records
 from kit.pair import Start, append, read, until
@@ -27,11 +25,11 @@ async def test_old_records_are_found_by_time_and_counted_wherever_they_lie(start
     assert await pair.second.old_reads.find_time(old, 1 << 60, old.end) is None
     for broker in (pair.first, pair.second):
         rows = await pair.chain(broker, "old")
-        extents = await partition_states.extents(broker, rows)
+        extents = await broker.old_reads.extents(rows)
         assert [extents[row.id].end for row in rows] == [2, 3]
         assert all(extent.size > 0 for extent in extents.values())
         topic = await pair.topic(broker, "old")
-        assert await partition_states.ends(broker, [(topic.topic_id, 0)]) == {(topic.topic_id, 0): 3}
+        assert await broker.partition_states.ends([(topic.topic_id, 0)]) == {(topic.topic_id, 0): 3}
 
 
 async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not_available(start: Start) -> None:
@@ -42,9 +40,11 @@ async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not
     await append(moved, b"c")
     await pair.nodes[0]._peer_server.close()
     rows = await pair.chain(pair.second, "away")
-    extents = await partition_states.extents(pair.second, rows)
+    extents = await pair.second.old_reads.extents(rows)
     assert set(extents) == {rows[-1].id}
-    answer = await read_all(pair.second, [(("", 0), locate(pair.second, moved, 0), 1 << 20)], 1 << 20)
+    answer = await pair.second.fetch_planner.read_all(
+        [(("", 0), pair.second.fetch_planner.locate(moved, 0), 1 << 20)], 1 << 20
+    )
     refused = answer[("", 0)]
     assert isinstance(refused, KafkaError)
     assert refused.code == Code.REPLICA_NOT_AVAILABLE

@@ -175,9 +175,9 @@ async def test_a_target_whose_container_is_deleted_is_given_up_for_another(start
     old = partition.chain[-1]
     second = pair.nodes[1]
     # The intent is there, its container goes before anything opens in it.
-    original = pair.first.rolls._applied
+    original = pair.first.rolls.applied
     target = RollTarget(partition.topic_id, 0, old.id, doomed.id)
-    pair.first.rolls._applied = lambda changes: None  # type: ignore[method-assign]
+    pair.first.rolls.applied = lambda changes: None  # type: ignore[method-assign]
     pair.first.catalog._callbacks.remove(original)
     (outcome,) = await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))
     await second.containers.delete(doomed)
@@ -199,9 +199,9 @@ async def test_an_open_that_arrives_after_another_target_was_chosen_changes_noth
     partition = await pair.create("overtaken")
     doomed = pair.led(pair.second)
     old = partition.chain[-1]
-    original = pair.first.rolls._applied
+    original = pair.first.rolls.applied
     target = RollTarget(partition.topic_id, 0, old.id, doomed.id)
-    pair.first.rolls._applied = lambda changes: None  # type: ignore[method-assign]
+    pair.first.rolls.applied = lambda changes: None  # type: ignore[method-assign]
     pair.first.catalog._callbacks.remove(original)
     (outcome,) = await pair.second.catalog.submit(RollIntent(items=[target], now=Millis(1)))
     abandoned = outcome.partitionlet
@@ -432,7 +432,7 @@ async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resu
     batch = memoryview(build_batch([(1, None, b"d", [])]))
     stamp(batch, 9, 0)
     header = read_batch(batch, from_client=False)
-    assert pair.second.partitions.copy_append(topic, held, batch, header, waiting=waiting)
+    assert pair.second.home_check.copy_append(topic, held, batch, header, waiting=waiting)
     await waiting.future
     assert await read(pair.second, held) == [*kept, (9, b"d")]
     await all_is_rolled(pair)

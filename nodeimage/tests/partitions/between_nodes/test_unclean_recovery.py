@@ -361,7 +361,7 @@ def _is_whole(broker: Broker, container: ContainerId) -> bool:
 
 def place(broker: Broker, container: Container) -> None:
     """New partitionlets go there."""
-    broker.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
+    broker.placement.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
 
 
 async def made(pair: Pair, broker: Broker, name: str, container: Container) -> Partition:
@@ -374,7 +374,7 @@ async def made(pair: Pair, broker: Broker, name: str, container: Container) -> P
 
 async def intend(broker: Broker, partition: Partition, to: Container) -> None:
     """An intent that is not carried out yet."""
-    for callback in [each for each in broker.catalog._callbacks if each == broker.rolls._applied]:
+    for callback in [each for each in broker.catalog._callbacks if each == broker.rolls.applied]:
         broker.catalog._callbacks.remove(callback)
     target = RollTarget(partition.topic_id, 0, partition.open, to.id)
     await broker.catalog.submit(RollIntent(items=[target], now=Millis(1)))

@@ -1,0 +1,186 @@
+"""What commands of the catalog change here once they are applied: topics and partitions in memory, and open frames.
+
+Applied commands come in order, on the loop, from whichever node they were submitted. Each leaves memory as the catalog
+has it from then on; what is being read from the catalog meanwhile is read again. Where records have lost their owner,
+or lie below a log start now, whoever looks after the disk is told.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from headrace.base.errors import Code
+from headrace.base.ids import ContainerId, Home, Position
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Change
+from headrace.catalog.commands import (
+    AlterStream,
+    AlterTopic,
+    CreatePartitions,
+    CreateTopics,
+    DeleteStream,
+    DeleteTopics,
+    ForgetDeleted,
+    RollDone,
+    Rolled,
+    SetHome,
+    SetLogStart,
+    ShortenChains,
+    Shortened,
+)
+from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, TopicOutcome, TopicRow
+from headrace.log.frames import FrameType
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.frames import open_frames
+from headrace.partitions.topics import Topic, Topics
+
+log = structlog.get_logger()
+
+
+class DiskSpace(Protocol):
+    """Gives back the room of records that are not needed (storage.maintenance.Space)."""
+
+    def bytes_died(self) -> None:
+        """Some records have no owner any more."""
+
+    def log_starts_moved(self, command: SetLogStart) -> None:
+        """Some records lie below their partition's log start now."""
+
+
+class AppliedChanges:
+    """Brings applied commands to topics and partitions."""
+
+    def __init__(
+        self, *, runtime: Runtime, cluster: ClusterLink, topics: Topics, partitions: Partitions, space: DiskSpace
+    ) -> None:
+        self._runtime = runtime
+        self._led = cluster.replicas.led
+        self._topics = topics
+        self._partitions = partitions
+        self._space = space
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Commands were applied (Catalog.on_applied)."""
+        topics = self._topics
+        for command, outcome in changes:
+            if isinstance(command, Replaced):
+                self._replaced()
+                continue
+            topics.command_applied(command)
+            match command:
+                case DeleteTopics():
+                    self._space.bytes_died()
+                    for topic_id in command.topic_ids:
+                        topics.gone(topic_id)
+                case ForgetDeleted():
+                    if getattr(outcome, "ended", False):
+                        self._space.bytes_died()
+                case DeleteStream():
+                    self._space.bytes_died()
+                    topics.stream_gone(command.path)
+                case CreateTopics():
+                    assert isinstance(outcome, list)
+                    self._open(outcome)
+                case AlterTopic() | CreatePartitions():
+                    assert isinstance(outcome, TopicOutcome)
+                    if outcome.topic is not None:
+                        topics.changed(outcome.topic)
+                    if isinstance(command, CreatePartitions):
+                        self._open([outcome])
+                case AlterStream():
+                    stream = getattr(outcome, "stream", None)
+                    if stream is not None:
+                        topics.stream_changed(stream)
+                case SetHome():
+                    assert isinstance(outcome, list)
+                    for change, code in zip(command.items, outcome, strict=True):
+                        if code is Code.NONE:
+                            topics.home_moved(change.topic_id, Home(change.counter, change.cluster))
+                case SetLogStart():
+                    self._space.log_starts_moved(command)
+                    assert isinstance(outcome, list)
+                    for item, result in zip(command.items, outcome, strict=True):
+                        self._log_start_moved(item.topic_id, item.partition, result)
+                case ShortenChains():
+                    assert isinstance(outcome, list)
+                    for shortened, result in zip(command.items, outcome, strict=True):
+                        self._shortened(shortened, result)
+                case RollDone():
+                    assert isinstance(outcome, list)
+                    for rolled, roll in zip(command.items, outcome, strict=True):
+                        if isinstance(roll, RollOutcome) and roll.code is Code.NONE:
+                            self._rolled(rolled)
+
+    def _open(self, outcomes: Sequence[Any]) -> None:
+        """Write the open frames of new partitionlets into their containers; nobody waits for them."""
+        by_container: dict[ContainerId, list[tuple[TopicRow, PartitionletRow]]] = {}
+        for made in outcomes:
+            if made.code is Code.NONE and made.topic is not None:
+                for row in made.partitionlets:
+                    by_container.setdefault(row.container, []).append((made.topic, row))
+        for container_id, opened in by_container.items():
+            container = self._led.get(container_id)
+            if container is not None:
+                for payload in open_frames(opened):
+                    container.append_control(FrameType.OPEN, payload).add_done_callback(_retrieve)
+
+    def _rolled(self, item: Rolled) -> None:
+        """A partition goes on in another partitionlet, whoever drove the roll."""
+        topic = self._topics.cached_id(item.topic_id)
+        self._partitions.chain_changed(item.topic_id, item.partition)
+        if item.resume >= 0:
+            self._space.bytes_died()
+        if topic is None:
+            return
+        topic.encoded = None
+        partition = topic.partitions.get(item.partition)
+        # While it is rolling, whoever drives the roll here sees to it.
+        if partition is not None and not partition.rolling and partition.open == item.sealed:
+            self._partitions.moved_away(topic, item.partition)
+
+    def _log_start_moved(self, topic_id: bytes, index: int, result: Any) -> None:
+        self._partitions.log_start_moved(topic_id, index)
+        topic = self._topics.cached_id(topic_id)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if partition is None or result.code is not Code.NONE:
+            return
+        partition.log_start = max(partition.log_start, result.offset)
+        if result.dropped:
+            gone = set(result.dropped)
+            # The last one too, where it has been sealed: who rolls it has not heard of that yet, and looks at it still.
+            partition.chain = tuple(row for row in partition.chain[:-1] if row.id not in gone) + partition.chain[-1:]
+        partition.wake_all()
+
+    def _shortened(self, item: Shortened, result: Any) -> None:
+        topic = self._topics.cached_id(item.topic_id)
+        partition = topic.partitions.get(item.partition) if topic is not None else None
+        if partition is not None:
+            partition.chain = tuple(
+                row._replace(end=min(row.end, item.end)) if row.id == item.partitionlet else row
+                for row in partition.chain
+            )
+        self._log_start_moved(item.topic_id, item.partition, result)
+
+    # --- other rows
+
+    def _replaced(self) -> None:
+        """All rows may be other ones."""
+        self._partitions.rows_replaced()
+        self._topics.rows_replaced()
+        self._space.bytes_died()
+        in_use = self._topics.all()
+        if in_use:
+            self._runtime.spawn(self._look_again(in_use))
+
+    async def _look_again(self, topics: Sequence[Topic]) -> None:
+        await self._topics.look_again(topics)
+        await self._partitions.look_again([topic for topic in topics if not topic.deleted])
+
+
+def _retrieve(appended: "asyncio.Future[Position]") -> None:
+    """Take note of a frame that could not be written: the catalog has what it says, so only a rebuild would miss it."""
+    if not appended.cancelled() and (error := appended.exception()) is not None:
+        log.warning("an open frame was not written", reason=str(error))

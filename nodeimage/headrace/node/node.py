@@ -47,8 +47,8 @@ from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
-from headrace.partitions import peer_apis
 from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.peer_apis import PeerApis
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import (
     Follow,
@@ -607,17 +607,16 @@ def make_broker(
         broker.container_led(container)
     replicas.on_led.append(broker.container_led)
     replicas.on_left.append(broker.container_left)
-    handlers.update(
-        peer_apis.handlers(
-            runtime=broker.runtime,
-            cluster=link,
-            rolls=broker.rolls,
-            sent=broker.counters,
-            read_failed=broker.read_failed,
-            held_bytes=broker.volume_limits.led_here,
-            coordinator=lambda: broker.coordination.named,
-        )
+    apis = PeerApis(
+        runtime=broker.runtime,
+        cluster=link,
+        rolls=broker.rolls,
+        sent=broker.counters,
+        read_failed=broker.read_failed,
+        held_bytes=broker.volume_limits.led_here,
+        coordinator=lambda: broker.coordination.named,
     )
+    handlers.update(apis.handlers())
     return broker
 
 

@@ -1,11 +1,11 @@
-"""What the broker knows of the other nodes, and how it asks them.
+"""What a node knows of the other nodes, and how it asks them.
 
 The records come from the view of the cluster store, so what is said here may be a moment old; whoever is asked checks
 again, and refuses what it does not lead. Knows nothing of Kafka's APIs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Position
@@ -13,12 +13,10 @@ from headrace.container.leader import Container
 from headrace.container.replicas import Replicas
 from headrace.log.container_log import ContainerLog
 from headrace.peer.client import PeerClient
+from headrace.peer.framing import Buffer
 from headrace.peer.messages import Message, Request
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 from headrace.store.view import ClusterView
-
-if TYPE_CHECKING:
-    from headrace.peer.framing import Buffer
 
 A = TypeVar("A", bound=Message)
 
@@ -135,7 +133,7 @@ class ClusterLink:
         self,
         container_id: ContainerId,
         message: Request[A],
-        buffers: "Sequence[Buffer]" = (),
+        buffers: Sequence[Buffer] = (),
         *,
         timeout_s: float = CALL_S,
     ) -> tuple[A, memoryview]:
@@ -147,7 +145,7 @@ class ClusterLink:
         return await self.ask(node, message, buffers, timeout_s=timeout_s)
 
     async def ask(
-        self, node: NodeRecord, message: Request[A], buffers: "Sequence[Buffer]" = (), *, timeout_s: float = CALL_S
+        self, node: NodeRecord, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_s: float = CALL_S
     ) -> tuple[A, memoryview]:
         """Ask one node. Raises KafkaError, PeerUnreachable."""
         return await self.peers.call(node.peer_address, message, buffers, timeout_s=timeout_s)

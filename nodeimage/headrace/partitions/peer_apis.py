@@ -1,4 +1,4 @@
-"""What other nodes' brokers ask of this one: old records, sizes, opening a partitionlet, rolling load away.
+"""What other nodes ask of this one's partitions: old records, sizes, opening a partitionlet, rolling load away.
 
 Each answers from this node's replicas alone, and refuses what it cannot tell, so that the asker tries another node.
 """
@@ -53,39 +53,7 @@ class SentBytes(Protocol):
     bytes_out: int
 
 
-def handlers(
-    *,
-    runtime: Runtime,
-    cluster: ClusterLink,
-    rolls: Rolls,
-    sent: SentBytes,
-    read_failed: ReadFailed,
-    held_bytes: Callable[[], Awaitable[Mapping[ContainerId, int]]],
-    coordinator: Callable[[], NodeId | None],
-) -> Mapping[type[Message], Handler]:
-    """Who answers which request. `held_bytes`: what the containers that this node leads hold. `coordinator`: the node
-    that coordinates groups, as far as is known here."""
-    apis = _PeerApis(
-        runtime=runtime,
-        cluster=cluster,
-        rolls=rolls,
-        sent=sent,
-        read_failed=read_failed,
-        held_bytes=held_bytes,
-        coordinator=coordinator,
-    )
-    return {
-        ReadRange: apis.read_range,
-        FindTime: apis.find_time,
-        Extents: apis.extents,
-        OpenPartitionlet: apis.open_partitionlet,
-        RollAway: apis.roll_away,
-        HeldBytes: apis.held_bytes,
-        CoordinationAsked: apis.coordination,
-    }
-
-
-class _PeerApis:
+class PeerApis:
     """See peer.server.Handler: a request, its payload and its session; the answer, perhaps with a payload."""
 
     def __init__(
@@ -99,6 +67,8 @@ class _PeerApis:
         held_bytes: Callable[[], Awaitable[Mapping[ContainerId, int]]],
         coordinator: Callable[[], NodeId | None],
     ) -> None:
+        """`held_bytes`: what each of the containers that this node leads holds. `coordinator`: the node that
+        coordinates groups, as far as is known here."""
         self._runtime = runtime
         self._cluster = cluster
         self._rolls = rolls
@@ -106,6 +76,18 @@ class _PeerApis:
         self._read_failed = read_failed
         self._held_bytes = held_bytes
         self._coordinator = coordinator
+
+    def handlers(self) -> Mapping[type[Message], Handler]:
+        """What answers which request."""
+        return {
+            ReadRange: self.read_range,
+            FindTime: self.find_time,
+            Extents: self.extents,
+            OpenPartitionlet: self.open_partitionlet,
+            RollAway: self.roll_away,
+            HeldBytes: self.held_bytes,
+            CoordinationAsked: self.coordination,
+        }
 
     async def read_range(
         self, asked: ReadRange, _payload: memoryview, _session: Session

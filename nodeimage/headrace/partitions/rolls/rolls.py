@@ -1,7 +1,7 @@
 """Rolls: a partition goes on in a new partitionlet (DESIGN section 5); who rolls, when, and who waits for it.
 
 In order, each step durable before the next: the catalog's intent (new id, target container), the seal of the open
-partitionlet in its container, the open frame in the target, the catalog's record of both (roll_steps.py). Appends to
+partitionlet in its container, the open frame in the target, the catalog's record of both (steps.py). Appends to
 the partition wait meanwhile; reads go on. The leader of the partition drives: the node that leads the container of its
 open partitionlet. What an earlier leader began, or this node before a crash, is taken up when this node begins to lead
 a container, and when an intent is applied for a partition that lies in one that it leads.

@@ -10,10 +10,10 @@ from unittest import mock
 import pytest
 
 from headrace.base.ids import Home, LeaderEpoch, Offset
-from headrace.kafka import produce
 from headrace.links.failover.home_apply import Settler
 from headrace.links.pull import fetch_plan
 from headrace.links.source.source import TopicPartition, Wanted
+from headrace.partitions.home_check import HomeCheck
 from simulation.linked import World, run_linked
 
 Planted = Callable[[], Any]
@@ -35,7 +35,7 @@ def cuts_what_it_did_not_set_aside() -> Any:
 
 def takes_writes_wherever_it_is() -> Any:
     """A copy, and a home that was given away."""
-    return mock.patch.object(produce, "refusal", return_value=None)
+    return mock.patch.object(HomeCheck, "refusal", return_value=None)
 
 
 def makes_the_same_home_twice() -> Any:

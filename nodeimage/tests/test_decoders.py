@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from headrace.admin.admin_api import METHODS
-from headrace.links.link_admin import TAKEN
+from headrace.links import link_admin
+from headrace.links.serving import homes, source_apis, topics
 from headrace.partitions.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec, VolumeSpec
@@ -25,6 +26,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = ("nodeimage/headrace", "operator/headrace_operator", "spark/headrace_spark")
 SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
+TAKEN: Final = (*link_admin.TAKEN, *source_apis.TAKEN, *topics.TAKEN, *homes.TAKEN)
 CONVERTED_TO: Final[Mapping[str, Sequence[type[msgspec.Struct]]]] = {
     "ClusterSpec": [ClusterSpec],
     "JobSpec": [JobSpec],

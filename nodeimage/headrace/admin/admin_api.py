@@ -13,6 +13,7 @@ NOT_LEADER_OR_FOLLOWER (roll) elsewhere.
 import base64
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -29,8 +30,7 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, StreamOutcome, StreamRow, TopicRow
 from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
-from headrace.links.serving import homes, source_apis, topics
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Methods, NoParams, Params, Run
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, topic_rows
 from headrace.partitions.partition_states import STATES
@@ -371,9 +371,18 @@ async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
     return await group_shown(broker, params.group)
 
 
-def add_methods(broker: "Broker", methods: Methods) -> None:
-    """Let `broker` answer these too, which layers above it bring; msgspec has learnt what they take."""
-    broker.admin_methods.update((name, _Method(*method)) for name, method in methods.items())
+def add_methods(broker: "Broker", methods: Methods, *, of_session: bool = False) -> None:
+    """Let `broker` answer these too, whose collaborators it does not know; msgspec has learnt what they take.
+
+    Each is given its parameters alone, or, with `of_session`, those and the `Caller`.
+    """
+    broker.admin_methods.update(
+        (name, _Method(params, partial(_without_broker, run), of_session)) for name, (params, run) in methods.items()
+    )
+
+
+def _without_broker(run: Run, _broker: "Broker", *asked: object) -> Awaitable[object]:
+    return run(*asked)
 
 
 class _Method(NamedTuple):
@@ -385,7 +394,6 @@ class _Method(NamedTuple):
     """It is told by which connection the call came."""
 
 
-OTHERS: Final = (cluster.METHODS, source_apis.METHODS, topics.METHODS, homes.METHODS)
 METHODS: Final[Mapping[str, _Method]] = {
     "stream.create": _Method(NewStream, stream_create),
     "stream.list": _Method(Page, stream_list),
@@ -402,8 +410,7 @@ METHODS: Final[Mapping[str, _Method]] = {
     "scrub.status": _Method(NoParams, scrub_status),
     "groups.list": _Method(NoParams, groups_list),
     "groups.show": _Method(OneGroup, groups_show),
-    **{name: _Method(*method) for table in OTHERS for name, method in table.items()},
-    **{name: _Method(*method, of_session=True) for name, method in source_apis.SESSION_METHODS.items()},
+    **{name: _Method(*method) for name, method in cluster.METHODS.items()},
 }
 _KNOWN: Final = [msgspec.msgpack.Decoder(method.params) for method in METHODS.values()]
 """So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""

@@ -174,7 +174,7 @@ class Broker:
         self.scrub = Scrub(self)
         self.placement = Placing(cluster)
         self.topics = Topics(catalog=catalog, placement=self.placement)
-        self.changes = ChangeFeed(self)
+        self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
             runtime=self.runtime, catalog=catalog, cluster=cluster, own_cluster=node.cluster_id
         )

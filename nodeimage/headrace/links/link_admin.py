@@ -102,7 +102,7 @@ class LinkAdmin:
         self._own = links.broker.node.cluster_id
         self._moving = Moving(links.broker, links=self._links_of, source=links.open_source, behind=self._behind)
 
-    def methods(self) -> Mapping[str, tuple[type[Params], Callable[["Broker", Any], Awaitable[object]]]]:
+    def methods(self) -> Mapping[str, tuple[type[Params], Callable[[Any], Awaitable[object]]]]:
         """By name: what a method takes, and what runs it."""
         return {
             "link.create": (NewLink, self._create),
@@ -118,7 +118,7 @@ class LinkAdmin:
 
     # --- made and changed
 
-    async def _create(self, _broker: "Broker", params: NewLink) -> dict[str, Any]:
+    async def _create(self, params: NewLink) -> dict[str, Any]:
         name = params.name or short_name(params.source, params.source_stream)
         check_link_name(name)
         config = checked(
@@ -221,7 +221,7 @@ class LinkAdmin:
         finally:
             await client.close()
 
-    async def _alter(self, _broker: "Broker", params: LinkChange) -> dict[str, Any]:
+    async def _alter(self, params: LinkChange) -> dict[str, Any]:
         link = await self._link(params.name)
         given = {
             name: value
@@ -245,10 +245,10 @@ class LinkAdmin:
         )
         return await self._shown(outcome.link)
 
-    async def _pause(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+    async def _pause(self, params: OneLink) -> dict[str, Any]:
         return await self._set_state(params.name, PAUSED)
 
-    async def _resume(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+    async def _resume(self, params: OneLink) -> dict[str, Any]:
         return await self._set_state(params.name, RUNNING)
 
     async def _set_state(self, name: str, state: str) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class LinkAdmin:
         outcome = await self._broker.catalog.submit(SetLinkState(name=name, state=state))
         return await self._shown(outcome.link)
 
-    async def _delete(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+    async def _delete(self, params: OneLink) -> dict[str, Any]:
         link = await self._link(params.name)
         await self._broker.catalog.submit(DeleteLink(name=link.name))
         log.info("link deleted", link=link.name, stream=link.stream)
@@ -275,7 +275,7 @@ class LinkAdmin:
 
     # --- shown
 
-    async def _list(self, _broker: "Broker", _params: NoParams) -> list[dict[str, Any]]:
+    async def _list(self, _params: NoParams) -> list[dict[str, Any]]:
         rows = await self._broker.catalog.query(lambda reader: reader.links())
         told = await self._links.told([row.name for row in rows])
         streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream for row in rows}))
@@ -284,7 +284,7 @@ class LinkAdmin:
             for row in rows
         ]
 
-    async def _show(self, _broker: "Broker", params: OneLink) -> dict[str, Any]:
+    async def _show(self, params: OneLink) -> dict[str, Any]:
         row = await self._link(params.name)
         told = await self._told(row)
         aside = {"blocked": await self._blocked(told), "diverged": await self._diverged(row.stream)}
@@ -398,7 +398,7 @@ class LinkAdmin:
 
     # --- homes
 
-    async def _adopt(self, _broker: "Broker", params: Adoption) -> list[dict[str, Any]]:
+    async def _adopt(self, params: Adoption) -> list[dict[str, Any]]:
         link = await self._link(params.name)
         source = self._links.open_source(link)
         try:
@@ -406,7 +406,7 @@ class LinkAdmin:
         finally:
             await source.close()
 
-    async def _move(self, _broker: "Broker", params: Move) -> Any:
+    async def _move(self, params: Move) -> Any:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
             return await self._moving.move_here(params.stream, params.topics, force=params.force)

@@ -43,6 +43,7 @@ from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
 from headrace.node.folder import FORMER_S, DataFolder, Identity
 from headrace.node.health import why_not_ready, why_not_safe
+from headrace.node.links import serve_links
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
@@ -602,6 +603,7 @@ def make_broker(
         controller=controller,
     )
     broker.space.attach(containers.new, containers.close, containers.delete, CATALOG_ID)
+    serve_links(broker)
     replicas = link.replicas
     for container in list(replicas.led.values()):
         broker.container_led(container)

@@ -321,7 +321,7 @@ class TestNode:
     async def test_settings(self, call, broker):
         assert (await call("node.settings"))["chunk_bytes"] == broker.node.settings.chunk_bytes
 
-    async def test_every_method_answers_without_parameters_or_says_which_it_wants(self, raw_call):
-        for method in METHODS:
+    async def test_every_method_answers_without_parameters_or_says_which_it_wants(self, raw_call, broker):
+        for method in [*METHODS, *broker.admin_methods]:
             answer = await raw_call(method)
             assert answer["error"] in (0, Code.INVALID_REQUEST), (method, answer)

@@ -18,13 +18,14 @@ import asyncio
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.base.ids import StreamNumber, stream_of
-from headrace.catalog.catalog import Change
+from headrace.base.ids import ContainerId, StreamNumber, stream_of
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog, Change
 from headrace.catalog.commands import (
     AlterTopic,
     CommitCursors,
@@ -45,9 +46,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced, RollOutcome, TopicOutcome, TopicRow
 from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog, Key, Page
 from headrace.partitions.partition import Partition
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topics
 
 log = structlog.get_logger()
 
@@ -99,10 +98,14 @@ class _Subscribed:
 
 
 class ChangeFeed:
-    """One node's."""
+    """Notes what changes on this node, and tells those who ask."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, catalog: Catalog, topics: Topics, led: Collection[ContainerId], runtime: Runtime) -> None:
+        """`led`: the containers that this node leads."""
+        self._catalog = catalog
+        self._topics = topics
+        self._led = led
+        self._runtime = runtime
         self.wanted = False
         """Somebody subscribes: high watermarks that move are to be noted."""
         self.run = uuid.uuid4().hex
@@ -135,16 +138,16 @@ class ChangeFeed:
         is no such stream, or the node stops.
         """
         kinds = (PARTITION, *([TOPIC] if topics else []), *([CURSOR] if cursors else []))
-        deadline = self._broker.monotonic_ms() + wait_ms
+        deadline = self._runtime.monotonic_ms() + wait_ms
         while True:
             subscribed = self._by_path.get(path) or await self._subscribe(path)
-            subscribed.seen = self._broker.loop.time()
+            subscribed.seen = self._runtime.loop.time()
             self._drain()
             if since is None or since.run != self.run or not subscribed.log.floor <= since.serial <= self._serial:
                 return Changes(Place(self.run, self._serial), reset=True)
             page: Page = subscribed.log.since(since.serial, newest=self._serial, limit=limit, kinds=kinds)
             since = Place(self.run, page.serial)
-            if page.changes or self._closed or self._broker.monotonic_ms() >= deadline:
+            if page.changes or self._closed or self._runtime.monotonic_ms() >= deadline:
                 return Changes(since, reset=False, changes=page.changes)
             await self._wait(subscribed, deadline)
 
@@ -154,7 +157,7 @@ class ChangeFeed:
         run = ""
         while run != self.run:  # a catalog that came meanwhile may have given the path to another stream
             run = self.run
-            row = await self._broker.catalog.query(lambda reader: reader.stream(path))
+            row = await self._catalog.query(lambda reader: reader.stream(path))
         if row is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
         subscribed = self._by_path.get(path)
@@ -168,17 +171,17 @@ class ChangeFeed:
         return subscribed
 
     async def _wait(self, subscribed: _Subscribed, deadline: int) -> None:
-        woken: asyncio.Future[None] = self._broker.loop.create_future()
+        woken: asyncio.Future[None] = self._runtime.loop.create_future()
         subscribed.waiting[woken] = None
         self._waiters += 1
-        timer = self._broker.deadlines.at(deadline / 1000 + ROUNDED_S, lambda: _wake(woken))
+        timer = self._runtime.deadlines.at(deadline / 1000 + ROUNDED_S, lambda: _wake(woken))
         try:
             await woken
         finally:
             timer.cancel()
             self._waiters -= 1
             subscribed.waiting.pop(woken, None)
-            subscribed.seen = self._broker.loop.time()
+            subscribed.seen = self._runtime.loop.time()
 
     # --- noting
 
@@ -218,7 +221,7 @@ class ChangeFeed:
     def _note_of_topic(self, topic_id: bytes, key: Key) -> None:
         """As `_note`, of a topic whose stream may have to be looked up first."""
         number = self._numbers.get(topic_id)
-        if number is None and (topic := self._broker.topics.cached_id(topic_id)) is not None:
+        if number is None and (topic := self._topics.cached_id(topic_id)) is not None:
             number = topic.row.stream_number
         if number is not None:
             self._note(number, key)
@@ -227,14 +230,14 @@ class ChangeFeed:
         if len(self._unplaced) > MOST_UNPLACED:
             self.restart()
         elif self._placing is None:
-            self._placing = self._broker.spawn(self._place())
+            self._placing = self._runtime.spawn(self._place())
 
     async def _place(self) -> None:
         try:
             while self._unplaced:
                 unplaced, self._unplaced = self._unplaced, []
                 ids = {topic_id for topic_id, _ in unplaced}
-                rows = await self._broker.catalog.query(partial(_topics, ids))
+                rows = await self._catalog.query(partial(_topics, ids))
                 if len(self._numbers) > KNOWN_STREAMS:
                     self._numbers.clear()
                 self._numbers.update((topic_id, row.stream_number) for topic_id, row in rows.items())
@@ -266,14 +269,14 @@ class ChangeFeed:
             return  # whoever asks next drains
         self._due = True
         at = self._drained_at + BATCH_S
-        if at <= self._broker.loop.time():
-            self._broker.loop.call_soon(self._drain_due)
+        if at <= self._runtime.loop.time():
+            self._runtime.loop.call_soon(self._drain_due)
         else:
-            self._broker.deadlines.at(at, self._drain_due)
+            self._runtime.deadlines.at(at, self._drain_due)
 
     def _drain_due(self) -> None:
         self._due = False
-        self._drained_at = self._broker.loop.time()
+        self._drained_at = self._runtime.loop.time()
         self._drain()
         changed, self._changed = self._changed, set()
         for subscribed in changed:
@@ -294,11 +297,11 @@ class ChangeFeed:
     def _arm(self) -> None:
         if not self._expires:
             self._expires = True
-            self._broker.deadlines.after(SUBSCRIBED_S, self._expire)
+            self._runtime.deadlines.after(SUBSCRIBED_S, self._expire)
 
     def _expire(self) -> None:
         self._expires = False
-        before = self._broker.loop.time() - SUBSCRIBED_S
+        before = self._runtime.loop.time() - SUBSCRIBED_S
         for subscribed in list(self._by_path.values()):
             if not subscribed.waiting and subscribed.seen <= before:
                 self._drop(subscribed)
@@ -361,8 +364,8 @@ class ChangeFeed:
             return
         if item.home is not None:
             self._note(stream_of(opened.id), (TOPIC, item.topic_id))
-        if opened.container in self._broker.containers:
-            topic = self._broker.topics.cached_id(item.topic_id)
+        if opened.container in self._led:
+            topic = self._topics.cached_id(item.topic_id)
             held = None if topic is None else topic.partitions.get(item.partition)
             end = held.high_watermark if held is not None and held.open == opened.id else 0
             self._note(stream_of(opened.id), (PARTITION, item.topic_id, item.partition), max(end, opened.first))

@@ -10,13 +10,14 @@ import asyncio
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import structlog
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import HOMES, Home, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import PutLink, SetHome
 from headrace.catalog.link_commands import HomeChange, LinkConfig, matches
 from headrace.catalog.names import check_stream
@@ -37,9 +38,8 @@ from headrace.links.serving.topics import Homes, read_homes
 from headrace.partitions.admin_params import Methods
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partition_states import PartitionStates
+from headrace.partitions.placement import Placing
 
 log = structlog.get_logger()
 
@@ -79,148 +79,250 @@ class Cession(Versioned, frozen=True):
     to: Cluster
 
 
-# --- told
+TAKEN: Final = (Announcement, Cession)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
 
-async def announce(broker: "Broker", params: Announcement) -> dict[str, object]:
-    """Take note of higher homes, and follow them; one answer for each, in order."""
-    check_call(params)
-    check_stream(params.source_stream or params.stream)
-    own = broker.node.cluster_id
-    if params.cluster == own:
-        raise KafkaError(Code.INVALID_REQUEST, "this cluster itself was told of its own homes: a link to itself")
-    rows = await broker.catalog.query(lambda reader: reader.topics_by_id({item.topic_id for item in params.items}))
-    refused = {
-        at: fault
-        for at, item in enumerate(params.items)
-        if (fault := _fault(broker, params.stream, rows.get(item.topic_id), item)) is not None
-    }
-    accepted = [item for at, item in enumerate(params.items) if at not in refused]
-    # At home here, too, where that is news: then what the home before had is still to come.
-    followed = [
-        rows[item.topic_id].name
-        for item in accepted
-        if item.home[1] != own or home_of(rows[item.topic_id], broker.node.cluster_id) < Home(*item.home)
-    ]
-    if followed and params.bootstrap:
-        await _follow(broker, params, followed)
-    refused |= await _grow_first(broker, params, rows, refused)
-    accepted = [item for at, item in enumerate(params.items) if at not in refused]
-    homes = [
-        HomeChange(
-            item.topic_id,
-            *item.home,
-            # Of partitions, too, that are not here yet: it may grow before its home is changed.
-            {
-                index: [(counter, cluster, Offset(start)) for counter, cluster, start in starts]
-                for index, starts in item.lists.items()
-            },
-        )
-        for item in accepted
-    ]
-    codes = iter(await submitted(broker.catalog, SetHome(items=homes), timeout_ms=0) if homes else ())
-    answers = []
-    for at in range(len(params.items)):
-        error = refused.get(at) or _of_code(next(codes))
-        answers.append({"error": int(error.code), "message": str(error)} if error else {"error": 0, "message": None})
-    return {"items": answers}
+class HomeApis:
+    """Answers what other clusters ask about the homes of topics; any node may."""
 
+    def __init__(self, *, catalog: Catalog, placement: Placing, states: PartitionStates, own_cluster: str) -> None:
+        self._catalog = catalog
+        self._placement = placement
+        self._states = states
+        self._own = own_cluster
 
-def _fault(broker: "Broker", stream: str, row: TopicRow | None, item: Announced) -> KafkaError | None:
-    """Why a home is not taken note of; None: it is, or was already."""
-    if row is None or row.stream != stream:
-        return KafkaError(Code.UNKNOWN_TOPIC_ID, f"stream {stream} has no topic of the id {item.topic_id.hex()}")
-    origin, home = row.origin or broker.node.cluster_id, home_of(row, broker.node.cluster_id)
-    if item.origin != origin:
-        return KafkaError(
-            Code.INVALID_REQUEST, f"{row.full_name} was first at home in cluster {origin}, not {item.origin}"
-        )
-    if Home(*item.home) < home:
-        return KafkaError(
-            Code.FENCED_LEADER_EPOCH, f"{row.full_name} has a higher home here: {home.counter} {home.cluster}"
-        )
-    for index, starts in item.lists.items():
-        if any(one[:2] >= other[:2] or one[2] > other[2] for one, other in itertools.pairwise(starts)) or any(
-            start[:2] > item.home for start in starts
-        ):
-            return KafkaError(
-                Code.INVALID_REQUEST, f"the history of {row.full_name} partition {index} does not rise to its home"
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "link.announce": (Announcement, self.announce),
+            "home.cede": (Cession, self.cede),
+        }
+
+    # --- told
+
+    async def announce(self, params: Announcement) -> dict[str, object]:
+        """Take note of higher homes, and follow them; one answer for each, in order."""
+        check_call(params)
+        check_stream(params.source_stream or params.stream)
+        own = self._own
+        if params.cluster == own:
+            raise KafkaError(Code.INVALID_REQUEST, "this cluster itself was told of its own homes: a link to itself")
+        rows = await self._catalog.query(lambda reader: reader.topics_by_id({item.topic_id for item in params.items}))
+        refused = {
+            at: fault
+            for at, item in enumerate(params.items)
+            if (fault := self._fault(params.stream, rows.get(item.topic_id), item)) is not None
+        }
+        accepted = [item for at, item in enumerate(params.items) if at not in refused]
+        # At home here, too, where that is news: then what the home before had is still to come.
+        followed = [
+            rows[item.topic_id].name
+            for item in accepted
+            if item.home[1] != own or home_of(rows[item.topic_id], self._own) < Home(*item.home)
+        ]
+        if followed and params.bootstrap:
+            await self._follow(params, followed)
+        refused |= await self._grow_first(params, rows, refused)
+        accepted = [item for at, item in enumerate(params.items) if at not in refused]
+        homes = [
+            HomeChange(
+                item.topic_id,
+                *item.home,
+                # Of partitions, too, that are not here yet: it may grow before its home is changed.
+                {
+                    index: [(counter, cluster, Offset(start)) for counter, cluster, start in starts]
+                    for index, starts in item.lists.items()
+                },
             )
-    return None
+            for item in accepted
+        ]
+        codes = iter(await submitted(self._catalog, SetHome(items=homes), timeout_ms=0) if homes else ())
+        answers = []
+        for at in range(len(params.items)):
+            error = refused.get(at) or _of_code(next(codes))
+            answers.append(
+                {"error": int(error.code), "message": str(error)} if error else {"error": 0, "message": None}
+            )
+        return {"items": answers}
+
+    def _fault(self, stream: str, row: TopicRow | None, item: Announced) -> KafkaError | None:
+        """Why a home is not taken note of; None: it is, or was already."""
+        if row is None or row.stream != stream:
+            return KafkaError(Code.UNKNOWN_TOPIC_ID, f"stream {stream} has no topic of the id {item.topic_id.hex()}")
+        origin, home = row.origin or self._own, home_of(row, self._own)
+        if item.origin != origin:
+            return KafkaError(
+                Code.INVALID_REQUEST, f"{row.full_name} was first at home in cluster {origin}, not {item.origin}"
+            )
+        if Home(*item.home) < home:
+            return KafkaError(
+                Code.FENCED_LEADER_EPOCH, f"{row.full_name} has a higher home here: {home.counter} {home.cluster}"
+            )
+        for index, starts in item.lists.items():
+            if any(one[:2] >= other[:2] or one[2] > other[2] for one, other in itertools.pairwise(starts)) or any(
+                start[:2] > item.home for start in starts
+            ):
+                return KafkaError(
+                    Code.INVALID_REQUEST, f"the history of {row.full_name} partition {index} does not rise to its home"
+                )
+        return None
+
+    async def _grow_first(
+        self, params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
+    ) -> dict[int, KafkaError]:
+        """Let topics have all partitions of a home before they take note of it: whoever hears of it here would think
+        that the home lacks what lacks here. By place, why one could not grow. They begin as in
+        links/topics/topic_apply.py."""
+        faults: dict[int, KafkaError] = {}
+        for at, item in enumerate(params.items):
+            row, count = rows.get(item.topic_id), len(item.lists)
+            if at in refused or row is None or count <= row.partitions or item.lists.keys() != set(range(count)):
+                continue
+            known = home_of(row, self._own)
+            if known == item.home:
+                continue
+            stream = await self._catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
+            histories = None
+            if known.counter and known.cluster != self._own:
+                histories = [
+                    (index, *start[:2], Offset(start[2]))
+                    for index in range(row.partitions, count)
+                    for start in item.lists[index]
+                    if start[:2] <= known
+                ]
+            command = growth(
+                self._placement,
+                row,
+                count=count,
+                volume="" if stream is None else stream.policy.volume,
+                histories=histories,
+                home=known,
+            )
+            try:
+                outcome = await submitted(self._catalog, command, timeout_ms=0)
+            except KafkaError as error:
+                faults[at] = error
+                continue
+            if outcome.code is not Code.NONE:
+                faults[at] = KafkaError(outcome.code, outcome.message)
+        return faults
+
+    async def _follow(self, params: Announcement, topics: Collection[str]) -> None:
+        """See to it that a link of this stream pulls these topics from who tells."""
+        links = await self._catalog.query(lambda reader: reader.links())
+        source_stream = params.source_stream or params.stream
+        present = [link for link in links if _pulls(link, params, source_stream)]
+        topics = [name for name in topics if not any(matches(link.config.topics, name) for link in present)]
+        if not topics:
+            return
+        back = next((link for link in present if link.name.startswith(f"back-{params.cluster}")), None)
+        if back is None:
+            names = {link.name for link in links}
+            name = f"back-{params.cluster}"
+            number = 1
+            while name in names:  # of another stream
+                number += 1
+                name = f"back-{params.cluster}-{number}"
+            config = LinkConfig(
+                source=list(params.bootstrap),
+                source_stream=source_stream,
+                topics=_patterns(topics),
+                source_cluster=params.cluster,
+            )
+            command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
+            log.info("a link that follows is made", link=name, stream=params.stream, source=params.cluster)
+        else:
+            config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
+            command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
+        await submitted(self._catalog, command, timeout_ms=0)
+
+    # --- asked
+
+    async def cede(self, params: Cession) -> dict[str, object]:
+        """Give the homes of topics to another cluster; for each the new home and where its partitions end."""
+        check_version(params)
+        own = self._own
+        if params.to == own:
+            raise KafkaError(Code.INVALID_REQUEST, f"cluster {own} cannot give homes to itself")
+        ids = list(dict.fromkeys(params.topic_ids))
+        homes = await self._catalog.query(lambda reader: read_homes(reader, ids))
+        rows = {row.topic_id: row for row in homes.rows.values()}
+        behind = await self._behind(homes)
+        faults: dict[bytes, KafkaError] = {}
+        changes: list[HomeChange] = []
+        for topic_id in ids:
+            row = rows.get(topic_id)
+            if row is None:
+                faults[topic_id] = KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+                continue
+            home = home_of(row, self._own)
+            if home.cluster == params.to and home.counter > 0:
+                continue  # asked before
+            if home.cluster != own:
+                faults[topic_id] = KafkaError(
+                    Code.POLICY_VIOLATION, f"{row.full_name} is at home in cluster {home.cluster}, not here: ask there"
+                )
+            elif row.number in behind:
+                faults[topic_id] = KafkaError(
+                    Code.LEADER_NOT_AVAILABLE,
+                    f"{row.full_name} has just moved here, and is not complete yet; try again",
+                )
+            else:
+                changes.append(HomeChange(topic_id, *home.given_to(params.to)))
+        if changes:
+            log.info("homes are given away", topics=len(changes), to=params.to)
+            for change, code in zip(
+                changes, await submitted(self._catalog, SetHome(items=changes), timeout_ms=0), strict=True
+            ):
+                if code is not Code.NONE:
+                    faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
+        settled = await self._settled([topic_id for topic_id in ids if topic_id not in faults], params.to)
+        return {"topics": [_ceded(faults.get(each), settled.get(each)) for each in params.topic_ids]}
+
+    async def _behind(self, homes: Homes) -> set[int]:
+        """Topics, by number, that moved here and lack records of their former homes yet."""
+        own = self._own
+        found: set[int] = set()
+        starts: dict[tuple[bytes, int], int] = {}
+        for row in homes.rows.values():
+            home = home_of(row, self._own)
+            if home.cluster != own or home.counter == 0:
+                continue
+            for index in range(row.partitions):
+                place = (row.number, index)
+                if not is_settled_for(home, homes.settled.get(place)):
+                    found.add(row.number)
+                    break
+                start = next((each.offset for each in homes.histories.get(place, ()) if each[:2] == home), 0)
+                if start:
+                    starts[row.topic_id, index] = start
+        reached = await self._states.ends(starts)
+        numbers = {row.topic_id: row.number for row in homes.rows.values()}
+        return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
+
+    async def _settled(self, ids: Collection[bytes], to: str) -> dict[bytes, tuple[Home, Sequence[int]]]:
+        """By topic id, the home that it was given and where its partitions end, of those settled within `SETTLES_S`.
+
+        Each node settles the partitions that it leads as it hears of their home.
+        """
+        found: dict[bytes, tuple[Home, Sequence[int]]] = {}
+        left = list(ids)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLES_S
+        while left:
+            homes = await self._catalog.query(partial(_read_homes, left))
+            found |= {row.topic_id: each for row in homes.rows.values() if (each := _ends(row, homes, to)) is not None}
+            left = [topic_id for topic_id in left if topic_id not in found]
+            if not left or loop.time() >= deadline:
+                break
+            await asyncio.sleep(LOOK_S)
+        return found
 
 
 def _of_code(code: Code) -> KafkaError | None:
     return None if code is Code.NONE else KafkaError(code, f"the catalog refuses this home: {code.name}")
-
-
-async def _grow_first(
-    broker: "Broker", params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
-) -> dict[int, KafkaError]:
-    """Let topics have all partitions of a home before they take note of it: whoever hears of it here would think that
-    the home lacks what lacks here. By place, why one could not grow. They begin as in links/topics/topic_apply.py."""
-    faults: dict[int, KafkaError] = {}
-    for at, item in enumerate(params.items):
-        row, count = rows.get(item.topic_id), len(item.lists)
-        if at in refused or row is None or count <= row.partitions or item.lists.keys() != set(range(count)):
-            continue
-        known = home_of(row, broker.node.cluster_id)
-        if known == item.home:
-            continue
-        stream = await broker.catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
-        histories = None
-        if known.counter and known.cluster != broker.node.cluster_id:
-            histories = [
-                (index, *start[:2], Offset(start[2]))
-                for index in range(row.partitions, count)
-                for start in item.lists[index]
-                if start[:2] <= known
-            ]
-        command = growth(
-            broker.placement,
-            row,
-            count=count,
-            volume="" if stream is None else stream.policy.volume,
-            histories=histories,
-            home=known,
-        )
-        try:
-            outcome = await submitted(broker.catalog, command, timeout_ms=0)
-        except KafkaError as error:
-            faults[at] = error
-            continue
-        if outcome.code is not Code.NONE:
-            faults[at] = KafkaError(outcome.code, outcome.message)
-    return faults
-
-
-async def _follow(broker: "Broker", params: Announcement, topics: Collection[str]) -> None:
-    """See to it that a link of this stream pulls these topics from who tells."""
-    links = await broker.catalog.query(lambda reader: reader.links())
-    source_stream = params.source_stream or params.stream
-    present = [link for link in links if _pulls(link, params, source_stream)]
-    topics = [name for name in topics if not any(matches(link.config.topics, name) for link in present)]
-    if not topics:
-        return
-    back = next((link for link in present if link.name.startswith(f"back-{params.cluster}")), None)
-    if back is None:
-        names = {link.name for link in links}
-        name = f"back-{params.cluster}"
-        number = 1
-        while name in names:  # of another stream
-            number += 1
-            name = f"back-{params.cluster}-{number}"
-        config = LinkConfig(
-            source=list(params.bootstrap),
-            source_stream=source_stream,
-            topics=_patterns(topics),
-            source_cluster=params.cluster,
-        )
-        command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
-        log.info("a link that follows is made", link=name, stream=params.stream, source=params.cluster)
-    else:
-        config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
-        command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
-    await submitted(broker.catalog, command, timeout_ms=0)
 
 
 def _patterns(topics: Collection[str]) -> list[str]:
@@ -242,50 +344,6 @@ def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:
     )
 
 
-# --- asked
-
-
-async def cede(broker: "Broker", params: Cession) -> dict[str, object]:
-    """Give the homes of topics to another cluster; for each the new home and where its partitions end."""
-    check_version(params)
-    own = broker.node.cluster_id
-    if params.to == own:
-        raise KafkaError(Code.INVALID_REQUEST, f"cluster {own} cannot give homes to itself")
-    ids = list(dict.fromkeys(params.topic_ids))
-    homes = await broker.catalog.query(lambda reader: read_homes(reader, ids))
-    rows = {row.topic_id: row for row in homes.rows.values()}
-    behind = await _behind(broker, homes)
-    faults: dict[bytes, KafkaError] = {}
-    changes: list[HomeChange] = []
-    for topic_id in ids:
-        row = rows.get(topic_id)
-        if row is None:
-            faults[topic_id] = KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
-            continue
-        home = home_of(row, broker.node.cluster_id)
-        if home.cluster == params.to and home.counter > 0:
-            continue  # asked before
-        if home.cluster != own:
-            faults[topic_id] = KafkaError(
-                Code.POLICY_VIOLATION, f"{row.full_name} is at home in cluster {home.cluster}, not here: ask there"
-            )
-        elif row.number in behind:
-            faults[topic_id] = KafkaError(
-                Code.LEADER_NOT_AVAILABLE, f"{row.full_name} has just moved here, and is not complete yet; try again"
-            )
-        else:
-            changes.append(HomeChange(topic_id, *home.given_to(params.to)))
-    if changes:
-        log.info("homes are given away", topics=len(changes), to=params.to)
-        for change, code in zip(
-            changes, await submitted(broker.catalog, SetHome(items=changes), timeout_ms=0), strict=True
-        ):
-            if code is not Code.NONE:
-                faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
-    settled = await _settled(broker, [topic_id for topic_id in ids if topic_id not in faults], params.to)
-    return {"topics": [_ceded(faults.get(each), settled.get(each)) for each in params.topic_ids]}
-
-
 def _ceded(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
     if fault is None and settled is None:
         fault = KafkaError(Code.LEADER_NOT_AVAILABLE, "it is given away, and not settled everywhere yet; ask again")
@@ -293,46 +351,6 @@ def _ceded(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None)
         return {"error": int(fault.code), "message": str(fault)}
     assert settled is not None
     return {"error": 0, "message": None, "home": settled[0], "ends": settled[1]}
-
-
-async def _behind(broker: "Broker", homes: Homes) -> set[int]:
-    """Topics, by number, that moved here and lack records of their former homes yet."""
-    own = broker.node.cluster_id
-    found: set[int] = set()
-    starts: dict[tuple[bytes, int], int] = {}
-    for row in homes.rows.values():
-        home = home_of(row, broker.node.cluster_id)
-        if home.cluster != own or home.counter == 0:
-            continue
-        for index in range(row.partitions):
-            place = (row.number, index)
-            if not is_settled_for(home, homes.settled.get(place)):
-                found.add(row.number)
-                break
-            start = next((each.offset for each in homes.histories.get(place, ()) if each[:2] == home), 0)
-            if start:
-                starts[row.topic_id, index] = start
-    reached = await broker.partition_states.ends(starts)
-    numbers = {row.topic_id: row.number for row in homes.rows.values()}
-    return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
-
-
-async def _settled(broker: "Broker", ids: Collection[bytes], to: str) -> dict[bytes, tuple[Home, Sequence[int]]]:
-    """By topic id, the home that it was given and where its partitions end, of those settled within `SETTLES_S`.
-
-    Each node settles the partitions that it leads as it hears of their home.
-    """
-    found: dict[bytes, tuple[Home, Sequence[int]]] = {}
-    left = list(ids)
-    deadline = broker.loop.time() + SETTLES_S
-    while left:
-        homes = await broker.catalog.query(partial(_read_homes, left))
-        found |= {row.topic_id: each for row in homes.rows.values() if (each := _ends(row, homes, to)) is not None}
-        left = [topic_id for topic_id in left if topic_id not in found]
-        if not left or broker.loop.time() >= deadline:
-            break
-        await asyncio.sleep(LOOK_S)
-    return found
 
 
 def _read_homes(ids: Sequence[bytes], reader: Reader) -> Homes:
@@ -352,9 +370,3 @@ def _ends(row: TopicRow, homes: Homes, to: str) -> tuple[Home, Sequence[int]] | 
             return None
         found.append(start)
     return home, found
-
-
-METHODS: Final[Methods] = {
-    "link.announce": (Announcement, announce),
-    "home.cede": (Cession, cede),
-}

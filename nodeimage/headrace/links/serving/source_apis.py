@@ -1,26 +1,25 @@
 """What a link of another cluster asks of its source, this one: who is here, what changed, cursors.
 
-Admin calls, as headrace_admin has them; `link_topics` has those about topics and homes. All of them may be asked of any
-node but for the feed, which is each node's own. A page of rows may be shorter than was asked for, even empty: it is the
-last one where `after` is null. docs/protocol.md has the parameters and answers.
+Admin calls, as admin/admin_api.py has them; topics.py and homes.py have those about topics and homes. All of them may
+be asked of any node but for the feed, which is each node's own. A page of rows may be shorter than was asked for, even
+empty: it is the last one where `after` is null. docs/protocol.md has the parameters and answers.
 """
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow
-from headrace.links.serving.change_feed import WHOLE_GROUP, Place
+from headrace.links.serving.change_feed import WHOLE_GROUP, ChangeFeed, Place
 from headrace.links.serving.change_log import PARTITION, TOPIC
 from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
 from headrace.partitions.admin_params import Methods, SessionMethods
 from headrace.partitions.caller import Caller
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.cluster_layout import Layout
 
 MAX_WAIT_MS: Final = 30_000
 """So that a target that is gone is noticed, and so is a connection that is."""
@@ -44,65 +43,89 @@ class CursorsAsked(OfStream, frozen=True):
     keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
 
 
-async def hello(broker: "Broker", params: OfStream, session: Caller) -> dict[str, object]:
-    """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
-    check_stream(params.stream)
-    row = await broker.catalog.query(lambda reader: reader.stream(params.stream))
-    return {
-        "versions": list(VERSIONS),
-        "cluster_id": broker.node.cluster_id,
-        "nodes": [[each.node_id, each.host, each.port] for each in broker.layout.addresses(session.listener)],
-        "policy": {} if row is None else msgspec.structs.asdict(row.policy),
-        "problem": f"the source has no stream {params.stream}" if row is None else None,
-    }
+TAKEN: Final = (ChangesAsked, CursorsAsked)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
 
-async def changes(broker: "Broker", params: ChangesAsked) -> dict[str, object]:
-    """What changed on this node since a place in its feed (change_feed.py)."""
-    check_call(params)
-    found = await broker.changes.changes(
-        params.stream,
-        None if params.since is None else Place(*params.since),
-        topics=params.topics,
-        cursors=params.cursors,
-        wait_ms=params.wait_ms,
-        limit=params.limit,
-    )
-    partitions: list[list[object]] = []
-    topics: list[object] = []
-    cursors: list[list[object]] = []
-    for (kind, *key), value in found.changes:
-        if kind == PARTITION:
-            partitions.append([*key, value])
-        elif kind == TOPIC:
-            topics.extend(key)
+class SourceApis:
+    """Answers what a link asks about the stream, its changes and its cursors."""
+
+    def __init__(self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, own_cluster: str) -> None:
+        self._catalog = catalog
+        self._layout = layout
+        self._changes = changes
+        self._own = own_cluster
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "link.changes": (ChangesAsked, self.changes),
+            "link.cursors": (CursorsAsked, self.cursors),
+        }
+
+    def session_methods(self) -> SessionMethods:
+        """Those whose answer differs with who asks."""
+        return {"link.hello": (OfStream, self.hello)}
+
+    async def hello(self, params: OfStream, caller: Caller) -> dict[str, object]:
+        """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
+        check_stream(params.stream)
+        row = await self._catalog.query(lambda reader: reader.stream(params.stream))
+        return {
+            "versions": list(VERSIONS),
+            "cluster_id": self._own,
+            "nodes": [[each.node_id, each.host, each.port] for each in self._layout.addresses(caller.listener)],
+            "policy": {} if row is None else msgspec.structs.asdict(row.policy),
+            "problem": f"the source has no stream {params.stream}" if row is None else None,
+        }
+
+    async def changes(self, params: ChangesAsked) -> dict[str, object]:
+        """What changed on this node since a place in its feed (change_feed.py)."""
+        check_call(params)
+        found = await self._changes.changes(
+            params.stream,
+            None if params.since is None else Place(*params.since),
+            topics=params.topics,
+            cursors=params.cursors,
+            wait_ms=params.wait_ms,
+            limit=params.limit,
+        )
+        partitions: list[list[object]] = []
+        topics: list[object] = []
+        cursors: list[list[object]] = []
+        for (kind, *key), value in found.changes:
+            if kind == PARTITION:
+                partitions.append([*key, value])
+            elif kind == TOPIC:
+                topics.extend(key)
+            else:
+                cursors.append(list(key))
+        run, serial = found.place
+        return {
+            "run": run,
+            "serial": serial,
+            "reset": found.reset,
+            "partitions": partitions,
+            "topics": topics,
+            "cursors": cursors,
+        }
+
+    async def cursors(self, params: CursorsAsked) -> dict[str, object]:
+        """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there
+        lack."""
+        check_call(params)
+        keys = params.keys
+        if keys is not None:
+            if any((key[1:] != WHOLE_GROUP) and (len(key[1]) != 16 or key[2] < 0) for key in keys):
+                raise KafkaError(
+                    Code.INVALID_REQUEST, "keys: a key is group, topic id and partition; or a group, no bytes and -1"
+                )
+            rows = await self._catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
+            after = None
         else:
-            cursors.append(list(key))
-    run, serial = found.place
-    return {
-        "run": run,
-        "serial": serial,
-        "reset": found.reset,
-        "partitions": partitions,
-        "topics": topics,
-        "cursors": cursors,
-    }
-
-
-async def cursors(broker: "Broker", params: CursorsAsked) -> dict[str, object]:
-    """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there lack."""
-    check_call(params)
-    keys = params.keys
-    if keys is not None:
-        if any((key[1:] != WHOLE_GROUP) and (len(key[1]) != 16 or key[2] < 0) for key in keys):
-            raise KafkaError(
-                Code.INVALID_REQUEST, "keys: a key is group, topic id and partition; or a group, no bytes and -1"
-            )
-        rows = await broker.catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
-        after = None
-    else:
-        rows, after = await broker.catalog.query(lambda reader: _page(reader, params))
-    return {"cursors": rows, "after": after}
+            rows, after = await self._catalog.query(lambda reader: _page(reader, params))
+        return {"cursors": rows, "after": after}
 
 
 def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[object]]:
@@ -142,12 +165,3 @@ def _page(reader: Reader, params: CursorsAsked) -> tuple[list[list[object]], lis
 
 def _shown(group: str, row: CursorRow) -> list[object]:
     return [group, row.topic_id, row.partition, row.offset, row.metadata, row.committed_at]
-
-
-METHODS: Final[Methods] = {
-    "link.changes": (ChangesAsked, changes),
-    "link.cursors": (CursorsAsked, cursors),
-}
-SESSION_METHODS: Final[SessionMethods] = {
-    "link.hello": (OfStream, hello),
-}

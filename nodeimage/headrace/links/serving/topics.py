@@ -6,12 +6,13 @@ once the partition is settled for it: history and settling change by a roll, whi
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Home, PartitionletId
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import HomeStart, PartitionletRow, TopicRow
 from headrace.links.serving.params import (
@@ -25,13 +26,13 @@ from headrace.links.serving.params import (
     check_version,
 )
 from headrace.partitions.admin_params import Methods
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import turn
 from headrace.partitions.partition import Partition
-from headrace.partitions.topics import Topic
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.topic import Topic
+from headrace.partitions.topics import Topics
 
 MAX_PARTITIONS: Final = 20_000
 """In one page of topics; a topic with more is a page."""
@@ -65,19 +66,120 @@ class Homes(NamedTuple):
     histories: dict[tuple[int, int], list[HomeStart]]
 
 
-# --- topics
+TAKEN: Final = (TopicsAsked, Met)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
 
-async def topics(broker: "Broker", params: TopicsAsked) -> dict[str, object]:
-    """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack."""
-    check_call(params)
-    page = await broker.catalog.query(lambda reader: _page(reader, params))
-    leaders: dict[ContainerId, int] = {}
-    shown = []
-    for index, row in enumerate(page.rows):
-        shown.append(_shown(broker, row, page.opened.get(row.number, ()), leaders))
-        await turn(index)
-    return {"topics": shown, "after": page.after}
+class TopicApis:
+    """Answers what a link asks about topics and partitions."""
+
+    def __init__(
+        self, *, catalog: Catalog, cluster: ClusterLink, topics: Topics, partitions: Partitions, own_cluster: str
+    ) -> None:
+        self._catalog = catalog
+        self._cluster = cluster
+        self._topics = topics
+        self._partitions = partitions
+        self._own = own_cluster
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "link.topics": (TopicsAsked, self.topics),
+            "link.meet": (Met, self.meet),
+        }
+
+    async def topics(self, params: TopicsAsked) -> dict[str, object]:
+        """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack."""
+        check_call(params)
+        page = await self._catalog.query(lambda reader: _page(reader, params))
+        leaders: dict[ContainerId, int] = {}
+        shown = []
+        for index, row in enumerate(page.rows):
+            shown.append(self._shown(row, page.opened.get(row.number, ()), leaders))
+            await turn(index)
+        return {"topics": shown, "after": page.after}
+
+    def _shown(
+        self, row: TopicRow, opened: Sequence[PartitionletRow], known: dict[ContainerId, int]
+    ) -> dict[str, object]:
+        leaders = [NOBODY] * row.partitions
+        for each in opened:
+            if each.container not in known:
+                found = self._cluster.leader(each.container)
+                known[each.container] = NOBODY if found is None else found[0]
+            leaders[each.partition] = known[each.container]
+        return {
+            "name": row.name,
+            "topic_id": row.topic_id,
+            "partitions": row.partitions,
+            "configs": dict(row.configs),
+            "home": home_of(row, self._own),
+            "origin": row.origin or self._own,
+            "leaders": leaders,
+        }
+
+    async def meet(self, params: Met) -> dict[str, object]:
+        """Where these partitions, led here, stand; one answer each, in order, with an error of its own."""
+        check_version(params)
+        wanted = params.partitions
+        ids = list({topic_id for topic_id, _ in wanted})
+        found = dict(zip(ids, await self._topics.resolve_ids(ids), strict=True))
+        known = [
+            (topic, index)
+            for topic_id, index in dict.fromkeys(wanted)
+            if isinstance(topic := found[topic_id], Topic) and index < topic.partition_count
+        ]
+        leaders = await self._partitions.leaders(known)
+        held = {(topic.topic_id, index): each for (topic, index), each in zip(known, leaders, strict=True)}
+        homes = await self._catalog.query(lambda reader: read_homes(reader, ids))
+        shown = []
+        for at, key in enumerate(wanted):
+            topic = found[key[0]]
+            try:
+                if isinstance(topic, KafkaError):
+                    raise topic
+                partition = held.get(key)
+                if partition is None:
+                    raise KafkaError(
+                        Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.row.full_name} has no partition {key[1]}"
+                    )
+                if isinstance(partition, KafkaError):
+                    raise partition
+                shown.append(self._meeting(topic.row.number, partition, homes))
+            except KafkaError as error:
+                shown.append({"error": int(error.code), "message": str(error)})
+            await turn(at)
+        return {"partitions": shown}
+
+    def _meeting(self, number: int, partition: Partition, homes: Homes) -> dict[str, object]:
+        row = homes.rows.get(number)
+        if row is None or partition.deleted:
+            raise KafkaError(Code.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
+        place = (number, partition.index)
+        if partition.left or partition.container.lost:
+            raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
+        if partition.open != homes.opened.get(place):
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{row.full_name} partition {partition.index} is being rolled")
+        home = home_of(row, self._own)
+        if not is_settled_for(home, homes.settled.get(place)):
+            raise KafkaError(
+                Code.LEADER_NOT_AVAILABLE,
+                f"{row.full_name} partition {partition.index} is not settled for home {home.counter} {home.cluster}"
+                " yet",
+            )
+        return {
+            "error": 0,
+            "message": None,
+            "leader_epoch": partition.leader_epoch,
+            "home": home,
+            "origin": row.origin or self._own,
+            "history": homes.histories.get(place, []),
+            "log_start": partition.log_start,
+            "high_watermark": partition.high_watermark,
+            "empty_from": partition.empty_from,
+        }
 
 
 def _page(reader: Reader, params: TopicsAsked) -> _Page:
@@ -110,61 +212,6 @@ def _fitting(rows: Sequence[TopicRow]) -> int:
     return len(rows)
 
 
-def _shown(
-    broker: "Broker", row: TopicRow, opened: Sequence[PartitionletRow], known: dict[ContainerId, int]
-) -> dict[str, object]:
-    leaders = [NOBODY] * row.partitions
-    for each in opened:
-        if each.container not in known:
-            found = broker.cluster.leader(each.container)
-            known[each.container] = NOBODY if found is None else found[0]
-        leaders[each.partition] = known[each.container]
-    return {
-        "name": row.name,
-        "topic_id": row.topic_id,
-        "partitions": row.partitions,
-        "configs": dict(row.configs),
-        "home": home_of(row, broker.node.cluster_id),
-        "origin": row.origin or broker.node.cluster_id,
-        "leaders": leaders,
-    }
-
-
-# --- partitions
-
-
-async def meet(broker: "Broker", params: Met) -> dict[str, object]:
-    """Where these partitions, led here, stand; one answer each, in order, with an error of its own."""
-    check_version(params)
-    wanted = params.partitions
-    ids = list({topic_id for topic_id, _ in wanted})
-    found = dict(zip(ids, await broker.topics.resolve_ids(ids), strict=True))
-    known = [
-        (topic, index)
-        for topic_id, index in dict.fromkeys(wanted)
-        if isinstance(topic := found[topic_id], Topic) and index < topic.partition_count
-    ]
-    leaders = await broker.partitions.leaders(known)
-    held = {(topic.topic_id, index): each for (topic, index), each in zip(known, leaders, strict=True)}
-    homes = await broker.catalog.query(lambda reader: read_homes(reader, ids))
-    shown = []
-    for at, key in enumerate(wanted):
-        topic = found[key[0]]
-        try:
-            if isinstance(topic, KafkaError):
-                raise topic
-            partition = held.get(key)
-            if partition is None:
-                raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.row.full_name} has no partition {key[1]}")
-            if isinstance(partition, KafkaError):
-                raise partition
-            shown.append(_meeting(broker, topic.row.number, partition, homes))
-        except KafkaError as error:
-            shown.append({"error": int(error.code), "message": str(error)})
-        await turn(at)
-    return {"partitions": shown}
-
-
 def read_homes(reader: Reader, ids: Sequence[bytes]) -> Homes:
     """[blocking] Of those of these topics that exist."""
     rows = {row.number: row for row in reader.topics_by_id(ids).values()}
@@ -175,37 +222,3 @@ def read_homes(reader: Reader, ids: Sequence[bytes]) -> Homes:
         reader.settled(rows),
         reader.histories(rows),
     )
-
-
-def _meeting(broker: "Broker", number: int, partition: Partition, homes: Homes) -> dict[str, object]:
-    row = homes.rows.get(number)
-    if row is None or partition.deleted:
-        raise KafkaError(Code.UNKNOWN_TOPIC_ID, "the topic was deleted meanwhile")
-    place = (number, partition.index)
-    if partition.left or partition.container.lost:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the partition has just changed hands")
-    if partition.open != homes.opened.get(place):
-        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{row.full_name} partition {partition.index} is being rolled")
-    home = home_of(row, broker.node.cluster_id)
-    if not is_settled_for(home, homes.settled.get(place)):
-        raise KafkaError(
-            Code.LEADER_NOT_AVAILABLE,
-            f"{row.full_name} partition {partition.index} is not settled for home {home.counter} {home.cluster} yet",
-        )
-    return {
-        "error": 0,
-        "message": None,
-        "leader_epoch": partition.leader_epoch,
-        "home": home,
-        "origin": row.origin or broker.node.cluster_id,
-        "history": homes.histories.get(place, []),
-        "log_start": partition.log_start,
-        "high_watermark": partition.high_watermark,
-        "empty_from": partition.empty_from,
-    }
-
-
-METHODS: Final[Methods] = {
-    "link.topics": (TopicsAsked, topics),
-    "link.meet": (Met, meet),
-}

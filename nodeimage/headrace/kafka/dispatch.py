@@ -10,7 +10,6 @@ of clients. What changes in the cluster comes in by `container_led`, `container_
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,16 +116,20 @@ class Broker:
         self,
         *,
         node: NodeIdentity,
+        runtime: Runtime,
         folder: Path,
         catalog: Catalog,
         cluster: ClusterLink,
-        executor: Executor,
         producer_block: Callable[[int], range],
         store: StoreCall,
         controller: ControllerLink,
+        home_addresses: HomeAddresses,
+        forwards: Forwards,
         regroup_enabled: bool = True,
     ) -> None:
-        """`folder`: where this node's replicas lie. `producer_block` blocks, and raises StoreUnavailable."""
+        """`runtime` is closed with the broker. `folder`: where this node's replicas lie. `producer_block` blocks, and
+        raises StoreUnavailable.
+        """
         self.node = node
         self.folder = folder
         self.catalog = catalog
@@ -134,8 +137,8 @@ class Broker:
         self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
-        self.runtime = Runtime(executor=executor, clock=controller.clocks)
-        self.executor = executor
+        self.runtime = runtime
+        self.executor = runtime.executor
         self.unpacking = asyncio.Semaphore(1)
         """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
         self.producer_block = producer_block
@@ -163,9 +166,8 @@ class Broker:
             idle_s=node.settings.connections_max_idle_ms / 1000,
             scarce=lambda: self.admission.is_nearly_full,
         )
-        self.home_addresses = HomeAddresses()
-        self.forwards: Forwards | None = None
-        """Passes on writes to copies; None before links run."""
+        self.home_addresses = home_addresses
+        self.forwards = forwards
         self.deadlines = self.runtime.deadlines
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions(time=self.loop.time)

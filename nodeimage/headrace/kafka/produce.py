@@ -300,7 +300,7 @@ async def _prepare(
             for index, (part, one) in enumerate(zip(produce.partitions, found, strict=True)):
                 if one is not None and one[1].container is container and not _is_stored(part, *one):
                     refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
-    if broker.forwards is not None and any(one is not None and must_wait(broker.forwards, one[0]) for one in found):
+    if any(one is not None and must_wait(broker.forwards, one[0]) for one in found):
         await broker.forwards.room()  # the last step: whoever is woken goes on at once
 
 
@@ -361,7 +361,7 @@ def _append(
             partition.producers.calls(producer_id=producer_id, epoch=header.producer_epoch, name=part.topic)
         if not _is_stored(part, topic, partition):
             forwards = broker.forwards
-            if foreign.code is not Code.POLICY_VIOLATION or forwards is None or not forwards.accepts(topic):
+            if foreign.code is not Code.POLICY_VIOLATION or not forwards.accepts(topic):
                 raise foreign
             _pass_on(broker, forwards, session, pending, part, topic, partition)
             return

@@ -6,7 +6,7 @@ shown is asked of all nodes; one that does not answer is left out.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -14,6 +14,7 @@ import structlog
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, DeleteLink, PutLink, SetLinkState, StreamPolicy
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.names import check_stream
@@ -22,18 +23,17 @@ from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
 from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.failover.failover import Moving
-from headrace.links.failover.name_clash import adopt_source
+from headrace.links.failover.name_clash import NameClashes
 from headrace.links.links import UNKNOWN, Links, LinkTold
 from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
 from headrace.links.source.source import Hello
+from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED, source_problem
 from headrace.partitions.admin_params import NoParams, Params
 from headrace.partitions.lookups import found_one, now
+from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
 from headrace.security.client_security import security_of
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 __all__ = ["LinkAdmin"]
 
@@ -94,13 +94,32 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 
 
 class LinkAdmin:
-    """One node's."""
+    """Answers the admin calls on links and homes."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(
+        self,
+        links: Links,
+        *,
+        catalog: Catalog,
+        states: PartitionStates,
+        applier: TopicApplier,
+        clashes: NameClashes,
+        own_cluster: str,
+    ) -> None:
         self._links = links
-        self._broker: Broker = links.broker
-        self._own = links.broker.node.cluster_id
-        self._moving = Moving(links.broker, links=self._links_of, source=links.open_source, behind=self._behind)
+        self._catalog = catalog
+        self._states = states
+        self._own = own_cluster
+        self._clashes = clashes
+        self._moving = Moving(
+            catalog=catalog,
+            states=states,
+            applier=applier,
+            own_cluster=own_cluster,
+            links=self._links_of,
+            source=links.open_source,
+            behind=self._behind,
+        )
 
     def methods(self) -> Mapping[str, tuple[type[Params], Callable[[Any], Awaitable[object]]]]:
         """By name: what a method takes, and what runs it."""
@@ -134,7 +153,7 @@ class LinkAdmin:
             ),
             stream=params.stream,
         )
-        present = await found_one(self._broker.catalog, lambda reader: reader.link(name))
+        present = await found_one(self._catalog, lambda reader: reader.link(name))
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
@@ -147,7 +166,7 @@ class LinkAdmin:
         config = msgspec.structs.replace(config, source_cluster=hello.cluster_id)
         if config.direction == BOTH:
             await self._reverse(name, params.stream, config)
-        outcome = await self._broker.catalog.submit(
+        outcome = await self._catalog.submit(
             PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
         )
         log.info("link made", link=name, stream=params.stream, source=config.source)
@@ -182,7 +201,7 @@ class LinkAdmin:
     async def _make_stream(self, path: str, policy: Mapping[str, Any]) -> None:
         """The stream that is copied into, where there is none: with the source's policy, on the default volume."""
         check_stream(path)
-        if await self._broker.catalog.query(lambda reader: reader.stream(path)) is not None:
+        if await self._catalog.query(lambda reader: reader.stream(path)) is not None:
             return
         known = {name: value for name, value in policy.items() if name in StreamPolicy.__struct_fields__}
         known.pop("volume", None)
@@ -190,7 +209,7 @@ class LinkAdmin:
             wanted = policy_from(msgspec.convert(known, PolicyFields))
         except (KafkaError, msgspec.ValidationError):
             wanted = StreamPolicy()
-        await self._broker.catalog.submit(CreateStream(path=path, policy=wanted, now=now()))
+        await self._catalog.submit(CreateStream(path=path, policy=wanted, now=now()))
 
     async def _reverse(self, name: str, stream: str, config: LinkConfig) -> None:
         """Have the source make a link that pulls from here. Raises KafkaError where it refuses."""
@@ -240,7 +259,7 @@ class LinkAdmin:
                 await self._reverse(link.name, link.stream, config)
             elif config.topics != link.config.topics:
                 await self._at_source(config, "link.alter", {"name": link.name, "topics": config.topics})
-        outcome = await self._broker.catalog.submit(
+        outcome = await self._catalog.submit(
             PutLink(name=link.name, stream=link.stream, config=config, now=now(), create=False)
         )
         return await self._shown(outcome.link)
@@ -253,17 +272,17 @@ class LinkAdmin:
 
     async def _set_state(self, name: str, state: str) -> dict[str, Any]:
         await self._link(name)
-        outcome = await self._broker.catalog.submit(SetLinkState(name=name, state=state))
+        outcome = await self._catalog.submit(SetLinkState(name=name, state=state))
         return await self._shown(outcome.link)
 
     async def _delete(self, params: OneLink) -> dict[str, Any]:
         link = await self._link(params.name)
-        await self._broker.catalog.submit(DeleteLink(name=link.name))
+        await self._catalog.submit(DeleteLink(name=link.name))
         log.info("link deleted", link=link.name, stream=link.stream)
         return {"deleted": link.name}
 
     async def _link(self, name: str) -> LinkRow:
-        row = await found_one(self._broker.catalog, lambda reader: reader.link(name))
+        row = await found_one(self._catalog, lambda reader: reader.link(name))
         if row is None:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
@@ -271,14 +290,14 @@ class LinkAdmin:
         return row
 
     async def _links_of(self, stream: str) -> Sequence[LinkRow]:
-        return await self._broker.catalog.query(lambda reader: reader.links(stream))
+        return await self._catalog.query(lambda reader: reader.links(stream))
 
     # --- shown
 
     async def _list(self, _params: NoParams) -> list[dict[str, Any]]:
-        rows = await self._broker.catalog.query(lambda reader: reader.links())
+        rows = await self._catalog.query(lambda reader: reader.links())
         told = await self._links.told([row.name for row in rows])
-        streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream for row in rows}))
+        streams = await self._catalog.query(partial(_partitions, paths={row.stream for row in rows}))
         return [
             self._told_of(row, [each[row.name] for each in told if row.name in each], streams.get(row.stream, 0))
             for row in rows
@@ -291,7 +310,7 @@ class LinkAdmin:
         return {**await self._shown(row, told), **aside}
 
     async def _shown(self, row: LinkRow, told: Sequence[LinkTold] | None = None) -> dict[str, Any]:
-        streams = await self._broker.catalog.query(partial(_partitions, paths={row.stream}))
+        streams = await self._catalog.query(partial(_partitions, paths={row.stream}))
         return self._told_of(row, await self._told(row) if told is None else told, streams.get(row.stream, 0))
 
     async def _told(self, row: LinkRow) -> list[LinkTold]:
@@ -345,9 +364,7 @@ class LinkAdmin:
         """Some of the partitions that cannot be pulled at present, and why."""
         figures = together(each.figures for each in told if each.figures is not None)
         blocked = [] if figures is None else figures.blocked
-        rows = await self._broker.catalog.query(
-            lambda reader: reader.topics_by_id(list({each.topic_id for each in blocked}))
-        )
+        rows = await self._catalog.query(lambda reader: reader.topics_by_id(list({each.topic_id for each in blocked})))
         return [
             {"topic": rows[each.topic_id].name, "partition": each.partition, "reason": each.reason}
             for each in blocked
@@ -359,14 +376,14 @@ class LinkAdmin:
         rows: list[TopicRow] = []
         after = ""
         while len(rows) < MOST_SHOWN:
-            page = await self._broker.catalog.query(partial(_page, stream=stream, after=after))
+            page = await self._catalog.query(partial(_page, stream=stream, after=after))
             rows += [row for row in page if row.name.endswith(DIVERGED)]
             if len(page) < PAGE:
                 break
             after = page[-1].name
-        starts = await self._broker.catalog.query(lambda reader: reader.log_starts([row.number for row in rows]))
+        starts = await self._catalog.query(lambda reader: reader.log_starts([row.number for row in rows]))
         places = [(row, index) for row in rows for index in range(row.partitions)]
-        reached = await self._broker.partition_states.ends(((row.topic_id, index) for row, index in places))
+        reached = await self._states.ends(((row.topic_id, index) for row, index in places))
         found = [
             {
                 "topic": row.name.removesuffix(DIVERGED),
@@ -402,7 +419,7 @@ class LinkAdmin:
         link = await self._link(params.name)
         source = self._links.open_source(link)
         try:
-            return await adopt_source(self._broker, source, link, params.topics)
+            return await self._clashes.adopt_source(source, link, params.topics)
         finally:
             await source.close()
 
@@ -410,7 +427,7 @@ class LinkAdmin:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
             return await self._moving.move_here(params.stream, params.topics, force=params.force)
-        links = await found_one(self._broker.catalog, partial(_leading, stream=params.stream, to=params.to))
+        links = await found_one(self._catalog, partial(_leading, stream=params.stream, to=params.to))
         if links is None:
             raise KafkaError(
                 Code.INVALID_REQUEST,

@@ -2,28 +2,33 @@
 keeper for each link, and the admin calls about them. Made running by `start`, and told of what changes by the node.
 
 A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
-at the same time do no harm (keeper.py). A link that cannot be opened, or whose keeper ends for an unforeseen reason, is
-begun anew after a moment; the others go on.
+at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose keeper ends for an
+unforeseen reason, is begun anew after a moment; the others go on.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import HeadraceError
-from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
+from headrace.container.leader import Container
 from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.failover.home_apply import Settler
-from headrace.links.failover.quarantine import append_once
+from headrace.links.failover.quarantine import OnceAppender
+from headrace.links.pull.append import BackPressure
+from headrace.links.pull.home_links import HomeLinks
 from headrace.links.pull.lag import LinkFigures
 from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_pull import Status
@@ -31,17 +36,20 @@ from headrace.links.pull.pullers import Pullers
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_OFFSET, Source
+from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_syncer import Keeper
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.home_check import HomeCheck
+from headrace.partitions.partition_states import PartitionStates
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topics
 from headrace.peer.messages import AppendedOnce, AppendOnce, LinksAsked, LinksTold, Message
 from headrace.peer.server import Handler
 from headrace.peer.session import Session
 from headrace.security.client_security import security_of
 
-if TYPE_CHECKING:
-    from headrace.container.leader import Container
-    from headrace.kafka.dispatch import Broker
-
-__all__ = ["LinkTold", "Links"]
+__all__ = ["LinkTold", "Links", "open_client"]
 
 log = structlog.get_logger(__name__)
 
@@ -76,41 +84,77 @@ _told = msgspec.msgpack.Decoder(dict[str, LinkTold])
 
 
 class Links:
-    """One node's."""
+    """Runs all links of this node."""
 
-    def __init__(self, broker: "Broker", *, secret: str) -> None:
-        """`secret`: the cluster's, with which credentials are sealed."""
-        self.broker = broker
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        led: Mapping[ContainerId, Container],
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        home_check: HomeCheck,
+        back_pressure: BackPressure,
+        states: PartitionStates,
+        once: OnceAppender,
+        settler: Settler,
+        applier: TopicApplier,
+        home_links: HomeLinks,
+        forwarding: Forwarding,
+        runtime: Runtime,
+        node_id: NodeId,
+        own_cluster: str,
+        secret: str,
+    ) -> None:
+        """`led`: every container that this node leads. `settler` and `forwarding` are this object's to run, to tell of
+        changes, and to close. `secret`: the cluster's, with which credentials are sealed.
+        """
         self.secret = secret
-        self.settler = Settler(broker)
+        self.settler = settler
+        self.forwarding = forwarding
+        self._catalog = catalog
+        self._cluster = cluster
+        self._led = led
+        self._states = states
+        self._once = once
+        self._applier = applier
+        self._runtime = runtime
+        self._node_id = node_id
+        self._own = own_cluster
         self.pullers = Pullers(
-            broker, open_source=self.open_source, on_higher=self._higher_found, on_ended=self._link_ended
-        )
-        self.forwarding = Forwarding(
-            broker,
-            link_to_home=self.pullers.link_to_home,
-            is_known=lambda: self.pullers.looked,
-            open_client=self.open_client,
+            catalog=catalog,
+            topics=topics,
+            partitions=partitions,
+            rolls=rolls,
+            led=led,
+            home_check=home_check,
+            back_pressure=back_pressure,
+            runtime=runtime,
+            own_cluster=own_cluster,
+            home_links=home_links,
+            open_source=self.open_source,
+            on_higher=self._higher_found,
+            on_ended=forwarding.link_ended,
         )
         self._keepers: dict[str, tuple[LinkRow, Keeper, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
-        self._closed = False
+        self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin. The broker runs."""
-        self.broker.catalog.on_applied(self._applied)
-        for container in list(self.broker.containers.values()):
+        """Begin. The node serves by now."""
+        self._catalog.on_applied(self._applied)
+        for container in list(self._led.values()):
             self.container_led(container)
-        self.broker.spawn(self.settler.run())
+        self._runtime.spawn(self.settler.run())
         await self.pullers.start()
-        self.broker.forwards = self.forwarding
         self._changed.set()
-        self._following = self.broker.spawn(self._follow())
+        self._following = self._runtime.spawn(self._follow())
 
     async def close(self) -> None:
         """End all that is under way."""
-        self._closed = True
-        if hasattr(self, "_following"):
+        if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         for name in list(self._keepers):
@@ -118,32 +162,26 @@ class Links:
         await self.forwarding.close()
         await self.pullers.close()
 
-    def open_client(self, link: LinkRow) -> Client:
-        """A client of the link's source, with its credentials. Raises KafkaError for such as cannot be used."""
-        return Client(
-            parse_addresses(link.config.source), security=security_of(unseal(link.config.credentials, self.secret))
-        )
-
     def open_source(self, link: LinkRow) -> Source:
         """The link's source, opened anew. Raises KafkaError for credentials that cannot be used."""
-        client = self.open_client(link)
+        client = open_client(link, secret=self.secret)
         return KafkaSource(client) if is_kafka(link.config) else HeadraceSource(client, link.config.source_stream)
 
     def bootstrap(self, link: LinkRow) -> list[str]:
         """This cluster's addresses, as the source may reach them."""
         if link.config.bootstrap:
             return list(link.config.bootstrap)
-        return [f"{node.host}:{node.port}" for node in self.broker.cluster.nodes()][:16]
+        return [f"{node.host}:{node.port}" for node in self._cluster.nodes()][:16]
 
     # --- what happens
 
-    def container_led(self, container: "Container") -> None:
+    def container_led(self, container: Container) -> None:
         """This node leads a container from now on."""
-        self.settler.container_led(container)
+        self.settler.container_led()
         self.pullers.container_led(container)
         self._changed.set()
 
-    def container_left(self, container: "Container") -> None:
+    def container_left(self, container: Container) -> None:
         """This node leads a container no more."""
         self.pullers.container_left(container)
         self._changed.set()
@@ -178,9 +216,6 @@ class Links:
         for _, keeper, _ in self._keepers.values():
             keeper.deleted_here(row.name for row in rows if row.stream == keeper.link.stream)
 
-    async def _link_ended(self, name: str) -> None:
-        await self.forwarding.link_ended(name)
-
     def _higher_found(self, link: str, topic_id: bytes) -> None:
         """A puller met a higher home at the source."""
         held = self._keepers.get(link)
@@ -211,8 +246,8 @@ class Links:
                 self._changed.set()
 
     async def _keep_up(self) -> None:
-        leads = self.broker.catalog_container is not None
-        rows = await self.broker.catalog.query(lambda reader: reader.links()) if leads else []
+        leads = self._cluster.catalog_container is not None
+        rows = await self._catalog.query(lambda reader: reader.links()) if leads else []
         wanted = {row.name: row for row in rows if row.state == RUNNING}
         for name, (row, _, task) in list(self._keepers.items()):
             if name not in wanted or task.done() or not _same(row, wanted[name]):
@@ -225,13 +260,16 @@ class Links:
                     log.warning("a link cannot be opened", link=name, reason=str(error))
                     continue
                 keeper = Keeper(
-                    self.broker,
                     row,
                     source,
+                    catalog=self._catalog,
+                    states=self._states,
+                    applier=self._applier,
+                    own_cluster=self._own,
                     bootstrap=partial(self.bootstrap, row),
                     brings_cursors=partial(self._brings_cursors, name),
                 )
-                task = self.broker.spawn(self._keep(keeper, source))
+                task = self._runtime.spawn(self._keep(keeper, source))
                 self._keepers[name] = (row, keeper, task)
 
     def _brings_cursors(self, name: str, home: str) -> bool:
@@ -269,7 +307,7 @@ class Links:
         return {AppendOnce: self._append_once, LinksAsked: self._links_asked}
 
     async def _append_once(self, asked: AppendOnce, payload: memoryview, _session: Session) -> AppendedOnce:
-        return AppendedOnce(await append_once(self.broker, asked.topic_id, asked.partition, bytearray(payload)))
+        return AppendedOnce(await self._once.append(asked.topic_id, asked.partition, bytearray(payload)))
 
     async def _links_asked(
         self, asked: LinksAsked, _payload: memoryview, _session: Session
@@ -308,16 +346,21 @@ class Links:
         asked = LinksAsked(list(names), behind)
 
         async def one(node: Any) -> dict[str, LinkTold]:
-            if node.node_id == self.broker.node_id:
+            if node.node_id == self._node_id:
                 return self.told_here(names, behind=behind)
             try:
-                _, payload = await self.broker.cluster.ask(node, asked, timeout_s=ASK_S)
+                _, payload = await self._cluster.ask(node, asked, timeout_s=ASK_S)
                 return _told.decode(payload)
             except (HeadraceError, OSError, msgspec.DecodeError) as error:
                 log.info("a node does not tell of its links", node=node.node_id, reason=str(error))
                 return {}
 
-        return list(await asyncio.gather(*map(one, self.broker.cluster.nodes())))
+        return list(await asyncio.gather(*map(one, self._cluster.nodes())))
+
+
+def open_client(link: LinkRow, *, secret: str) -> Client:
+    """A client of the link's source, with its credentials. Raises KafkaError for such as cannot be used."""
+    return Client(parse_addresses(link.config.source), security=security_of(unseal(link.config.credentials, secret)))
 
 
 def _same(old: LinkRow, new: LinkRow) -> bool:

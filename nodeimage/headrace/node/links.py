@@ -1,10 +1,31 @@
-"""What answers the links of other clusters, put together."""
+"""A node's parts of links, put together: what answers the links of other clusters, and its own links."""
+
+from functools import partial
 
 from headrace.admin.admin_api import add_methods
+from headrace.base.runtime import Runtime
 from headrace.kafka.dispatch import Broker
+from headrace.links.failover.forwarding import Forwarding
+from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.name_clash import NameClashes
+from headrace.links.failover.quarantine import OnceAppender, Quarantine
+from headrace.links.link_admin import LinkAdmin
+from headrace.links.links import Links, open_client
+from headrace.links.pull.home_links import HomeLinks
 from headrace.links.serving.homes import HomeApis
 from headrace.links.serving.source_apis import SourceApis
 from headrace.links.serving.topics import TopicApis
+from headrace.links.topics.topic_apply import TopicApplier
+
+
+def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str, secret: str) -> Forwarding:
+    """What passes on writes to copies; `Links` closes it."""
+    return Forwarding(
+        home_links=home_links,
+        runtime=runtime,
+        own_cluster=own_cluster,
+        open_client=partial(open_client, secret=secret),
+    )
 
 
 def serve_links(broker: Broker) -> None:
@@ -23,3 +44,54 @@ def serve_links(broker: Broker) -> None:
     )
     add_methods(broker, {**source.methods(), **topics.methods(), **homes.methods()})
     add_methods(broker, source.session_methods(), of_session=True)
+
+
+def make_links(broker: Broker, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
+    """A node's own links and the admin calls about them, which it answers from now on. To be started and closed."""
+    own, catalog, led, states = broker.node.cluster_id, broker.catalog, broker.containers, broker.partition_states
+    topics, partitions, rolls = broker.topics, broker.partitions, broker.rolls
+    once = OnceAppender(topics=topics, partitions=partitions, rolls=rolls, runtime=broker.runtime)
+    quarantine = Quarantine(
+        catalog=catalog,
+        cluster=broker.cluster,
+        led=led,
+        remote_reads=broker.old_reads,
+        placement=broker.placement,
+        states=states,
+        once=once,
+        own_cluster=own,
+    )
+    settler = Settler(
+        catalog=catalog,
+        topics=topics,
+        partitions=partitions,
+        rolls=rolls,
+        led=led,
+        quarantine=quarantine,
+        own_cluster=own,
+    )
+    applier = TopicApplier(catalog=catalog, placement=broker.placement, own_cluster=own)
+    links = Links(
+        catalog=catalog,
+        cluster=broker.cluster,
+        led=led,
+        topics=topics,
+        partitions=partitions,
+        rolls=rolls,
+        home_check=broker.home_check,
+        back_pressure=broker,
+        states=states,
+        once=once,
+        settler=settler,
+        applier=applier,
+        home_links=home_links,
+        forwarding=forwarding,
+        runtime=broker.runtime,
+        node_id=broker.node_id,
+        own_cluster=own,
+        secret=secret,
+    )
+    clashes = NameClashes(catalog=catalog, quarantine=quarantine, states=states, own_cluster=own)
+    admin = LinkAdmin(links, catalog=catalog, states=states, applier=applier, clashes=clashes, own_cluster=own)
+    add_methods(broker, admin.methods())
+    return links

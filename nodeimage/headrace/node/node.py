@@ -10,7 +10,7 @@ import errno
 import socket
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from msgspec import structs
 
-from headrace.admin.admin_api import add_methods
 from headrace.admin.node_status import node_status
 from headrace.base.acceptor import Acceptor
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.base.ids import ContainerId, Millis, NodeId
 from headrace.base.levels import Level
+from headrace.base.runtime import Runtime
 from headrace.base.sockets import keep_alive
 from headrace.catalog.catalog import Catalog
 from headrace.container import replica_folder
@@ -33,8 +33,8 @@ from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
 from headrace.kafka.dispatch import Broker, NodeIdentity
-from headrace.links.link_admin import LinkAdmin
-from headrace.links.links import Links
+from headrace.links.failover.forwarding import Forwarding
+from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
@@ -43,12 +43,14 @@ from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
 from headrace.node.folder import FORMER_S, DataFolder, Identity
 from headrace.node.health import why_not_ready, why_not_safe
-from headrace.node.links import serve_links
+from headrace.node.links import make_forwarding, make_links, serve_links
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.forwarding import Forwards
+from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.peer_apis import PeerApis
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import (
@@ -165,17 +167,22 @@ class Node:
         self.catalog = await self._catalog.open(replica)
         self._closing.push_async_callback(self._catalog.close)
         self._closing.push_async_callback(self.catalog.close)
+        runtime = Runtime(executor=self._executor, clock=self.controller.clocks)
+        home_links = HomeLinks()
+        forwarding = make_forwarding(home_links, runtime=runtime, own_cluster=cluster.cluster_id, secret=cluster.secret)
         self.broker = make_broker(
             identity=self.identity,
+            runtime=runtime,
             data=options.data,
             catalog=self.catalog,
-            executor=self._executor,
             producer_block=self._producer_block,
             link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
             store=self.store,
             controller=self.controller,
             containers=self.containers,
             handlers=self._handlers,
+            home_addresses=home_links.addresses,
+            forwards=forwarding,
         )
         self._closing.push_async_callback(self.broker.close)
         await self._catalog.caught_up(replica)
@@ -183,7 +190,7 @@ class Node:
         await self.broker.start()
         self.replicas.on_led.append(lambda _: self._heed_level())
         self._heed_level()
-        await self._start_links(cluster.secret)
+        await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.broker.cluster.open_data)
         for name, each in listening.items():
@@ -289,11 +296,10 @@ class Node:
         self._closing.push_async_callback(self.controller.close)
         self._closing.push_async_callback(self._registration.close)
 
-    async def _start_links(self, secret: str) -> None:
-        self.links = Links(self.broker, secret=secret)
+    async def _start_links(self, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> None:
+        self.links = make_links(self.broker, home_links=home_links, forwarding=forwarding, secret=secret)
         self._closing.push_async_callback(self.links.close)
         self._handlers.update(self.links.handlers())
-        add_methods(self.broker, LinkAdmin(self.links).methods())
         self.replicas.on_led.append(self.links.container_led)
         self.replicas.on_left.append(self.links.container_left)
         await self.links.start()
@@ -581,29 +587,33 @@ class Node:
 def make_broker(
     *,
     identity: NodeIdentity,
+    runtime: Runtime,
     data: Path,
     catalog: Catalog,
-    executor: Executor,
     producer_block: Callable[[int], range],
     link: ClusterLink,
     store: StoreCall,
     controller: Controller,
     containers: NodeContainers,
     handlers: PeerHandlers,
+    home_addresses: HomeAddresses,
+    forwards: Forwards,
 ) -> Broker:
     """A broker over what the node leads, now and later, whose peers reach it through `handlers`."""
     broker = Broker(
         node=identity,
+        runtime=runtime,
         folder=data / "containers",
         catalog=catalog,
-        executor=executor,
         producer_block=producer_block,
         cluster=link,
         store=store,
         controller=controller,
+        home_addresses=home_addresses,
+        forwards=forwards,
     )
-    broker.space.attach(containers.new, containers.close, containers.delete, CATALOG_ID)
     serve_links(broker)
+    broker.space.attach(containers.new, containers.close, containers.delete, CATALOG_ID)
     replicas = link.replicas
     for container in list(replicas.led.values()):
         broker.container_led(container)

@@ -40,6 +40,6 @@ class Forwards(Protocol):
         ...
 
 
-def must_wait(forwards: Forwards | None, topic: Topic) -> bool:
+def must_wait(forwards: Forwards, topic: Topic) -> bool:
     """Whether what is written to a topic goes to its home, and has to wait for room on the way."""
-    return forwards is not None and forwards.full and topic.home is not None and forwards.accepts(topic)
+    return forwards.full and topic.home is not None and forwards.accepts(topic)

@@ -47,6 +47,15 @@ class HomeAddresses:
         """A cluster's address; None where it is not known."""
         return self._by_cluster.get(cluster)
 
+    def elsewhere(self, name: str, home: Home) -> KafkaError:
+        """What a client gets that wants to change a topic where it is a copy. `name`: what it calls the topic."""
+        address = self.of(home.cluster)
+        return KafkaError(
+            Code.POLICY_VIOLATION,
+            f"{name} is a copy here; its home is cluster {home.cluster}{f' ({address})' if address else ''}: go there, "
+            "or move its home here",
+        )
+
 
 class HomeCheck:
     """What a topic's home lets be written here."""
@@ -80,12 +89,7 @@ class HomeCheck:
 
     def elsewhere(self, name: str, home: Home) -> KafkaError:
         """What a client gets that wants to change a topic where it is a copy."""
-        address = self._addresses.of(home.cluster)
-        return KafkaError(
-            Code.POLICY_VIOLATION,
-            f"{name} is a copy here; its home is cluster {home.cluster}{f' ({address})' if address else ''}: go there, "
-            "or move its home here",
-        )
+        return self._addresses.elsewhere(name, home)
 
     def shown(self, home: Home) -> dict[str, object]:
         """For people, with its address where links know it."""

@@ -1,6 +1,7 @@
 """A cluster of one node in the test's loop, asked as its clients and its links would."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,11 +14,14 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import LeaderEpoch, Millis, NodeId, Offset
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import TopicRow
+from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker
 from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.kafka_client.client import Client
+from headrace.links.failover.home_apply import Settler
+from headrace.links.source.source import Source
+from headrace.links.topics.topic_syncer import Keeper
 from headrace.node import Node
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
@@ -61,6 +65,35 @@ class OneNode:
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.broker.port}"
+
+    def settler(self) -> Settler:
+        """One beside the node's own, to be run by the test."""
+        return Settler(
+            catalog=self.broker.catalog,
+            topics=self.broker.topics,
+            partitions=self.broker.partitions,
+            rolls=self.broker.rolls,
+            led=self.broker.containers,
+            quarantine=self.node.links.settler._quarantine,
+            own_cluster=self.cluster_id,
+        )
+
+    def keeper(self, link: LinkRow, source: Source) -> Keeper:
+        """One beside the node's own, to be run by the test."""
+        return Keeper(
+            link,
+            source,
+            catalog=self.broker.catalog,
+            states=self.broker.partition_states,
+            applier=self.node.links._applier,
+            own_cluster=self.cluster_id,
+            bootstrap=lambda: ["south:9092"],
+            randomness=random.Random(1),
+        )
+
+    async def append_once(self, topic_id: bytes, partition: int, batch: bytearray) -> int:
+        """See OnceAppender."""
+        return await self.node.links._once.append(topic_id, partition, batch)
 
     async def admin(self, method: str, **params: Any) -> Any:
         """The result of one of Headrace's own calls. Raises KafkaError."""

@@ -7,10 +7,15 @@ from typing import Any
 
 from headrace.base.errors import Code
 from headrace.catalog.commands import CreateTopics, NewTopic
+from headrace.catalog.rows import LinkRow
 from headrace.kafka.dispatch import Broker, NodeSettings
+from headrace.links.pull.append import Appender
+from headrace.links.pull.gap_fill import GapFill
+from headrace.links.pull.home_links import HomeLinks
 from headrace.links.pull.pull_choice import Share
 from headrace.links.pull.puller import Puller
-from headrace.links.source.source import TopicPartition
+from headrace.links.pull.pullers import Pullers
+from headrace.links.source.source import Source, TopicPartition
 from headrace.node import Options
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
@@ -43,8 +48,21 @@ class Pulling:
     """Makes pullers, and closes them at the end."""
 
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
         self.made: list[Puller] = []
+        appender = Appender(
+            topics=broker.topics, rolls=broker.rolls, home_check=broker.home_check, back_pressure=broker
+        )
+        self._parts: dict[str, Any] = {
+            "catalog": broker.catalog,
+            "topics": broker.topics,
+            "partitions": broker.partitions,
+            "appender": appender,
+            "gap_fill": GapFill(
+                topics=broker.topics, partitions=broker.partitions, rolls=broker.rolls, appender=appender
+            ),
+            "runtime": broker.runtime,
+            "own_cluster": broker.node.cluster_id,
+        }
 
     def __call__(self, source: Any, **options: Any) -> Puller:
         options = {
@@ -52,9 +70,26 @@ class Pulling:
             "stream": STREAM,
             "share": lambda _topic, _at: Share(),
         } | options
-        puller = Puller(self.broker, source=source, randomness=lambda: 0.0, **options)
+        puller = Puller(source=source, randomness=lambda: 0.0, **self._parts, **options)
         self.made.append(puller)
         return puller
+
+
+def pullers(broker: Broker, *, open_source: Callable[[LinkRow], Source]) -> Pullers:
+    """All links of a node, beside its own ones."""
+    return Pullers(
+        catalog=broker.catalog,
+        topics=broker.topics,
+        partitions=broker.partitions,
+        rolls=broker.rolls,
+        led=broker.containers,
+        home_check=broker.home_check,
+        back_pressure=broker,
+        runtime=broker.runtime,
+        own_cluster=broker.node.cluster_id,
+        home_links=HomeLinks(),
+        open_source=open_source,
+    )
 
 
 async def copy(broker: Broker, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:

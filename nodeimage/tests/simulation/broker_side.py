@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset
+from headrace.base.runtime import Runtime
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
 from headrace.kafka import produce
 from headrace.kafka.dispatch import Broker, NodeIdentity
 from headrace.kafka.list_offsets import settled
+from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
+from headrace.node.links import make_forwarding
 from headrace.node.node import PeerHandlers, make_broker
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.cluster_layout import NodeSettings
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VERSION = 7
+SECRET = "secret"
+"""With which credentials of links are sealed."""
 _RESULT = struct.Struct(">ihq")
 
 
@@ -203,11 +208,16 @@ class BrokerSide:
             self.catalog = await self._opening.open(replica)
             self._sim.host.handlers = {**self._sim.host.handlers, **self._handlers}
             self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
+            runtime = Runtime(executor=self._opening._executor, clock=controller.clocks)
+            self.home_links = HomeLinks()
+            self.forwarding = make_forwarding(
+                self.home_links, runtime=runtime, own_cluster=self.identity.cluster_id, secret=SECRET
+            )
             self.broker = make_broker(
                 identity=self.identity,
+                runtime=runtime,
                 data=self._data,
                 catalog=self.catalog,
-                executor=self._opening._executor,
                 producer_block=lambda size: next_producer_block(
                     self._sim.cluster.store, size, least=self.view.highest.get(PRODUCER_IDS_KEY, 0)
                 ),
@@ -216,6 +226,8 @@ class BrokerSide:
                 controller=controller,
                 containers=self._containers,
                 handlers=self._handlers,
+                home_addresses=self.home_links.addresses,
+                forwards=self.forwarding,
             )
             await self._opening.caught_up(replica)
             await self._opening.ensure_default_stream(Millis(self.broker.now()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.admin.admin_api import add_methods, handle
+from headrace.admin.admin_api import handle
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
@@ -21,15 +21,14 @@ from headrace.catalog.selects import LINK, link_row
 from headrace.kafka import produce
 from headrace.kafka.list_offsets import settled
 from headrace.kafka_client.blocking_client import encode_admin_request
-from headrace.links.link_admin import LinkAdmin
-from headrace.links.links import Links
 from headrace.links.topics.topic_plan import is_copied
+from headrace.node.links import make_links
 from headrace.partitions.partition import Partition
 from headrace.partitions.partition_tail import read_chain
 from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
-from simulation.broker_side import BrokerSide, Slot, Talk
+from simulation.broker_side import SECRET, BrokerSide, Slot, Talk
 from simulation.cluster import Cluster, Shape
 from simulation.network import Host, Network
 from simulation.wan import PORT
@@ -158,10 +157,11 @@ class LinkedCluster(Cluster):
 
     async def attach(self, upper: BrokerSide) -> Mapping[type, Callable[..., Awaitable[Any]]]:
         """See Cluster; what Node does, too."""
-        links = upper.links = Links(upper.broker, secret="secret")
+        links = upper.links = make_links(
+            upper.broker, home_links=upper.home_links, forwarding=upper.forwarding, secret=SECRET
+        )
         upper.closing.append(links.close)
         upper.handlers.update(links.handlers())
-        add_methods(upper.broker, LinkAdmin(links).methods())
         upper.replicas.on_led.append(links.container_led)
         upper.replicas.on_left.append(links.container_left)
         await links.start()

@@ -13,24 +13,24 @@ not of the history any more: it is set aside wherever it is, the former home amo
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
 from headrace.catalog.link_commands import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
 from headrace.links.source.source import NOT_READY, Ceded, Source, SourceCursor, TopicPartition
 from headrace.links.topics.committed_offsets import copied, is_newer, stored_here
-from headrace.links.topics.topic_apply import adopt
-from headrace.links.topics.topic_plan import DIVERGED, home_of
+from headrace.links.topics.topic_apply import TopicApplier
+from headrace.links.topics.topic_plan import DIVERGED
+from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partition_states import PartitionStates
 
 __all__ = ["Moved", "Moving"]
 
@@ -73,16 +73,21 @@ class Moving:
 
     def __init__(
         self,
-        broker: "Broker",
         *,
+        catalog: Catalog,
+        states: PartitionStates,
+        applier: TopicApplier,
+        own_cluster: str,
         links: Callable[[str], Awaitable[Sequence[LinkRow]]],
         source: Callable[[LinkRow], Source],
         behind: Callable[[str], Awaitable[Callable[[bytes], int | None]]],
     ) -> None:
         """`links` gives a stream's links, `source` opens one's source anew, to be closed by us. `behind` says of a
         stream how many records of each of its topics are known to lack here; None: it is not known."""
-        self._broker = broker
-        self._own = broker.node.cluster_id
+        self._catalog = catalog
+        self._states = states
+        self._applier = applier
+        self._own = own_cluster
         self._links = links
         self._source = source
         self._behind = behind
@@ -101,16 +106,16 @@ class Moving:
         return [each.shown() for each in moved]
 
     async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
-        await self._broker.catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
-        if await self._broker.catalog.query(lambda reader: reader.stream(stream)) is None:
+        await self._catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
+        if await self._catalog.query(lambda reader: reader.stream(stream)) is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
         if names is not None:
-            found = await self._broker.catalog.query(lambda reader: reader.topics_named(stream, names))
+            found = await self._catalog.query(lambda reader: reader.topics_named(stream, names))
             return list(found.values()), [name for name in dict.fromkeys(names) if name not in found]
         rows: list[TopicRow] = []
         after = ""
         while True:
-            page = await self._broker.catalog.query(partial(_page, stream=stream, after=after))
+            page = await self._catalog.query(partial(_page, stream=stream, after=after))
             rows += [row for row in page if not row.name.endswith(DIVERGED)]
             if len(page) < PAGE:
                 return rows, []
@@ -133,7 +138,7 @@ class Moving:
             some = wanted[start : start + PAGE]
             homes = [home_of(row, self._own).taken_by(self._own) for row in some]
             items = [HomeChange(row.topic_id, *home, None) for row, home in zip(some, homes, strict=True)]
-            codes = await self._broker.catalog.submit(SetHome(items=items))
+            codes = await self._catalog.submit(SetHome(items=items))
             for row, home, code in zip(some, homes, codes, strict=True):
                 if code is Code.NONE:
                     answers.append(Moved(row.full_name, home, moved=True, not_replicated=behind(row.topic_id)))
@@ -201,7 +206,7 @@ class Moving:
         late = await self._until(self._unsettled, moved, SETTLED_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
         waiting = await self._bring_cursors(cursors, set(moved))
-        present = await self._broker.catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
+        present = await self._catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
             Moved(
@@ -258,7 +263,7 @@ class Moving:
                     if each.home > ceded[each.topic_id].home
                 }
                 again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
-                again += await adopt(self._broker, source, ours)
+                again += await self._applier.adopt(source, ours)
                 # A source that knows nothing of homes has ended: we begin when we are there.
                 ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
                 if ended:
@@ -281,12 +286,12 @@ class Moving:
         left = set(ceded)
         while left:
             wanted = {(each, index): end for each in left for index, end in enumerate(ceded[each].ends)}
-            reached = await self._broker.partition_states.ends(wanted)
+            reached = await self._states.ends(wanted)
             short = {at[0] for at, end in wanted.items() if reached.get(at, -1) < end}
             ready = sorted(left - short)
             if ready:
                 items = [HomeChange(each, *homes[each].given_to(self._own), None) for each in ready]
-                await self._broker.catalog.submit(SetHome(items=items))
+                await self._catalog.submit(SetHome(items=items))
             left = short
             if left and loop.time() >= deadline:
                 return dict.fromkeys(left, "the copy is not complete yet; ask again when the link has caught up")
@@ -314,7 +319,7 @@ class Moving:
                 return found, str(error)
             wanted = [each for each in page.cursors if each.key.topic_id in topics]
             groups = {each.key.group for each in wanted}
-            here = await self._broker.catalog.query(partial(stored_here, groups=groups))
+            here = await self._catalog.query(partial(stored_here, groups=groups))
             found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
             after = page.after
             if after is None:
@@ -327,9 +332,7 @@ class Moving:
         """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
         the others."""
         wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
-        reached = await self._broker.partition_states.ends(
-            ((each.key.topic_id, each.key.partition) for each, _ in wanted)
-        )
+        reached = await self._states.ends(((each.key.topic_id, each.key.partition) for each, _ in wanted))
         by_group: dict[str, list[Cursor]] = {}
         left: set[bytes] = set()
         for each, row in wanted:
@@ -340,7 +343,7 @@ class Moving:
             by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
         for group, items in by_group.items():
             command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, moved=True)
-            await self._broker.catalog.submit(command)
+            await self._catalog.submit(command)
         return left
 
     # --- waiting
@@ -364,13 +367,13 @@ class Moving:
         return late
 
     async def _unsettled(self, ids: Sequence[bytes]) -> list[TopicRow]:
-        return await self._broker.catalog.query(partial(_unsettled, ids=ids))
+        return await self._catalog.query(partial(_unsettled, ids=ids))
 
     async def _incomplete(self, ids: Sequence[bytes]) -> list[TopicRow]:
         """Those at home here that lack something of what their former home had."""
-        rows = await self._broker.catalog.query(lambda reader: list(reader.topics_by_id(ids).values()))
-        starts = await self._broker.catalog.query(partial(_starts, rows=rows))
-        reached = await self._broker.partition_states.ends(starts)
+        rows = await self._catalog.query(lambda reader: list(reader.topics_by_id(ids).values()))
+        starts = await self._catalog.query(partial(_starts, rows=rows))
+        reached = await self._states.ends(starts)
         short = {at.topic_id for at, start in starts.items() if reached.get(at, -1) < start}
         return [row for row in rows if row.topic_id in short]
 

@@ -18,24 +18,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
+from headrace.base.runtime import Runtime
 from headrace.catalog.rows import LinkRow
 from headrace.kafka_client.client import Client
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.config import is_kafka
+from headrace.links.pull.home_links import HomeLinks
 from headrace.partitions.forwarding import Done
 from headrace.partitions.refusals import FOR_THE_MOMENT
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import read_batch
 from headrace.wire.produce import PartitionRecords, ProduceResult
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 __all__ = ["Forwarding"]
 
@@ -97,25 +96,21 @@ Key = tuple[bytes, int]
 
 
 class Forwarding:
-    """See above; the broker knows it as `Forwards`."""
+    """See above; Produce knows it as `Forwards`. Made before the links, of which it knows what `HomeLinks` says."""
 
     def __init__(
         self,
-        broker: "Broker",
         *,
-        link_to_home: Callable[[Topic], LinkRow | None],
-        is_known: Callable[[], bool],
+        home_links: HomeLinks,
+        runtime: Runtime,
+        own_cluster: str,
         open_client: Callable[[LinkRow], Client],
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
-        """`link_to_home`: the running link that passes on writes to this topic, and leads to its home, if any is here,
-        once `is_known`: a node that has just started has not looked its links up. `open_client` may raise
-        HeadraceError.
-        """
-        self._broker = broker
-        self._own = broker.node.cluster_id
-        self._link_to_home = link_to_home
-        self._is_known = is_known
+        """`open_client` may raise HeadraceError."""
+        self._home_links = home_links
+        self._runtime = runtime
+        self._own = own_cluster
         self._open_client = open_client
         self.limit_bytes = limit_bytes
         self.waiting_bytes = 0
@@ -126,11 +121,11 @@ class Forwarding:
         self._leaders: dict[Key, NodeId] = {}
         self._closed = False
 
-    # --- for the broker
+    # --- for Produce
 
     def accepts(self, topic: Topic) -> bool:
         """As `Forwards` says."""
-        return not self._closed and (not self._is_known() or self._link_to_home(topic) is not None)
+        return not self._closed and (not self._home_links.is_known or self._home_links.passes_on(topic) is not None)
 
     @property
     def full(self) -> bool:
@@ -145,7 +140,7 @@ class Forwarding:
 
     def send(self, session: int, topic: Topic, part: PartitionRecords, *, timeout_ms: int, done: Done) -> None:
         """As `Forwards` says."""
-        until = self._broker.loop.time() + min(MOST_WAIT_S, max(LEAST_WAIT_S, timeout_ms / 2000))
+        until = self._runtime.loop.time() + min(MOST_WAIT_S, max(LEAST_WAIT_S, timeout_ms / 2000))
         repeatable = read_batch(part.records or b"", check_crc=False).producer_id != -1
         batch = _Batch(session, topic, part, until, done, repeatable)
         self.waiting_bytes += batch.size
@@ -153,7 +148,7 @@ class Forwarding:
         line = self._lines.setdefault(key, _Line())
         line.batches.append(batch)
         if line.task is None:
-            line.task = self._broker.spawn(self._serve(key, line))
+            line.task = self._runtime.spawn(self._serve(key, line))
 
     async def link_ended(self, name: str) -> None:
         """A link has ended on this node, or begins anew: its connections go."""
@@ -212,7 +207,7 @@ class Forwarding:
 
     async def _pass_on(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
         """The home's answer; an error for the producer; None where nobody knows what came of it."""
-        loop = self._broker.loop
+        loop = self._runtime.loop
         pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not asked; try again")
         while True:
             try:
@@ -255,11 +250,11 @@ class Forwarding:
             return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has been deleted")
         if home is None or home.cluster == self._own:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
-        if not self._is_known():
+        if not self._home_links.is_known:
             raise SourceUnreachable("this node has just started, and does not know its links yet")
-        link = self._link_to_home(topic)
+        link = self._home_links.passes_on(topic)
         if link is None:
-            return self._broker.home_check.elsewhere(name, home)
+            return self._home_links.addresses.elsewhere(name, home)
         held = self._clients.get(link.name)
         if held is None:
             held = self._clients[link.name] = _Open(link, self._open_client(link))
@@ -277,7 +272,7 @@ class Forwarding:
         config, name = found.link.config, batch.topic.name
         there = batch.part._replace(topic=name if is_kafka(config) else f"{config.source_stream}:{name}")
         before, batch.unanswered = batch.unanswered, True
-        left_ms = max(1, int((batch.until - self._broker.loop.time()) * 1000))
+        left_ms = max(1, int((batch.until - self._runtime.loop.time()) * 1000))
         (result,) = await found.client.produce(leader, [there], timeout_ms=left_ms)
         # Refused for the moment, it may still have been stored by an attempt before this one.
         batch.unanswered = before and result.error in FOR_THE_MOMENT | ELSEWHERE

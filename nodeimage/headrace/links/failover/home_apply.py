@@ -2,7 +2,7 @@
 
 A topic's home is changed in the catalog; nothing is appended under it before the partition was rolled for it. Where the
 new home brings a history of its own (an adopted home), what our log holds beyond the point at which the histories part
-is set aside first (setting_aside.py), then cut from the chain by the roll, which resumes there. A home without one (a
+is set aside first (quarantine.py), then cut from the chain by the roll, which resumes there. A home without one (a
 take-up by force, a cession) begins where each partition ends.
 
 Level-triggered: applied commands, containers that this node begins to lead, and a slow look say which topics to look
@@ -15,25 +15,24 @@ that is not settled, so nothing acknowledged is cut without being set aside.
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.base.ids import Home, Offset
-from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.base.ids import ContainerId, Home, Offset
+from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, Rolled, SetHome
 from headrace.catalog.homes import history_in
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
-from headrace.links.failover.quarantine import keep_aside
+from headrace.links.failover.quarantine import Quarantine
 from headrace.links.source.histories import divergence
 from headrace.links.source.source import HomeStart
 from headrace.partitions.partition import Partition
-
-if TYPE_CHECKING:
-    from headrace.container.leader import Container
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topics
 
 __all__ = ["Settler"]
 
@@ -60,11 +59,27 @@ class Unsettled(NamedTuple):
 
 
 class Settler:
-    """One node's."""
+    """Settles the partitions that this node leads for the homes of their topics."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._own = broker.node.cluster_id
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        led: Collection[ContainerId],
+        quarantine: Quarantine,
+        own_cluster: str,
+    ) -> None:
+        """`led`: the containers that this node leads."""
+        self._catalog = catalog
+        self._topics = topics
+        self._partitions = partitions
+        self._rolls = rolls
+        self._led = led
+        self._quarantine = quarantine
+        self._own = own_cluster
         self._due: dict[bytes, None] = {}
         self._again: dict[bytes, None] = {}
         """Topics of which something could not be done yet."""
@@ -97,10 +112,10 @@ class Settler:
 
     def _moved(self, item: Rolled) -> bool:
         """Whether a roll settled a home, or brought here what may be to be settled."""
-        topic = self._broker.topics.cached_id(item.topic_id)
+        topic = self._topics.cached_id(item.topic_id)
         return item.home is not None or topic is None or topic.home is not None
 
-    def container_led(self, _container: "Container") -> None:
+    def container_led(self) -> None:
         """This node leads a container from now on."""
         self._look_at_all = True
         self._wake.set()
@@ -122,7 +137,7 @@ class Settler:
                     for topic_id in ids:
                         del self._due[topic_id]
                     self._again.update(dict.fromkeys(ids))  # until they are done with
-                    await self._settle_all(await self._broker.catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
+                    await self._settle_all(await self._catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
             except CatalogFailed:
                 return  # this node ends
             except Exception as error:  # whatever it is, partitions that are not settled take nothing
@@ -151,7 +166,7 @@ class Settler:
     async def _sweep(self) -> None:
         after = 0
         while True:
-            rows = await self._broker.catalog.query(lambda reader: reader.unsettled(after=after, limit=PAGE))  # noqa: B023
+            rows = await self._catalog.query(lambda reader: reader.unsettled(after=after, limit=PAGE))  # noqa: B023
             self._due.update(dict.fromkeys(row.topic_id for row in rows))
             if len(rows) < PAGE:
                 return
@@ -175,7 +190,7 @@ class Settler:
             chains = _by_partition(reader.chain(row.number))
             for index in missing:
                 chain = chains.get(index, [])
-                if not any(part.state == OPEN and part.container in self._broker.containers for part in chain):
+                if not any(part.state == OPEN and part.container in self._led for part in chain):
                     continue
                 found.append(
                     Unsettled(
@@ -220,15 +235,15 @@ class Settler:
 
     async def _settle(self, wanted: Unsettled) -> None:
         """Raises HeadraceError: it is to be looked at again."""
-        (topic,) = await self._broker.topics.resolve_ids([wanted.row.topic_id])
+        (topic,) = await self._topics.resolve_ids([wanted.row.topic_id])
         if isinstance(topic, KafkaError):
             return  # deleted
         for _ in range(COMPARED):
-            leader = await self._broker.partitions.leader(topic, wanted.partition)
+            leader = await self._partitions.leader(topic, wanted.partition)
             end = Offset(leader.next_offset)
             parted = self._parted(wanted, end)
             if parted is None:
-                await self._broker.rolls.settle_home(leader, wanted.home)
+                await self._rolls.settle_home(leader, wanted.home)
                 return
             try:
                 await self._keep(wanted, leader, parted, end)
@@ -237,7 +252,7 @@ class Settler:
                     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
                 raise
             if leader.next_offset == end and not leader.left:
-                await self._broker.rolls.settle_home(leader, wanted.home, resume=parted)
+                await self._rolls.settle_home(leader, wanted.home, resume=parted)
                 return
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it grows while it is compared")
 
@@ -253,8 +268,7 @@ class Settler:
         first = Offset(max(parted, leader.log_start))
         if first >= end:
             return
-        into, records = await keep_aside(
-            self._broker,
+        into, records = await self._quarantine.keep_aside(
             wanted.row,
             wanted.partition,
             parted=parted,

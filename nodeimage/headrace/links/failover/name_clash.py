@@ -8,24 +8,24 @@ and nothing is deleted before all of it is there.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import DeleteTopics, HomeChange, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, LinkRow, PartitionletRow, TopicRow
-from headrace.links.failover.quarantine import keep_aside
+from headrace.links.failover.quarantine import Quarantine
 from headrace.links.source.source import HomeStart, Source, SourceTopic
-from headrace.links.topics.topic_plan import home_of, is_copied
+from headrace.links.topics.topic_plan import is_copied
+from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
+from headrace.partitions.partition_states import PartitionStates
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-
-__all__ = ["adopt_source"]
+__all__ = ["NameClashes"]
 
 log = structlog.get_logger(__name__)
 
@@ -34,92 +34,96 @@ SETTLED_S: Final = 30.0
 LOOK_S: Final = 0.05
 
 
-async def adopt_source(
-    broker: "Broker", source: Source, link: LinkRow, names: Sequence[str] | None
-) -> list[dict[str, Any]]:
-    """Set aside and delete the topics that clash with the source's, all or those named; what came of each.
+class NameClashes:
+    """Resolves clashes of this cluster's topics with those of a link's source; any node may."""
 
-    Raises HeadraceError where the source cannot be asked.
-    """
-    answers: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    after: str | None = None
-    while True:
-        page = await source.topics(after=after, limit=PAGE)
-        wanted = [
-            topic
-            for topic in page.topics
-            if is_copied(topic.name, link.config.topics) and (names is None or topic.name in names)
-        ]
-        rows = await broker.catalog.query(partial(_named, stream=link.stream, names=[each.name for each in wanted]))
-        for topic in wanted:
-            row = rows.get(topic.name)
-            if row is None or row.topic_id == topic.topic_id:
-                if names is not None:
-                    seen.add(topic.name)
-                    answers.append(_answer(topic.name, error="it does not clash with anything here"))
-                continue
-            seen.add(topic.name)
-            answers.append(await _adopt_one(broker, row, topic, link))
-        after = page.after
-        if after is None:
-            break
-    missing = "the source has no such topic, or the link does not copy it"
-    return answers + [_answer(name, error=missing) for name in names or () if name not in seen]
+    def __init__(self, *, catalog: Catalog, quarantine: Quarantine, states: PartitionStates, own_cluster: str) -> None:
+        self._catalog = catalog
+        self._quarantine = quarantine
+        self._states = states
+        self._own = own_cluster
 
+    async def adopt_source(self, source: Source, link: LinkRow, names: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Set aside and delete the topics that clash with the source's, all or those named; what came of each.
 
-async def _adopt_one(broker: "Broker", row: TopicRow, topic: SourceTopic, link: LinkRow) -> dict[str, Any]:
-    own = broker.node.cluster_id
-    try:
-        home = home_of(row, own)
-        if home.cluster == own:  # from now on it takes no writes
-            cluster = topic.home.cluster if topic.home.cluster != own else link.config.source_cluster
-            change = HomeChange(row.topic_id, *home.given_to(cluster), None)
-            (code,) = await broker.catalog.submit(SetHome(items=[change]))
-            if code is not Code.NONE:
-                raise KafkaError(code, "its home has just changed; ask again")
-        row, chains = await _settled(broker, row.topic_id)
-        reached = await broker.partition_states.ends((row.topic_id, index) for index in range(row.partitions))
-        starts = await broker.catalog.query(lambda reader: reader.log_starts([row.number]))
-        into, records = "", 0
-        for index in range(row.partitions):
-            end = reached.get((row.topic_id, index))
-            if end is None:
-                raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"where partition {index} ends is not known; ask again")
-            history = await broker.catalog.query(partial(_history, number=row.number, index=index))
-            into, kept = await keep_aside(
-                broker,
-                row,
-                index,
-                parted=Offset(0),
-                first=starts.get((row.number, index), Offset(0)),
-                end=Offset(end),
-                chain=chains.get(index, ()),
-                history=history,
-                origin=row.origin or own,
-            )
-            records += kept
-        (deleted,) = await broker.catalog.submit(DeleteTopics(topic_ids=[row.topic_id], now=now()))
-        if deleted.code not in (Code.NONE, Code.UNKNOWN_TOPIC_ID):
-            raise KafkaError(deleted.code, deleted.message)
-    except HeadraceError as error:
-        return _answer(row.name, error=str(error))
-    log.warning("a topic gave way to the source's", topic=row.full_name, records=records, into=into, link=link.name)
-    return _answer(row.name, records=records, into=f"{row.stream}:{into}" if records else None)
+        Raises HeadraceError where the source cannot be asked.
+        """
+        answers: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        after: str | None = None
+        while True:
+            page = await source.topics(after=after, limit=PAGE)
+            wanted = [
+                topic
+                for topic in page.topics
+                if is_copied(topic.name, link.config.topics) and (names is None or topic.name in names)
+            ]
+            rows = await self._catalog.query(partial(_named, stream=link.stream, names=[each.name for each in wanted]))
+            for topic in wanted:
+                row = rows.get(topic.name)
+                if row is None or row.topic_id == topic.topic_id:
+                    if names is not None:
+                        seen.add(topic.name)
+                        answers.append(_answer(topic.name, error="it does not clash with anything here"))
+                    continue
+                seen.add(topic.name)
+                answers.append(await self._adopt_one(row, topic, link))
+            after = page.after
+            if after is None:
+                break
+        missing = "the source has no such topic, or the link does not copy it"
+        return answers + [_answer(name, error=missing) for name in names or () if name not in seen]
 
+    async def _adopt_one(self, row: TopicRow, topic: SourceTopic, link: LinkRow) -> dict[str, Any]:
+        own = self._own
+        try:
+            home = home_of(row, own)
+            if home.cluster == own:  # from now on it takes no writes
+                cluster = topic.home.cluster if topic.home.cluster != own else link.config.source_cluster
+                change = HomeChange(row.topic_id, *home.given_to(cluster), None)
+                (code,) = await self._catalog.submit(SetHome(items=[change]))
+                if code is not Code.NONE:
+                    raise KafkaError(code, "its home has just changed; ask again")
+            row, chains = await self._settled(row.topic_id)
+            reached = await self._states.ends((row.topic_id, index) for index in range(row.partitions))
+            starts = await self._catalog.query(lambda reader: reader.log_starts([row.number]))
+            into, records = "", 0
+            for index in range(row.partitions):
+                end = reached.get((row.topic_id, index))
+                if end is None:
+                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"where partition {index} ends is not known; ask again")
+                history = await self._catalog.query(partial(_history, number=row.number, index=index))
+                into, kept = await self._quarantine.keep_aside(
+                    row,
+                    index,
+                    parted=Offset(0),
+                    first=starts.get((row.number, index), Offset(0)),
+                    end=Offset(end),
+                    chain=chains.get(index, ()),
+                    history=history,
+                    origin=row.origin or own,
+                )
+                records += kept
+            (deleted,) = await self._catalog.submit(DeleteTopics(topic_ids=[row.topic_id], now=now()))
+            if deleted.code not in (Code.NONE, Code.UNKNOWN_TOPIC_ID):
+                raise KafkaError(deleted.code, deleted.message)
+        except HeadraceError as error:
+            return _answer(row.name, error=str(error))
+        log.warning("a topic gave way to the source's", topic=row.full_name, records=records, into=into, link=link.name)
+        return _answer(row.name, records=records, into=f"{row.stream}:{into}" if records else None)
 
-async def _settled(broker: "Broker", topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:
-    """The topic and its chains once all of its partitions are rolled: they grow no more. Raises KafkaError."""
-    deadline = asyncio.get_running_loop().time() + SETTLED_S
-    while True:
-        row, whole, chains = await broker.catalog.query(partial(_look, topic_id=topic_id))
-        if row is None:
-            raise KafkaError(Code.UNKNOWN_TOPIC_ID, "it was deleted meanwhile")
-        if whole:
-            return row, chains
-        if asyncio.get_running_loop().time() >= deadline:
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it takes no writes, and is not rolled yet; ask again")
-        await asyncio.sleep(LOOK_S)
+    async def _settled(self, topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:
+        """The topic and its chains once all of its partitions are rolled: they grow no more. Raises KafkaError."""
+        deadline = asyncio.get_running_loop().time() + SETTLED_S
+        while True:
+            row, whole, chains = await self._catalog.query(partial(_look, topic_id=topic_id))
+            if row is None:
+                raise KafkaError(Code.UNKNOWN_TOPIC_ID, "it was deleted meanwhile")
+            if whole:
+                return row, chains
+            if asyncio.get_running_loop().time() >= deadline:
+                raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it takes no writes, and is not rolled yet; ask again")
+            await asyncio.sleep(LOOK_S)
 
 
 def _look(reader: Reader, *, topic_id: bytes) -> tuple[TopicRow | None, bool, dict[int, list[PartitionletRow]]]:

@@ -13,18 +13,18 @@ Knows nothing of links, sources, and why something was fetched.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from headrace.base.errors import Code, InvalidBatch, KafkaError, StorageFull
 from headrace.base.ids import Home, Offset
 from headrace.links.source.source import TopicPartition
 from headrace.log.frames import MOST_PAYLOAD_BYTES
+from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.partition import Partition
+from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic import Topic
+from headrace.partitions.topics import Topics
 from headrace.wire.batch import BATCH_HEADER_SIZE, CONTROL_BIT, MAGIC, BatchHeader, read_batch
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 SLICE_S: Final = 0.002
 """For so long the loop is not given up."""
@@ -48,6 +48,17 @@ class Told(Protocol):
         """Everything below `offset` is committed."""
 
 
+class BackPressure(Protocol):
+    """Whether more waits for the disk than memory should hold."""
+
+    @property
+    def saturated(self) -> bool:
+        """It does: nothing more is to be appended now."""
+
+    async def not_saturated(self) -> None:
+        """Return when the disk has caught up."""
+
+
 class Came(NamedTuple):
     """What was fetched of a partition that ended at `end` when it was asked for, under the home `home`."""
 
@@ -69,36 +80,81 @@ class _Commit:
         self._count = count
 
     def committed(self) -> None:
-        """See container.waiting.Waiting."""
+        """See commit_waiters.Waiting."""
         self._told.released(self._count)
         self._told.committed(self._at, Offset(self._end))
 
     def lost(self) -> None:
-        """See container.waiting.Waiting. Whoever leads now pulls it, if it is not there."""
+        """See commit_waiters.Waiting. Whoever leads now pulls it, if it is not there."""
         self._told.released(self._count)
 
 
-async def append(broker: "Broker", came: Came, told: Told) -> Offset:
-    """Append all that came; where the partition ends now.
+class Appender:
+    """Appends to the copies that this node leads; one object for all links."""
 
-    Raises Outdated, or HeadraceError for what is wrong with the batches or keeps us from storing them: then, and when
-    it is cancelled, some may have been appended. `told.released` hears of all bytes, once each.
-    """
-    left = sum(map(len, came.records))
-    end = came.end
-    try:
-        pause = _Pause()
-        for header, batch in _checked(came):
-            if _next(header) <= end:
-                continue  # we have it
-            waiting = _Commit(told, came.at, _next(header), header.length)
-            end = await _put(broker, came, end, header, batch, waiting)
-            left -= header.length
-            await pause()
-    finally:
-        if left:
-            told.released(left)
-    return end
+    def __init__(self, *, topics: Topics, rolls: Rolls, home_check: HomeCheck, back_pressure: BackPressure) -> None:
+        self._topics = topics
+        self._rolls = rolls
+        self._home_check = home_check
+        self._back_pressure = back_pressure
+
+    async def append(self, came: Came, told: Told) -> Offset:
+        """Append all that came; where the partition ends now.
+
+        Raises Outdated, or HeadraceError for what is wrong with the batches or keeps us from storing them: then, and
+        when it is cancelled, some may have been appended. `told.released` hears of all bytes, once each.
+        """
+        left = sum(map(len, came.records))
+        end = came.end
+        try:
+            pause = _Pause()
+            for header, batch in _checked(came):
+                if _next(header) <= end:
+                    continue  # we have it
+                waiting = _Commit(told, came.at, _next(header), header.length)
+                end = await self._put(came, end, header, batch, waiting)
+                left -= header.length
+                await pause()
+        finally:
+            if left:
+                told.released(left)
+        return end
+
+    async def _put(self, came: Came, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit) -> Offset:
+        """Append one batch to the partition, which ends at `end`, once it can take it; where it ends then.
+
+        Raises Outdated, HeadraceError.
+        """
+        for _ in range(MOST_TRIES):
+            if self._back_pressure.saturated:
+                await self._back_pressure.not_saturated()
+            topic, partition = self._find(came)
+            if partition.rolling:
+                await self._rolls.settle(partition)
+                continue
+            if partition.next_offset != end:
+                raise Outdated
+            try:
+                self._home_check.copy_append(topic, partition, batch, header, waiting=waiting)
+                return Offset(partition.next_offset)
+            except StorageFull:
+                if partition.container.refuses:
+                    raise
+                await partition.container.make_room()
+            except KafkaError as error:
+                if error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH):
+                    raise Outdated from error
+                if error.code is not Code.LEADER_NOT_AVAILABLE:
+                    raise
+                await self._rolls.settle(partition)
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} is not ready to be written to")
+
+    def _find(self, came: Came) -> tuple[Topic, Partition]:
+        topic = self._topics.cached_id(came.at.topic_id)
+        partition = None if topic is None else topic.partitions.get(came.at.partition)
+        if topic is None or partition is None or topic.home != came.home or partition.left or partition.deleted:
+            raise Outdated
+        return topic, partition
 
 
 class _Pause:
@@ -158,43 +214,3 @@ def _check(header: BatchHeader, end: Offset) -> None:
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
         # Of a transaction: sources leave markers out, and batches that were aborted. Others stand for a gap.
         raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")
-
-
-async def _put(
-    broker: "Broker", came: Came, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit
-) -> Offset:
-    """Append one batch to the partition, which ends at `end`, once it can take it; where it ends then.
-
-    Raises Outdated, HeadraceError.
-    """
-    for _ in range(MOST_TRIES):
-        if broker.saturated:
-            await broker.not_saturated()
-        topic, partition = _find(broker, came)
-        if partition.rolling:
-            await broker.rolls.settle(partition)
-            continue
-        if partition.next_offset != end:
-            raise Outdated
-        try:
-            broker.home_check.copy_append(topic, partition, batch, header, waiting=waiting)
-            return Offset(partition.next_offset)
-        except StorageFull:
-            if partition.container.refuses:
-                raise
-            await partition.container.make_room()
-        except KafkaError as error:
-            if error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH):
-                raise Outdated from error
-            if error.code is not Code.LEADER_NOT_AVAILABLE:
-                raise
-            await broker.rolls.settle(partition)
-    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} is not ready to be written to")
-
-
-def _find(broker: "Broker", came: Came) -> tuple[Topic, Partition]:
-    topic = broker.topics.cached_id(came.at.topic_id)
-    partition = None if topic is None else topic.partitions.get(came.at.partition)
-    if topic is None or partition is None or topic.home != came.home or partition.left or partition.deleted:
-        raise Outdated
-    return topic, partition

@@ -8,20 +8,20 @@ A crash leaves one that has gone on, or has not, or some of these batches: the n
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from headrace.base.ids import Offset
-from headrace.links.pull.append import Came, Outdated, append
+from headrace.links.pull.append import Appender, Came, Outdated
 from headrace.links.pull.effects import Jump
 from headrace.links.pull.partition_state import Standing
 from headrace.links.source.source import TopicPartition
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic import Topic
+from headrace.partitions.topics import Topics
 from headrace.wire.batch import gap_batches
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger(__name__)
 
@@ -38,35 +38,44 @@ class _Told:
         """Nothing."""
 
 
-async def jump(
-    broker: "Broker",
-    link: str,
-    wanted: Jump,
-    standing: Standing | None,
-    *,
-    committed: Callable[[TopicPartition, Offset], None],
-) -> None:
-    """Go on at `wanted.log_start`, or not, if our side is not as it was when that was asked for; see appending.Told for
-    `committed`. Raises HeadraceError."""
-    at = wanted.at
-    (topic,) = await broker.topics.resolve_ids([at.topic_id])
-    if not isinstance(topic, Topic):
-        raise topic
-    partition = await broker.partitions.leader(topic, at.partition)
-    if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
-        return  # it is looked at again
-    log.info(
-        "a copy goes on behind what its source lacks",
-        link=link,
-        topic=topic.row.full_name,
-        partition=at.partition,
-        end=standing.end,
-        start=wanted.log_start,
-    )
-    gap = wanted.log_start - standing.end
-    if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
-        await broker.rolls.settle_home(partition, standing.home, wanted.log_start)
-        return
-    nothing = [memoryview(batch) for batch in gap_batches(standing.end, wanted.log_start - 1)]
-    with suppress(Outdated):  # it is looked at again
-        standing.end = await append(broker, Came(at, nothing, standing.end, standing.home), _Told(committed))
+class GapFill:
+    """Lets copies that this node leads go on behind gaps; one object for all links."""
+
+    def __init__(self, *, topics: Topics, partitions: Partitions, rolls: Rolls, appender: Appender) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._rolls = rolls
+        self._appender = appender
+
+    async def jump(
+        self,
+        link: str,
+        wanted: Jump,
+        standing: Standing | None,
+        *,
+        committed: Callable[[TopicPartition, Offset], None],
+    ) -> None:
+        """Go on at `wanted.log_start`, or not, if our side is not as it was when that was asked for; see `append.Told`
+        for `committed`. Raises HeadraceError."""
+        at = wanted.at
+        (topic,) = await self._topics.resolve_ids([at.topic_id])
+        if not isinstance(topic, Topic):
+            raise topic
+        partition = await self._partitions.leader(topic, at.partition)
+        if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
+            return  # it is looked at again
+        log.info(
+            "a copy goes on behind what its source lacks",
+            link=link,
+            topic=topic.row.full_name,
+            partition=at.partition,
+            end=standing.end,
+            start=wanted.log_start,
+        )
+        gap = wanted.log_start - standing.end
+        if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
+            await self._rolls.settle_home(partition, standing.home, wanted.log_start)
+            return
+        nothing = [memoryview(batch) for batch in gap_batches(standing.end, wanted.log_start - 1)]
+        with suppress(Outdated):  # it is looked at again
+            standing.end = await self._appender.append(Came(at, nothing, standing.end, standing.home), _Told(committed))

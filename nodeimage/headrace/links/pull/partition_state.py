@@ -1,9 +1,9 @@
 """Our side of what a link pulls: which partitions are its to pull on this node, how they stand, whether a source fits.
 
-Responsible for reading that from the broker and the catalog in bulk, and for judging a meeting with the source's leader
-by homes and histories (comparing.py). Changes nothing: bringing partitions in line with their topic's home is
-settling.py's. What was looked up is remembered for as long as the partition is tracked; whoever hears that it may have
-changed looks again.
+Responsible for reading that from memory and the catalog in bulk, and for judging a meeting with the source's leader
+by homes and histories (source/histories.py). Changes nothing: failover/home_apply.py brings partitions in line with
+their topic's home. What was looked up is remembered for as long as the partition is tracked; whoever hears that it may
+have changed looks again.
 
 A partition is pulled by the node that leads it, if its topic's home is elsewhere, or is here by an agreed move whose
 records have not all come yet; never before it is settled for that home; and never from one that knows a lower home.
@@ -12,10 +12,10 @@ records have not all come yet; never before it is settled for that home; and nev
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.links.pull.effects import Looked, Met
 from headrace.links.pull.pull_choice import Share
@@ -23,10 +23,9 @@ from headrace.links.source.histories import ENDLESS, divergence
 from headrace.links.source.source import NO_OFFSET, HomeStart, Meeting, TopicPartition
 from headrace.partitions.home_check import is_settled
 from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import Topic
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topics
 
 REMEMBERED = 1000
 """More standings than tracked partitions before those of others are forgotten."""
@@ -53,8 +52,11 @@ class Standings:
 
     def __init__(
         self,
-        broker: "Broker",
         *,
+        catalog: Catalog,
+        topics: Topics,
+        partitions: Partitions,
+        own_cluster: str,
         stream: str,
         share: Callable[[Topic, int], Share | None],
         on_higher: Callable[[bytes], None],
@@ -63,8 +65,10 @@ class Standings:
         """`share`: what this link does of a partition of a topic; None: nothing. `on_higher` is told of a topic of
         which a meeting says that the source knows a higher home; `on_lacking` of a partition that lacks records of the
         homes before which this source lacks too (True), or lacks none (False)."""
-        self._broker = broker
-        self._own = broker.node.cluster_id
+        self._catalog = catalog
+        self._topics = topics
+        self._partitions = partitions
+        self._own = own_cluster
         self._stream = stream
         self._share = share
         self._on_higher = on_higher
@@ -83,7 +87,7 @@ class Standings:
     async def look(self, partitions: Sequence[TopicPartition]) -> list[Looked]:
         """How these partitions stand now. Raises HeadraceError where the catalog cannot be asked."""
         ids = list(dict.fromkeys(at.topic_id for at in partitions))
-        found = dict(zip(ids, await self._broker.topics.resolve_ids(ids), strict=True))
+        found = dict(zip(ids, await self._topics.resolve_ids(ids), strict=True))
         ours: dict[bytes, Topic] = {
             topic_id: topic for topic_id, topic in found.items() if isinstance(topic, Topic) and self._is_copy(topic)
         }
@@ -94,11 +98,11 @@ class Standings:
             and 0 <= at.partition < ours[at.topic_id].partition_count
             and self._share(ours[at.topic_id], at.partition) is not None
         ]
-        leaders = await self._broker.partitions.leaders([(topic, at.partition) for at, topic in wanted])
+        leaders = await self._partitions.leaders([(topic, at.partition) for at, topic in wanted])
         moved = {topic.row.number for _, topic in wanted if topic.row.home is not None and topic.row.home.counter}
         histories: Mapping[tuple[int, int], Sequence[HomeStart]] = {}
         if moved:
-            histories = await self._broker.catalog.query(partial(_histories, topics=moved))
+            histories = await self._catalog.query(partial(_histories, topics=moved))
         answers = {at: Looked(at, False) for at in partitions}
         for (at, topic), leader in zip(wanted, leaders, strict=True):
             answers[at] = self._looked(at, topic, leader, histories.get((topic.row.number, at.partition), ()))

@@ -14,15 +14,17 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from headrace.base.deadlines import Deadline
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis, NodeId, Offset
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.kafka_client.errors import SourceRefuses
-from headrace.links.pull.append import Came, Outdated, append
+from headrace.links.pull.append import Appender, Came, Outdated
 from headrace.links.pull.effects import (
     Arrived,
     Connect,
@@ -36,17 +38,16 @@ from headrace.links.pull.effects import (
     Meet,
     Poll,
 )
-from headrace.links.pull.gap_fill import jump
+from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.lag import Counters
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.link_state import LinkState
 from headrace.links.pull.partition_state import Standings
 from headrace.links.pull.pull_choice import Share
 from headrace.links.source.source import Changes, Fetched, Source, TopicPartition
+from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import Topic
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topics
 
 log = structlog.get_logger(__name__)
 
@@ -77,11 +78,17 @@ class Puller:
 
     def __init__(
         self,
-        broker: "Broker",
         *,
         name: str,
         stream: str,
         source: Source,
+        catalog: Catalog,
+        topics: Topics,
+        partitions: Partitions,
+        appender: Appender,
+        gap_fill: GapFill,
+        runtime: Runtime,
+        own_cluster: str,
         share: Callable[[Topic, int], Share | None],
         expected_cluster: str = "",
         throttle: int = 0,
@@ -92,7 +99,7 @@ class Puller:
         on_trouble: Callable[["Puller"], None] = lambda _puller: None,
         on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
     ) -> None:
-        """`share`: see standing.py; ask `look_again` when it changes. `expected_cluster`: the only
+        """`share`: see partition_state.py; ask `look_again` when it changes. `expected_cluster`: the only
         one that the source may be; empty: any other than this one.
 
         `on_trouble`: the source cannot be reached any more, or can be again.
@@ -102,15 +109,21 @@ class Puller:
         self.source_cluster = expected_cluster
         """Once the source has told it."""
         self.counters = Counters()
-        self._broker = broker
         self._source = source
+        self._appender = appender
+        self._gap_fill = gap_fill
+        self._runtime = runtime
+        self._own = own_cluster
         self._loop = asyncio.get_running_loop()
         self._on_trouble = on_trouble
         self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
         if paused:
             self.state.pause(self._loop.time())
         self._standings = Standings(
-            broker,
+            catalog=catalog,
+            topics=topics,
+            partitions=partitions,
+            own_cluster=own_cluster,
             stream=stream,
             share=share,
             on_higher=on_higher,
@@ -207,7 +220,7 @@ class Puller:
             self._timer.cancel()
             self._timer = None
         if at is not None:
-            self._timer = self._broker.deadlines.at(at, self._wake)
+            self._timer = self._runtime.deadlines.at(at, self._wake)
 
     def _spawn(self, tasks: "set[asyncio.Task[None]]", coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -259,13 +272,13 @@ class Puller:
                 page = await self._source.topics(after=after, limit=TOPICS)
                 return lambda: state.listed(now(), page.topics, page.after)
             case Jump(at):
-                await jump(self._broker, self.name, effect, self._standings.of(at), committed=self.committed)
+                await self._gap_fill.jump(self.name, effect, self._standings.of(at), committed=self.committed)
                 return lambda: state.pulls.jumped(now(), at)
 
     def _failed(self, effect: Effect, error: Exception) -> Event:
         state, now = self.state, self._loop.time
         reason = str(error) or type(error).__name__
-        self.counters.failed(reason, Millis(self._broker.now()))
+        self.counters.failed(reason, Millis(self._runtime.now()))
         match effect:
             case Poll(node):
                 return lambda: state.poll_failed(now(), node, reason)
@@ -291,7 +304,7 @@ class Puller:
     async def _connected(self) -> Event:
         hello = await self._source.hello()
         problem = hello.problem
-        if hello.cluster_id == self._broker.node.cluster_id:
+        if hello.cluster_id == self._own:
             problem = "the source is this cluster itself"
         elif self.source_cluster not in ("", hello.cluster_id):
             problem = f"the source is cluster {hello.cluster_id} now, and was {self.source_cluster}"
@@ -352,7 +365,7 @@ class Puller:
                 self.released(sum(map(len, fetched.records)))
                 raise Outdated
             before, count = standing.end, sum(map(len, fetched.records))
-            standing.end = await append(self._broker, Came(at, fetched.records, before, standing.home), self)
+            standing.end = await self._appender.append(Came(at, fetched.records, before, standing.home), self)
             self.counters.appended(standing.end - before, count)
             pulls.appended(self._loop.time(), at, standing.end, Offset(max(standing.end, fetched.resume)))
         except Outdated:
@@ -368,13 +381,13 @@ class Puller:
         self._wake()
 
     def _refused(self, at: TopicPartition, reason: str) -> None:
-        self.counters.failed(reason, Millis(self._broker.now()))
+        self.counters.failed(reason, Millis(self._runtime.now()))
         self.state.pulls.refused(self._loop.time(), at, reason)
         log.warning(
             "a link blocks a partition", link=self.name, topic=at.topic_id.hex(), partition=at.partition, reason=reason
         )
 
-    # --- see appending.Told
+    # --- see append.Told
 
     def released(self, count: int) -> None:
         """So many of the bytes that came are committed, or dropped."""

@@ -2,21 +2,22 @@
 
 Responsible for keeping the pullers in line with the catalog's links, for telling them of changes in the catalog and in
 who leads (in proportion to what changed: a stream's pullers hear of that stream), and for which of a stream's links
-pulls a topic (choosing.py). Level-triggered: a container that this node begins to lead has its partitions looked up; a
-catalog that was replaced has everything looked at again.
+pulls a topic (pull_choice.py). Level-triggered: a container that this node begins to lead has its partitions looked up;
+a catalog that was replaced has everything looked at again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.ids import ContainerId, PartitionletId, StreamNumber, stream_of
-from headrace.catalog.catalog import CatalogFailed, Change
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import (
     CreatePartitions,
     CreateTopics,
@@ -32,21 +33,23 @@ from headrace.catalog.link_commands import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, LinkRow, Replaced, RollOutcome, TopicOutcome
 from headrace.container.leader import Container
+from headrace.links.pull.append import Appender, BackPressure
+from headrace.links.pull.gap_fill import GapFill
+from headrace.links.pull.home_links import HomeLinks
 from headrace.links.pull.lag import LinkFigures, figures
 from headrace.links.pull.pull_choice import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
 from headrace.links.pull.puller import Puller
 from headrace.links.source.source import Source, TopicPartition
+from headrace.partitions.home_check import HomeCheck
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic import Topic
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.topics import Topics
 
 log = structlog.get_logger(__name__)
 
 AGAIN_S: Final = 1.0
 PAGE: Final = 1_000
-MOST_TOLD: Final = 3
-"""Addresses of a home that a refused producer is told."""
 
 
 class Running(NamedTuple):
@@ -63,24 +66,38 @@ class Pullers:
 
     def __init__(
         self,
-        broker: "Broker",
         *,
+        catalog: Catalog,
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        led: Mapping[ContainerId, Container],
+        home_check: HomeCheck,
+        back_pressure: BackPressure,
+        runtime: Runtime,
+        own_cluster: str,
+        home_links: HomeLinks,
         open_source: Callable[[LinkRow], Source],
         on_higher: Callable[[str, bytes], None] = lambda _link, _topic_id: None,
         on_ended: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`open_source` may raise HeadraceError. The others are told which link found out (standing.py), `on_ended`
-        which has ended here, or begins anew."""
-        self._broker = broker
+        """`led`: every container that this node leads. `home_links` is kept up to date. `open_source` may raise
+        HeadraceError. The others are told which link found out (partition_state.py), `on_ended` which has ended here,
+        or begins anew."""
+        self._catalog = catalog
+        self._topics = topics
+        self._partitions = partitions
+        self._led = led
+        self._runtime = runtime
+        self._own = own_cluster
+        self._home_links = home_links
+        self._appender = Appender(topics=topics, rolls=rolls, home_check=home_check, back_pressure=back_pressure)
+        self._gap_fill = GapFill(topics=topics, partitions=partitions, rolls=rolls, appender=self._appender)
         self._open_source = open_source
         self._on_higher = on_higher
         self._on_ended = on_ended
         self._by_name: dict[str, Running] = {}
         self._by_stream: dict[StreamNumber, list[Running]] = {}
-        self._links: dict[StreamNumber, list[LinkRow]] = {}
-        """Those that pass on writes, of the last look."""
-        self.looked = False
-        """The catalog's links have been looked up."""
         self._lacking: set[TopicPartition] = set()
         """Partitions that lack records of their former homes, which the link that pulls them could not bring."""
         self._trouble: dict[str, float] = {}
@@ -92,9 +109,9 @@ class Pullers:
 
     async def start(self) -> None:
         """Begin to pull what the catalog says."""
-        self._broker.catalog.on_applied(self._applied)
+        self._catalog.on_applied(self._applied)
         self._changed.set()
-        self._task = self._broker.spawn(self._follow_links())
+        self._task = self._runtime.spawn(self._follow_links())
 
     async def close(self) -> None:
         """End all."""
@@ -117,13 +134,13 @@ class Pullers:
         patterns = running.link.config.topics
 
         def group_of(topic_id: bytes) -> str | None:
-            topic = self._broker.topics.cached_id(topic_id)
+            topic = self._topics.cached_id(topic_id)
             if topic is None:
                 return None
             return next((pattern for pattern in patterns if matches([pattern], topic.name)), None)
 
         puller = running.puller
-        return figures(puller.state, puller.counters, self._broker.loop.time(), group_of=group_of)
+        return figures(puller.state, puller.counters, self._runtime.loop.time(), group_of=group_of)
 
     # --- the links
 
@@ -146,20 +163,9 @@ class Pullers:
                 self._changed.set()
 
     async def _keep_up(self) -> None:
-        rows = await self._broker.catalog.query(_links)
+        rows = await self._catalog.query(_links)
         wanted = {link.name: (link, number) for link, number in rows}
-        self._broker.home_addresses.replace(
-            {
-                link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
-                for link, _ in rows
-                if link.config.source_cluster
-            }
-        )
-        self._links = {}
-        for link, number in rows:
-            if link.config.forward_writes:
-                self._links.setdefault(number, []).append(link)
-        self.looked = True
+        self._home_links.looked_up(rows)
         for name, running in list(self._by_name.items()):
             found = wanted.get(name)
             if found is None or _differs(found[0], running.link):
@@ -181,10 +187,16 @@ class Pullers:
             self.failed[link.name] = str(error)
             return
         puller = Puller(
-            self._broker,
             name=link.name,
             stream=link.stream,
             source=source,
+            catalog=self._catalog,
+            topics=self._topics,
+            partitions=self._partitions,
+            appender=self._appender,
+            gap_fill=self._gap_fill,
+            runtime=self._runtime,
+            own_cluster=self._own,
             share=partial(self._share, link.name),
             expected_cluster=link.config.source_cluster,
             throttle=link.config.throttle,
@@ -193,7 +205,8 @@ class Pullers:
             on_trouble=self._trouble_changed,
             on_lacking=partial(self._lacks, link.name, number),
         )
-        self._trouble[link.name] = self._broker.loop.time()
+        self._trouble[link.name] = self._runtime.loop.time()
+        self._home_links.began(link.name, puller)
         self._put(Running(link, number, puller, source))
         self._choose_again(number, beside=link.name)
 
@@ -204,6 +217,7 @@ class Pullers:
 
     async def _end(self, running: Running) -> None:
         del self._by_name[running.link.name]
+        self._home_links.ended(running.link.name)
         self._trouble.pop(running.link.name, None)
         left = [each for each in self._by_stream[running.number] if each.link.name != running.link.name]
         if left:
@@ -217,18 +231,6 @@ class Pullers:
         if self._on_ended is not None:
             await self._on_ended(running.link.name)
 
-    def link_to_home(self, topic: Topic) -> LinkRow | None:
-        """The running link that passes on writes to this copy, and leads to its home, as the catalog has it."""
-        home = topic.home
-        if home is None:
-            return None
-        for link in self._links.get(StreamNumber(topic.stream_number), ()):
-            running = self._by_name.get(link.name)
-            cluster = link.config.source_cluster or (running.puller.source_cluster if running is not None else "")
-            if link.state != PAUSED and cluster == home.cluster and matches(link.config.topics, topic.name):
-                return link
-        return None
-
     # --- which one pulls
 
     def _share(self, name: str, topic: Topic, partition: int) -> Share | None:
@@ -236,10 +238,10 @@ class Pullers:
         home, candidates = topic.home, self._candidates(topic)
         if home is None or all(each.name != name for each in candidates):
             return None
-        chosen = choose(candidates, home=home.cluster, now=self._broker.loop.time())
+        chosen = choose(candidates, home=home.cluster, now=self._runtime.loop.time())
         if chosen is None or chosen.name == name:
             return Share()
-        if home.cluster == self._broker.node.cluster_id or TopicPartition(topic.topic_id, partition) in self._lacking:
+        if home.cluster == self._own or TopicPartition(topic.topic_id, partition) in self._lacking:
             # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
             # gets it first appends it, the others find that they are out of date.
             return Share(chosen=False)
@@ -253,7 +255,7 @@ class Pullers:
         ]
 
     def _lacks(self, name: str, number: StreamNumber, at: TopicPartition, lacks: bool) -> None:
-        """The link `name` is told so (standing.py)."""
+        """The link `name` is told so (partition_state.py)."""
         if not lacks:
             self._lacking.discard(at)
         elif at not in self._lacking:
@@ -267,8 +269,8 @@ class Pullers:
         if running is None:
             return
         if puller.is_in_trouble:
-            self._trouble.setdefault(puller.name, self._broker.loop.time())
-            self._broker.deadlines.after(TROUBLE_S, partial(self._choose_again, running.number))
+            self._trouble.setdefault(puller.name, self._runtime.loop.time())
+            self._runtime.deadlines.after(TROUBLE_S, partial(self._choose_again, running.number))
         else:
             self._trouble.pop(puller.name, None)
             self._choose_again(running.number)
@@ -284,14 +286,14 @@ class Pullers:
     # --- what changes here
 
     def container_led(self, container: Container) -> None:
-        """This node leads a container from now on; the broker knows."""
+        """This node leads a container from now on; `led` has it."""
         if self._by_name:
             for each in self._by_name.values():
                 each.puller.look_again()
-            self._broker.spawn(self._look_into(container))
+            self._runtime.spawn(self._look_into(container))
 
     def container_left(self, _container: Container) -> None:
-        """This node leads a container no more; the broker knows."""
+        """This node leads a container no more; `led` has it no longer."""
         self._lacking.clear()  # what still lacks is found again
         for each in self._by_name.values():
             each.puller.look_again()
@@ -301,7 +303,7 @@ class Pullers:
         after = 0
         while not container.lost:
             try:
-                found, after = await self._broker.catalog.query(
+                found, after = await self._catalog.query(
                     partial(_open_in, container=container.id, streams=set(self._by_stream), after=after)
                 )
             except CatalogFailed:
@@ -341,7 +343,7 @@ class Pullers:
                             self._tell(stream_of(opened.id), [at], led_here=self._leads(opened.container))
                 case SetHome() if isinstance(outcome, list):
                     for change, code in zip(command.items, outcome, strict=True):
-                        topic = self._broker.topics.cached_id(change.topic_id)
+                        topic = self._topics.cached_id(change.topic_id)
                         if code is Code.NONE and topic is not None:
                             partitions = [TopicPartition(topic.topic_id, index) for index in topic.partitions]
                             self._tell(StreamNumber(topic.stream_number), partitions, led_here=True)
@@ -361,7 +363,7 @@ class Pullers:
                 self._tell(made.topic.stream_number, partitions, led_here=led_here)
 
     def _leads(self, container: ContainerId) -> bool:
-        return container in self._broker.containers
+        return container in self._led
 
 
 def _differs(new: LinkRow, old: LinkRow) -> bool:

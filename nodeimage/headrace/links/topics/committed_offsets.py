@@ -18,21 +18,20 @@ Level-triggered as the keeper is: what is lost in a crash, or dropped when too m
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code
 from headrace.base.ids import LeaderEpoch, Millis, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CopyCursors, Cursor
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow, TopicRow
 from headrace.links.source.source import CursorKey, Source, SourceCursor
-from headrace.links.topics.topic_plan import home_of
+from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partition_states import PartitionStates
 
 __all__ = ["Cursors", "copied", "is_newer", "stored_here"]
 
@@ -65,16 +64,18 @@ class Cursors:
 
     def __init__(
         self,
-        broker: "Broker",
         source: Source,
         *,
+        catalog: Catalog,
+        states: PartitionStates,
         stream: str,
         own_cluster: str,
         comes_from_here: Callable[[str], bool] = lambda _home: True,
     ) -> None:
         """`comes_from_here`: whether this link is the one that brings the cursors of topics with that home."""
-        self._broker = broker
         self._source = source
+        self._catalog = catalog
+        self._states = states
         self._stream = stream
         self._own = own_cluster
         self._comes_from_here = comes_from_here
@@ -167,7 +168,7 @@ class Cursors:
     async def _release_some(self, held: Sequence[_Held]) -> None:
         ids = {each.cursor.key.topic_id for each in held}
         groups = {each.cursor.key.group for each in held}
-        rows, here, old = await self._broker.catalog.query(
+        rows, here, old = await self._catalog.query(
             lambda reader: _look(reader, ids, groups, before=Millis(now() - RENEWED_MS))
         )
         wanted: list[_Held] = []
@@ -192,9 +193,7 @@ class Cursors:
             if wins:
                 older_too.add(each.cursor.key)
         await self._renew(alive & old)
-        end_of = await self._broker.partition_states.ends(
-            (each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted
-        )
+        end_of = await self._states.ends((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted)
         by_group: dict[tuple[str, bool], list[_Held]] = {}
         for each in wanted:
             end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))
@@ -223,12 +222,12 @@ class Cursors:
     async def _renew(self, groups: Iterable[str]) -> None:
         commands = [CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
         for start in range(0, len(commands), GROUPS_AT_ONCE):
-            await asyncio.gather(*map(self._broker.catalog.submit, commands[start : start + GROUPS_AT_ONCE]))
+            await asyncio.gather(*map(self._catalog.submit, commands[start : start + GROUPS_AT_ONCE]))
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
         items = [copied(each.cursor) for each in held]
         command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, only_newer=only_newer)
-        codes = await self._broker.catalog.submit(command)
+        codes = await self._catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
                 self._done(each, refused=code is not Code.NONE)

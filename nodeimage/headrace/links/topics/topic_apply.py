@@ -8,24 +8,24 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import NodeId, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import AlterTopic, CreateTopics, HomeChange, NewTopic, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import HomeStart as StoredStart
 from headrace.catalog.rows import TopicRow
 from headrace.links.source.source import NO_NODE, Announcement, HomeStart, Meeting, Source, SourceTopic, TopicPartition
-from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, home_of, kept_configs
+from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, kept_configs
+from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import growth, now
+from headrace.partitions.placement import Placing
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-
-__all__ = ["Done", "adopt", "announce", "carry_out", "meet_all"]
+__all__ = ["Done", "TopicApplier", "meet_all"]
 
 log = structlog.get_logger(__name__)
 
@@ -51,16 +51,204 @@ class Done(NamedTuple):
     """Topics that could not be brought in line yet."""
 
 
-async def carry_out(broker: "Broker", source: Source, plan: Plan, *, stream: str, bootstrap: Sequence[str]) -> Done:
-    """Do what is planned. Raises HeadraceError where the source or the catalog cannot be asked at all."""
-    done = Done({}, set())
-    await _make(broker, source, plan.make, stream, done)
-    done.later.update(await adopt(broker, source, [topic for _, topic in plan.adopt]))
-    await _grow(broker, source, plan.grow, stream, done)
-    await _configure(broker, plan.configure, done)
-    done.later.update(await announce(broker, source, plan.announce, stream=stream, bootstrap=bootstrap))
-    done.later.update(row.topic_id for row in plan.relay)
-    return done
+class TopicApplier:
+    """Carries out what links plan for topics; one object for all links."""
+
+    def __init__(self, *, catalog: Catalog, placement: Placing, own_cluster: str) -> None:
+        self._catalog = catalog
+        self._placement = placement
+        self._own = own_cluster
+
+    async def carry_out(self, source: Source, plan: Plan, *, stream: str, bootstrap: Sequence[str]) -> Done:
+        """Do what is planned. Raises HeadraceError where the source or the catalog cannot be asked at all."""
+        done = Done({}, set())
+        await self._make(source, plan.make, stream, done)
+        done.later.update(await self.adopt(source, [topic for _, topic in plan.adopt]))
+        await self._grow(source, plan.grow, stream, done)
+        await self._configure(plan.configure, done)
+        done.later.update(await self.announce(source, plan.announce, stream=stream, bootstrap=bootstrap))
+        done.later.update(row.topic_id for row in plan.relay)
+        return done
+
+    # --- homes
+
+    async def adopt(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
+        """Take up the higher homes that these topics have at the source, with their histories; those still to be
+        done."""
+        later: set[bytes] = set()
+        for some in _batches(topics):
+            met = await meet_all(source, some)
+            later.update(topic.topic_id for topic in some if topic.topic_id not in met)
+            short = await self._grow_first(some, met)
+            later.update(short)
+            met = {topic_id: meetings for topic_id, meetings in met.items() if topic_id not in short}
+            items = [
+                HomeChange(
+                    topic_id=topic.topic_id,
+                    counter=topic.home.counter,
+                    cluster=topic.home.cluster,
+                    lists={
+                        index: [(start.counter, start.cluster, start.offset) for start in each.history]
+                        for index, each in enumerate(met[topic.topic_id])
+                    },
+                )
+                for topic in some
+                if topic.topic_id in met
+            ]
+            if items:
+                codes = await self._catalog.submit(SetHome(items=items))
+                log.info("homes adopted", count=sum(code is Code.NONE for code in codes), source=source.name)
+        return later
+
+    async def _grow_first(self, topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]) -> set[bytes]:
+        """Let copies have all partitions before their home changes: at home here, nobody would see that some lack.
+
+        Those that could not be grown. New partitions begin with what their history is under the home that is known
+        here: with that home, if it is ours, which lacked them.
+        """
+        rows = await self._catalog.query(lambda reader: reader.topics_by_id([topic.topic_id for topic in topics]))
+        short: set[bytes] = set()
+        for topic in topics:
+            row = rows.get(topic.topic_id)
+            if row is None or topic.topic_id not in met or row.partitions >= topic.partitions:
+                continue
+            known = row.home if row.home is not None and row.home.counter else None
+            histories = None
+            if known is not None and known.cluster != self._own:
+                theirs = _histories(met[topic.topic_id], first=row.partitions)
+                histories = [each for each in theirs if (each[1], each[2]) <= known]
+            command = growth(
+                self._placement,
+                row,
+                count=topic.partitions,
+                volume=await self._volume(row.stream),
+                histories=histories,
+                home=home_of(row, self._own),
+            )
+            try:
+                await self._catalog.submit(command)
+            except KafkaError as error:
+                log.info("a copy could not be grown", topic=row.full_name, reason=str(error))
+                short.add(topic.topic_id)
+        return short
+
+    async def announce(
+        self, source: Source, rows: Sequence[TopicRow], *, stream: str, bootstrap: Sequence[str]
+    ) -> set[bytes]:
+        """Tell the source of the higher homes of these topics, once all of their partitions here are settled for them.
+
+        Those still to be done. A source that knows nothing of homes has nothing to take note of.
+        """
+        later: set[bytes] = set()
+        refused: tuple[Code, str] | None = None
+        for start in range(0, len(rows), ANNOUNCED_AT_ONCE):
+            some = rows[start : start + ANNOUNCED_AT_ONCE]
+            ids = [row.topic_id for row in some]
+            items = await self._catalog.query(partial(_announcements, ids=ids, own_cluster=self._own))
+            later.update(set(ids) - {item.topic_id for item in items})
+            if not items:
+                continue
+            answers = await source.announce(items, bootstrap=bootstrap, cluster=self._own, stream=stream)
+            for item, (code, message) in zip(items, answers, strict=True):
+                if code not in _TOLD:
+                    later.add(item.topic_id)
+                    refused = (code, message)
+        if refused is not None:
+            log.info("a home was not taken note of", source=source.name, code=refused[0].name, reason=refused[1])
+        return later
+
+    # --- topics
+
+    async def _make(self, source: Source, topics: Sequence[SourceTopic], stream: str, done: Done) -> None:
+        for some in _batches(topics):
+            moved = [topic for topic in some if topic.home.counter > 0]
+            met = await meet_all(source, moved) if moved else {}
+            ready = [topic for topic in some if topic.home.counter == 0 or topic.topic_id in met]
+            done.later.update(topic.topic_id for topic in some if topic not in ready)
+            if not ready:
+                continue
+            places = iter(self._placement.place(sum(topic.partitions for topic in ready), await self._volume(stream)))
+            items: list[NewTopic] = []
+            for topic in ready:
+                mine = list(islice(places, topic.partitions))
+                items.append(
+                    NewTopic(
+                        stream=stream,
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=topic.partitions,
+                        configs=kept_configs(topic.configs or {}),
+                        container_ids=[container for container, _ in mine],
+                        container_epochs=[epoch for _, epoch in mine],
+                        home=(topic.home.counter, topic.home.cluster),
+                        origin=topic.origin,
+                        histories=_histories(met.get(topic.topic_id, ())),
+                    )
+                )
+            outcomes = await self._catalog.submit(CreateTopics(items=items, now=now()))
+            made = 0
+            for topic, outcome in zip(ready, outcomes, strict=True):
+                if outcome.code is Code.NONE:
+                    made += 1
+                elif outcome.code in (Code.TOPIC_ALREADY_EXISTS, Code.LEADER_NOT_AVAILABLE):
+                    done.later.add(topic.topic_id)
+                else:
+                    done.refused[topic.name] = outcome.message or outcome.code.name
+            log.info("copies of topics made", count=made, stream=stream, source=source.name)
+
+    async def _grow(self, source: Source, grown: Sequence[Grow], stream: str, done: Done) -> None:
+        if not grown:
+            return
+        volume = await self._volume(stream)
+        moved = [each.topic for each in grown if each.topic.home.counter > 0]
+        met = await meet_all(source, moved) if moved else {}
+        for each in grown:
+            topic, row = each.topic, each.row
+            if topic.home.counter > 0 and topic.topic_id not in met:
+                done.later.add(topic.topic_id)
+                continue
+            command = growth(
+                self._placement,
+                row,
+                count=topic.partitions,
+                volume=volume,
+                histories=_histories(met.get(topic.topic_id, ()), first=row.partitions),
+                home=home_of(row, self._own),
+            )
+            try:
+                await self._catalog.submit(command)
+            except KafkaError as error:  # of this topic alone
+                if error.code in _CHANGED_MEANWHILE:
+                    done.later.add(topic.topic_id)
+                else:
+                    done.refused[topic.name] = str(error)
+
+    async def _configure(self, changes: Sequence[Reconfigure], done: Done) -> None:
+        """At once, so that all of their commands share a sync."""
+
+        async def one(change: Reconfigure) -> None:
+            command = AlterTopic(
+                topic_id=change.row.topic_id,
+                set=dict(change.set),
+                remove=list(change.remove),
+                expected=dict(change.row.configs),
+            )
+            try:
+                outcome = await self._catalog.submit(command)
+            except KafkaError as error:
+                done.refused[change.row.name] = str(error)
+                return
+            if outcome.code is Code.OPERATION_NOT_ATTEMPTED:
+                done.later.add(change.row.topic_id)
+
+        for start in range(0, len(changes), TOPICS_PER_COMMAND):
+            await asyncio.gather(*map(one, changes[start : start + TOPICS_PER_COMMAND]))
+
+    async def _volume(self, stream: str) -> str:
+        row = await self._catalog.query(lambda reader: reader.stream(stream))
+        if row is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the link's stream {stream} is gone here")
+        return row.policy.volume
 
 
 # --- histories
@@ -91,95 +279,6 @@ async def meet_all(source: Source, topics: Sequence[SourceTopic]) -> dict[bytes,
     return found
 
 
-async def adopt(broker: "Broker", source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
-    """Take up the higher homes that these topics have at the source, with their histories; those still to be done."""
-    later: set[bytes] = set()
-    for some in _batches(topics):
-        met = await meet_all(source, some)
-        later.update(topic.topic_id for topic in some if topic.topic_id not in met)
-        short = await _grow_first(broker, some, met)
-        later.update(short)
-        met = {topic_id: meetings for topic_id, meetings in met.items() if topic_id not in short}
-        items = [
-            HomeChange(
-                topic_id=topic.topic_id,
-                counter=topic.home.counter,
-                cluster=topic.home.cluster,
-                lists={
-                    index: [(start.counter, start.cluster, start.offset) for start in each.history]
-                    for index, each in enumerate(met[topic.topic_id])
-                },
-            )
-            for topic in some
-            if topic.topic_id in met
-        ]
-        if items:
-            codes = await broker.catalog.submit(SetHome(items=items))
-            log.info("homes adopted", count=sum(code is Code.NONE for code in codes), source=source.name)
-    return later
-
-
-async def _grow_first(
-    broker: "Broker", topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]
-) -> set[bytes]:
-    """Let copies have all partitions before their home changes: at home here, nobody would see that some lack.
-
-    Those that could not be grown. New partitions begin with what their history is under the home that is known here:
-    with that home, if it is ours, which lacked them.
-    """
-    rows = await broker.catalog.query(lambda reader: reader.topics_by_id([topic.topic_id for topic in topics]))
-    short: set[bytes] = set()
-    for topic in topics:
-        row = rows.get(topic.topic_id)
-        if row is None or topic.topic_id not in met or row.partitions >= topic.partitions:
-            continue
-        known = row.home if row.home is not None and row.home.counter else None
-        histories = None
-        if known is not None and known.cluster != broker.node.cluster_id:
-            theirs = _histories(met[topic.topic_id], first=row.partitions)
-            histories = [each for each in theirs if (each[1], each[2]) <= known]
-        command = growth(
-            broker.placement,
-            row,
-            count=topic.partitions,
-            volume=await _volume(broker, row.stream),
-            histories=histories,
-            home=home_of(row, broker.node.cluster_id),
-        )
-        try:
-            await broker.catalog.submit(command)
-        except KafkaError as error:
-            log.info("a copy could not be grown", topic=row.full_name, reason=str(error))
-            short.add(topic.topic_id)
-    return short
-
-
-async def announce(
-    broker: "Broker", source: Source, rows: Sequence[TopicRow], *, stream: str, bootstrap: Sequence[str]
-) -> set[bytes]:
-    """Tell the source of the higher homes of these topics, once all of their partitions here are settled for them.
-
-    Those still to be done. A source that knows nothing of homes has nothing to take note of.
-    """
-    later: set[bytes] = set()
-    refused: tuple[Code, str] | None = None
-    for start in range(0, len(rows), ANNOUNCED_AT_ONCE):
-        some = rows[start : start + ANNOUNCED_AT_ONCE]
-        ids = [row.topic_id for row in some]
-        items = await broker.catalog.query(partial(_announcements, ids=ids, own_cluster=broker.node.cluster_id))
-        later.update(set(ids) - {item.topic_id for item in items})
-        if not items:
-            continue
-        answers = await source.announce(items, bootstrap=bootstrap, cluster=broker.node.cluster_id, stream=stream)
-        for item, (code, message) in zip(items, answers, strict=True):
-            if code not in _TOLD:
-                later.add(item.topic_id)
-                refused = (code, message)
-    if refused is not None:
-        log.info("a home was not taken note of", source=source.name, code=refused[0].name, reason=refused[1])
-    return later
-
-
 def _announcements(reader: Reader, *, ids: Sequence[bytes], own_cluster: str) -> list[Announcement]:
     """[blocking] Of those topics that are settled for their homes."""
     rows = list(reader.topics_by_id(ids).values())
@@ -201,97 +300,6 @@ def _starts(history: Iterable[StoredStart]) -> list[HomeStart]:
     return [HomeStart(*start) for start in history]
 
 
-# --- topics
-
-
-async def _make(broker: "Broker", source: Source, topics: Sequence[SourceTopic], stream: str, done: Done) -> None:
-    for some in _batches(topics):
-        moved = [topic for topic in some if topic.home.counter > 0]
-        met = await meet_all(source, moved) if moved else {}
-        ready = [topic for topic in some if topic.home.counter == 0 or topic.topic_id in met]
-        done.later.update(topic.topic_id for topic in some if topic not in ready)
-        if not ready:
-            continue
-        places = iter(broker.place(sum(topic.partitions for topic in ready), await _volume(broker, stream)))
-        items: list[NewTopic] = []
-        for topic in ready:
-            mine = list(islice(places, topic.partitions))
-            items.append(
-                NewTopic(
-                    stream=stream,
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=topic.partitions,
-                    configs=kept_configs(topic.configs or {}),
-                    container_ids=[container for container, _ in mine],
-                    container_epochs=[epoch for _, epoch in mine],
-                    home=(topic.home.counter, topic.home.cluster),
-                    origin=topic.origin,
-                    histories=_histories(met.get(topic.topic_id, ())),
-                )
-            )
-        outcomes = await broker.catalog.submit(CreateTopics(items=items, now=now()))
-        made = 0
-        for topic, outcome in zip(ready, outcomes, strict=True):
-            if outcome.code is Code.NONE:
-                made += 1
-            elif outcome.code in (Code.TOPIC_ALREADY_EXISTS, Code.LEADER_NOT_AVAILABLE):
-                done.later.add(topic.topic_id)
-            else:
-                done.refused[topic.name] = outcome.message or outcome.code.name
-        log.info("copies of topics made", count=made, stream=stream, source=source.name)
-
-
-async def _grow(broker: "Broker", source: Source, grown: Sequence[Grow], stream: str, done: Done) -> None:
-    if not grown:
-        return
-    volume = await _volume(broker, stream)
-    moved = [each.topic for each in grown if each.topic.home.counter > 0]
-    met = await meet_all(source, moved) if moved else {}
-    for each in grown:
-        topic, row = each.topic, each.row
-        if topic.home.counter > 0 and topic.topic_id not in met:
-            done.later.add(topic.topic_id)
-            continue
-        command = growth(
-            broker.placement,
-            row,
-            count=topic.partitions,
-            volume=volume,
-            histories=_histories(met.get(topic.topic_id, ()), first=row.partitions),
-            home=home_of(row, broker.node.cluster_id),
-        )
-        try:
-            await broker.catalog.submit(command)
-        except KafkaError as error:  # of this topic alone
-            if error.code in _CHANGED_MEANWHILE:
-                done.later.add(topic.topic_id)
-            else:
-                done.refused[topic.name] = str(error)
-
-
-async def _configure(broker: "Broker", changes: Sequence[Reconfigure], done: Done) -> None:
-    """At once, so that all of their commands share a sync."""
-
-    async def one(change: Reconfigure) -> None:
-        command = AlterTopic(
-            topic_id=change.row.topic_id,
-            set=dict(change.set),
-            remove=list(change.remove),
-            expected=dict(change.row.configs),
-        )
-        try:
-            outcome = await broker.catalog.submit(command)
-        except KafkaError as error:
-            done.refused[change.row.name] = str(error)
-            return
-        if outcome.code is Code.OPERATION_NOT_ATTEMPTED:
-            done.later.add(change.row.topic_id)
-
-    for start in range(0, len(changes), TOPICS_PER_COMMAND):
-        await asyncio.gather(*map(one, changes[start : start + TOPICS_PER_COMMAND]))
-
-
 def _histories(met: Sequence[Meeting], *, first: int = 0) -> list[tuple[int, int, str, Offset]]:
     return [
         (index, start.counter, start.cluster, start.offset)
@@ -299,13 +307,6 @@ def _histories(met: Sequence[Meeting], *, first: int = 0) -> list[tuple[int, int
         if index >= first
         for start in meeting.history
     ]
-
-
-async def _volume(broker: "Broker", stream: str) -> str:
-    row = await broker.catalog.query(lambda reader: reader.stream(stream))
-    if row is None:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the link's stream {stream} is gone here")
-    return row.policy.volume
 
 
 def _batches(topics: Sequence[SourceTopic]) -> Iterable[list[SourceTopic]]:

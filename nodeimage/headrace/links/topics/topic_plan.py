@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.ids import Home
 from headrace.catalog.link_commands import matches
 from headrace.catalog.names import fault_in
 from headrace.catalog.rows import TopicRow
 from headrace.links.source.histories import is_behind
 from headrace.links.source.source import SourceTopic
+from headrace.partitions.home_check import home_of
 from headrace.partitions.topic_config_table import DEFINITIONS
 
-__all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "home_of", "kept_configs", "plan"]
+__all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "kept_configs", "plan"]
 
 DIVERGED: Final = ".diverged"
 OWN_RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
@@ -64,11 +64,6 @@ class Plan:
     """By name, what cannot be done, and what to do about it."""
     fine: list[str] = field(default_factory=list)
     """Names of topics about which there is nothing to complain."""
-
-
-def home_of(row: TopicRow, own_cluster: str) -> Home:
-    """The home of a topic here."""
-    return row.home if row.home is not None else Home(0, own_cluster)
 
 
 def plan(

@@ -1,9 +1,10 @@
 """Keeps the topics, homes and cursors of one link in line with its source, on the node that leads the catalog.
 
 Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
-what is done follows from how they are then (keeping.py), by steps that may be repeated (topic_steps.py). All topics are
-looked at when the keeper starts, when the feed begins anew, and now and then beside it. So a crash at any await, a lost
-answer, a keeper that runs a moment longer than it should, or two at the same time cost a look more, and nothing else.
+what is done follows from how they are then (topic_plan.py), by steps that may be repeated (topic_apply.py). All topics
+are looked at when the keeper starts, when the feed begins anew, and now and then beside it. So a crash at any await, a
+lost answer, a keeper that runs a moment longer than it should, or two at the same time cost a look more, and nothing
+else.
 
 What happens when the source is away: the keeper tries again, with back-off from 0.2 s to 15 s; what was due stays due.
 """
@@ -12,23 +13,22 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
 from headrace.links.topics.committed_offsets import Cursors
-from headrace.links.topics.topic_apply import carry_out
+from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.partitions.lookups import now
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.partition_states import PartitionStates
 
 log = structlog.get_logger(__name__)
 
@@ -52,22 +52,26 @@ class Keeper:
 
     def __init__(
         self,
-        broker: "Broker",
         link: LinkRow,
         source: Source,
         *,
+        catalog: Catalog,
+        states: PartitionStates,
+        applier: TopicApplier,
+        own_cluster: str,
         bootstrap: Callable[[], Sequence[str]],
         brings_cursors: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
     ) -> None:
         """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_cursors` says whether this
         link is the one that brings the cursors of topics with that home."""
-        self._broker = broker
         self.link = link
         self._source = source
+        self._catalog = catalog
+        self._applier = applier
         self._bootstrap = bootstrap
         self._random = randomness or random.Random()
-        self._own = broker.node.cluster_id
+        self._own = own_cluster
         self.refused: dict[str, str] = {}
         """By topic, or pattern, what cannot be done and what to do about it."""
         self.last_error: str | None = None
@@ -76,7 +80,12 @@ class Keeper:
         self.swept = asyncio.Event()
         """All topics of the source have been looked at once."""
         self.cursors = Cursors(
-            broker, source, stream=link.stream, own_cluster=self._own, comes_from_here=brings_cursors
+            source,
+            catalog=catalog,
+            states=states,
+            stream=link.stream,
+            own_cluster=own_cluster,
+            comes_from_here=brings_cursors,
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
@@ -188,7 +197,7 @@ class Keeper:
                 source=self.link.config.source,
                 source_cluster=hello.cluster_id,
             )
-            self.link = (await self._broker.catalog.submit(command)).link
+            self.link = (await self._catalog.submit(command)).link
 
     # --- topics
 
@@ -231,7 +240,7 @@ class Keeper:
             listed = {topic.topic_id for topic in topics}
             gone = [topic_id for topic_id in ids if topic_id not in listed]
             if gone:
-                rows = await self._broker.catalog.query(lambda reader: reader.topics_by_id(gone))
+                rows = await self._catalog.query(lambda reader: reader.topics_by_id(gone))
                 self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
             await self._bring_in_line(topics)
         except BaseException:
@@ -265,7 +274,7 @@ class Keeper:
     async def _look_for_gone(self, listed: Collection[bytes]) -> None:
         after = ""
         while True:
-            rows = await self._broker.catalog.query(partial(self._copies, after=after))
+            rows = await self._catalog.query(partial(self._copies, after=after))
             self._tell_gone(row for row in rows if row.topic_id not in listed)
             if len(rows) < PAGE:
                 return
@@ -289,7 +298,7 @@ class Keeper:
             if at - self._behind.setdefault(row.topic_id, at) >= RELAY_S:
                 found.announce.append(row)
         found.announce += [row for row in found.follow if row.topic_id not in self._followed]
-        done = await carry_out(self._broker, self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
+        done = await self._applier.carry_out(self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
         self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
         for pattern in [each for each in self._unmatched if any(is_copied(topic.name, [each]) for topic in topics)]:
             self._unmatched.discard(pattern)
@@ -312,7 +321,7 @@ class Keeper:
 
     async def _plan(self, topics: Sequence[SourceTopic]) -> Plan:
         ids, names = [topic.topic_id for topic in topics], [topic.name for topic in topics]
-        by_id, by_name = await self._broker.catalog.query(lambda reader: _rows(reader, self.link.stream, ids, names))
+        by_id, by_name = await self._catalog.query(lambda reader: _rows(reader, self.link.stream, ids, names))
         return plan(
             topics,
             by_id=by_id,

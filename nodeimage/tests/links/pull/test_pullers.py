@@ -23,10 +23,10 @@ from headrace.links.pull import pull_choice, pullers
 from headrace.links.pull.lag import CAUGHT_UP
 from headrace.links.pull.lag import PAUSED as SHOWN_PAUSED
 from headrace.links.pull.pull_choice import Share
-from headrace.links.pull.pullers import Pullers
 from headrace.links.source.source import HomeStart, Source
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
+from kit import pulling
 from kit.played_source import HOME, PlayedSource
 from kit.pulling import STREAM, Copies, copy, until
 
@@ -41,7 +41,7 @@ class Links:
         self.sources: dict[str, PlayedSource] = {}
         self.opened: list[str] = []
         self.refuses: Exception | None = None
-        self.pullers = Pullers(broker, open_source=self.open)
+        self.pullers = pulling.pullers(broker, open_source=self.open)
 
     def open(self, link: LinkRow) -> Source:
         if self.refuses is not None:

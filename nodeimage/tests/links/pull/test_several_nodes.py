@@ -16,7 +16,7 @@ from headrace.partitions.partition import Partition
 from headrace.store.sqlite import SqliteStore
 from kit.pair import Pair, options, read
 from kit.played_source import PlayedSource
-from kit.pulling import STREAM, Copies, copy, until
+from kit.pulling import STREAM, Copies, copy, pullers, until
 
 ID = bytes(range(16))
 
@@ -46,7 +46,7 @@ async def source(pair: Pair) -> AsyncIterator[SharedSource]:
     shared = SharedSource(nodes=2)
     made: list[Pullers] = []
     for node in pair.nodes:
-        pulling = Pullers(node.broker, open_source=lambda _link: shared)
+        pulling = pullers(node.broker, open_source=lambda _link: shared)
         node.replicas.on_led.append(pulling.container_led)
         node.replicas.on_left.append(pulling.container_left)
         await pulling.start()

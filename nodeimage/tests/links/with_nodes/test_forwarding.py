@@ -318,11 +318,11 @@ async def test_a_link_that_is_altered_refuses_nobody(copy: OneNode, north: OneNo
 
 
 async def test_before_a_node_knows_its_links_writes_wait(copy: OneNode, north: OneNode) -> None:
-    pullers = copy.node.links.pullers
-    pullers.looked = False  # as after a start
+    home_links = copy.node.links.forwarding._home_links
+    home_links.is_known = False  # as after a start
     answer = asyncio.ensure_future(written(copy, b"a"))
     await until(lambda: copy.node.links.forwarding.waiting_bytes > 0)
-    pullers.looked = True
+    home_links.is_known = True
     assert (await answer).error == 0
     assert await has(north, [b"first", b"a"])
 

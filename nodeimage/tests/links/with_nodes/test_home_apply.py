@@ -13,10 +13,9 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
 from headrace.catalog.rows import TopicRow
-from headrace.kafka.dispatch import Broker
 from headrace.links.failover import home_apply, quarantine
 from headrace.links.failover.home_apply import Settler
-from headrace.links.failover.quarantine import append_once
+from headrace.links.failover.quarantine import Quarantine
 from headrace.partitions.partition import Partition
 from headrace.wire.batch import build_batch, read_batch
 from kit.one_node import Committed, OneNode, until
@@ -35,7 +34,7 @@ def by_hand(south: OneNode) -> None:
 @pytest.fixture
 async def settler(south: OneNode) -> AsyncIterator[Settler]:
     """One that runs, told of what is applied."""
-    made = Settler(south.broker)
+    made = south.settler()
     south.broker.catalog.on_applied(made.applied)
     running = asyncio.create_task(made.run())
     yield made
@@ -65,7 +64,7 @@ async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitio
 
 async def settles(south: OneNode, name: str, home: tuple[int, str]) -> None:
     """Until it is settled, by a settler that begins now."""
-    running = asyncio.create_task(Settler(south.broker).run())
+    running = asyncio.create_task(south.settler().run())
     try:
         await until(lambda: settled_for(south, name, home))
     finally:
@@ -147,7 +146,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         pass
 
     appended = 0
-    real = home_apply.keep_aside
+    real = Quarantine.keep_aside
 
     async def crashing(*arguments: object, **named: object) -> object:
         nonlocal appended
@@ -158,9 +157,9 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         return found
 
     if step == "before_roll":
-        monkeypatch.setattr(home_apply, "keep_aside", crashing)
+        monkeypatch.setattr(Quarantine, "keep_aside", crashing)
     else:
-        real_append = quarantine._append
+        real_append = Quarantine._append
 
         async def append(*arguments: object) -> None:
             nonlocal appended
@@ -169,7 +168,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
             if appended in (2, 3):
                 raise Crash("the node ends here")
 
-        monkeypatch.setattr(quarantine, "_append", append)
+        monkeypatch.setattr(Quarantine, "_append", append)
     await settles(south, "t", (1, "north"))
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
@@ -182,17 +181,17 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
-    keep, homes = home_apply.keep_aside, []
+    keep, homes = Quarantine.keep_aside, []
 
-    async def then_it_moves(broker: Broker, row: TopicRow, *arguments: Any, **named: Any) -> object:
-        found = await keep(broker, row, *arguments, **named)
+    async def then_it_moves(aside: Quarantine, row: TopicRow, *arguments: Any, **named: Any) -> object:
+        found = await keep(aside, row, *arguments, **named)
         homes.append(row.home)
         if row.home == Home(1, "north"):
             await moved(south, "t", (2, "east"), {0: [(2, "east", 1)]})
             raise HeadraceError("the node ends here")
         return found
 
-    monkeypatch.setattr(home_apply, "keep_aside", then_it_moves)
+    monkeypatch.setattr(Quarantine, "keep_aside", then_it_moves)
     await settles(south, "t", (2, "east"))
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
@@ -244,8 +243,8 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
     await south.topic("t.diverged", create=True)
     row = await south.row("t.diverged")
     assert row is not None
-    await append_once(south.broker, row.topic_id, 0, token)
-    appended = quarantine._append
+    await south.append_once(row.topic_id, 0, token)
+    appended = Quarantine._append
     crashed = 0
 
     async def append(*arguments: Any) -> None:
@@ -255,8 +254,8 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
         if crashed == 1:
             raise HeadraceError("the node ends here")
 
-    monkeypatch.setattr(quarantine, "_append", append)
-    settler = Settler(south.broker)
+    monkeypatch.setattr(Quarantine, "_append", append)
+    settler = south.settler()
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
     running = asyncio.create_task(settler.run())
     await until(lambda: settled_for(south, "t", (1, "north")))
@@ -281,16 +280,16 @@ async def test_no_batch_that_could_not_be_replicated_is_appended_once(
     batch = build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0)
     monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch) - 1)
     with pytest.raises(KafkaError) as refused:
-        await append_once(south.broker, row.topic_id, 0, batch)
+        await south.append_once(row.topic_id, 0, batch)
     assert refused.value.code == Code.MESSAGE_TOO_LARGE
     monkeypatch.setattr(quarantine, "MOST_PAYLOAD_BYTES", len(batch))
-    assert await append_once(south.broker, row.topic_id, 0, batch) == 1
+    assert await south.append_once(row.topic_id, 0, batch) == 1
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
     south: OneNode, settler: Settler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, failed = home_apply.keep_aside, []
+    keep, failed = Quarantine.keep_aside, []
 
     async def fails_once(*args: object, **more: object) -> object:
         if not failed:
@@ -298,7 +297,7 @@ async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tr
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the diverged topic is led elsewhere by now")
         return await keep(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(home_apply, "keep_aside", fails_once)
+    monkeypatch.setattr(Quarantine, "keep_aside", fails_once)
     await south.append("t", b"a")
     await south.append("t", b"b")
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -39,7 +38,7 @@ async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
     outcome = await south.broker.catalog.submit(command)
-    keeper = Keeper(south.broker, outcome.link, north, bootstrap=lambda: ["south:9092"], randomness=random.Random(1))
+    keeper = south.keeper(outcome.link, north)
     running = asyncio.create_task(keeper.run())
     try:
         yield keeper

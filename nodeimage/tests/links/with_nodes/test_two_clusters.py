@@ -11,13 +11,14 @@ from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links import links
-from headrace.links.failover import failover, home_apply
+from headrace.links.failover import failover
 from headrace.links.failover.failover import Moving
+from headrace.links.failover.quarantine import Quarantine
 from headrace.links.links import Links, LinkTold
 from headrace.links.pull.link_state import Phase
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.source import CursorPage, Fetched, Wanted
-from headrace.links.topics import topic_apply
+from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_syncer import Keeper
 from kit.one_node import OneNode, until
 
@@ -412,13 +413,13 @@ async def test_a_link_has_not_caught_up_while_records_are_set_aside(
     await until(lambda: has(south, "t", [b"a"]))
     await paused(south)
     await north.produce("t", b"lost")
-    keep, going_on = home_apply.keep_aside, asyncio.Event()
+    keep, going_on = Quarantine.keep_aside, asyncio.Event()
 
     async def waits(*args: Any, **more: Any) -> Any:
         await going_on.wait()
         return await keep(*args, **more)
 
-    monkeypatch.setattr(home_apply, "keep_aside", waits)
+    monkeypatch.setattr(Quarantine, "keep_aside", waits)
     await south.admin("home.move", stream="/s", topics=["t"], force=True)
     await south.admin("link.resume", name="l")
 
@@ -498,18 +499,18 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    adopt, away = failover.adopt, [True]
+    adopt, away = TopicApplier.adopt, [True]
 
     async def away_once(*args: Any) -> Any:
         if away.pop() if away else False:
             raise SourceUnreachable("away")
         return await adopt(*args)
 
-    async def never(*_args: Any) -> Any:  # of the keeper, which would find it sooner or later
+    async def never(*_args: Any, **_more: Any) -> Any:  # of the keeper, which would find it sooner or later
         raise SourceUnreachable("away")
 
-    monkeypatch.setattr(topic_apply, "adopt", never)
-    monkeypatch.setattr(failover, "adopt", away_once)
+    monkeypatch.setattr(TopicApplier, "carry_out", never)
+    monkeypatch.setattr(TopicApplier, "adopt", away_once)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
     assert await home_is(south, "t", south)

@@ -3,8 +3,8 @@
     Connecting -> Running <-> Paused        Failed: the source refuses, or lacks the stream; tried again, seldom
 
 A node pulls those partitions that it leads itself. It listens to the change feeds of all of the source's nodes; what
-becomes of a partition that changed is in pulls.py, what is fetched in fetching.py. When a feed begins anew (`reset`),
-the source's topics are listed, and all partitions led by that node are looked at again.
+becomes of a partition that changed is in partition_pulls.py, what is fetched in fetch_plan.py. When a feed begins anew
+(`reset`), the source's topics are listed, and all partitions led by that node are looked at again.
 
 Invariants: a partition is fetched at most once at a time, and not again before what came is appended, since a batch
 appended behind one that was refused would hide the gap. What the source has and we do not is in a queue, under way,

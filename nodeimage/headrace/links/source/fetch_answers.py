@@ -33,7 +33,7 @@ def fetch_request(
 
 
 async def fetched(wanted: Wanted, result: FetchResult | None) -> Fetched:
-    """The answer for one partition; what lies before the wanted offset is not in it (straddling.py)."""
+    """The answer for one partition; what lies before the wanted offset is not in it (batch_trim.py)."""
     if result is None:
         return Fetched(wanted.at, Code.UNKNOWN_TOPIC_OR_PARTITION)
     ask = result.leader_id if result.leader_id >= 0 else result.preferred_replica

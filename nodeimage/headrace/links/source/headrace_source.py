@@ -131,7 +131,7 @@ class HeadraceSource:
     async def fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
     ) -> Sequence[Fetched]:
-        """As `Source` says. A batch that begins before the wanted offset is cut (straddling.py)."""
+        """As `Source` says. A batch that begins before the wanted offset is cut (batch_trim.py)."""
         request = fetch_request(wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, isolation=0)
         response = await self._client.fetch(node, request)
         if response.error:

@@ -18,7 +18,6 @@ import structlog
 from headrace.admin import cluster_rules as rules
 from headrace.admin import feature_levels, volumes
 from headrace.admin.cluster_rules import refused
-from headrace.admin.node_status import bytes_on_disk
 from headrace.admin.volumes import volume_shown
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
@@ -26,6 +25,7 @@ from headrace.partitions.admin_params import Methods, NoParams, Params
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.replica_pages import ToldReplicas
 from headrace.peer.reports import ReplicaState
+from headrace.storage.disk_usage import bytes_on_disk
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
@@ -333,7 +333,7 @@ class Recovery(Params, frozen=True):
 
 async def container_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
     """Every container's record. `bytes` are those of this node's replica, null where it has none."""
-    stored = await bytes_on_disk(broker)
+    stored = await bytes_on_disk(broker.runtime, broker.cluster.replicas)
     return [
         {
             "container": each.container_id,

@@ -6,7 +6,7 @@ Figures come from memory; sizes on disk and the process's memory are read in a r
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,12 +14,11 @@ from headrace import __version__
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId
 from headrace.container.local_replica import LocalReplica
+from headrace.storage.disk_usage import allocated, chunk_paths
 
 if TYPE_CHECKING:
     from headrace.kafka.dispatch import Broker
 
-_BLOCK: Final = 512
-"""What st_blocks counts in, whatever the filesystem's own blocks are (stat(2))."""
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 
 
@@ -134,32 +133,17 @@ def _replica_shown(broker: "Broker", replica: LocalReplica, size: int) -> dict[s
     }
 
 
-async def bytes_on_disk(broker: "Broker") -> Mapping[ContainerId, int]:
-    """What this node's replicas occupy, by container."""
-    return (await _measured(broker)).containers
-
-
 async def _measured(broker: "Broker") -> _OnDisk:
-    replicas = broker.cluster.replicas.all()
-    paths = {replica.id: [chunk.path for chunk in replica.log.chunks()] for replica in replicas}
+    replicas = broker.cluster.replicas
     # Every node has a replica of the catalog.
-    folder = replicas[0].folder.parent
-    return await broker.loop.run_in_executor(broker.executor, _on_disk, folder, paths)
+    folder = replicas.all()[0].folder.parent
+    return await broker.loop.run_in_executor(broker.executor, _on_disk, folder, chunk_paths(replicas))
 
 
-def _on_disk(folder: Path, paths: dict[ContainerId, list[Path]]) -> _OnDisk:
+def _on_disk(folder: Path, paths: Mapping[ContainerId, Sequence[Path]]) -> _OnDisk:
     """[blocking]"""
     usage = shutil.disk_usage(folder)
-    sizes = {container: sum(map(_allocated, chunks)) for container, chunks in paths.items()}
-    return _OnDisk(sizes, _resident_bytes(), usage.total, usage.free, _descriptors())
-
-
-def _allocated(path: Path) -> int:
-    """[blocking] The bytes that a file takes up, holes left out; 0 if it has just been given back."""
-    try:
-        return path.stat().st_blocks * _BLOCK
-    except FileNotFoundError:
-        return 0
+    return _OnDisk(allocated(paths), _resident_bytes(), usage.total, usage.free, _descriptors())
 
 
 def _descriptors() -> int:

@@ -59,6 +59,7 @@ from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.partitions.unclean_recovery import UncleanRecoveries
 from headrace.peer.messages import CoordinationAsked
+from headrace.storage.container_closing import ContainerChanges
 from headrace.storage.maintenance import Space
 from headrace.storage.scrub import Scrub
 from headrace.storage.volume_limits import VolumeLimits
@@ -125,6 +126,8 @@ class Broker:
         controller: ControllerLink,
         home_addresses: HomeAddresses,
         forwards: Forwards,
+        container_changes: ContainerChanges,
+        catalog_id: ContainerId,
         regroup_enabled: bool = True,
     ) -> None:
         """`runtime` is closed with the broker. `folder`: where this node's replicas lie. `producer_block` blocks, and
@@ -171,9 +174,6 @@ class Broker:
         self.deadlines = self.runtime.deadlines
         self.loop_lag = LoopLag(self.loop)
         self.fetch_sessions = FetchSessions(time=self.loop.time)
-        self.volume_limits = VolumeLimits(self)
-        self.space = Space(self, regroup_enabled=regroup_enabled)
-        self.scrub = Scrub(self)
         self.placement = Placing(cluster)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
@@ -207,6 +207,24 @@ class Broker:
             catalog=catalog, cluster=cluster, topics=self.topics, old_reads=self.old_reads
         )
         self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
+        self.volume_limits = VolumeLimits(runtime=self.runtime, cluster=cluster, catalog_id=catalog_id)
+        self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
+        self.space = Space(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            cluster_time=controller.clocks,
+            settings=node.settings,
+            topics=self.topics,
+            partitions=self.partitions,
+            rolls=self.rolls,
+            remote_reads=self.old_reads,
+            scrub=self.scrub,
+            volume_limits=self.volume_limits,
+            changes=container_changes,
+            catalog_id=catalog_id,
+            regroup_enabled=regroup_enabled,
+        )
         self.applied_changes = AppliedChanges(
             runtime=self.runtime, cluster=cluster, topics=self.topics, partitions=self.partitions, space=self.space
         )

@@ -611,9 +611,10 @@ def make_broker(
         controller=controller,
         home_addresses=home_addresses,
         forwards=forwards,
+        container_changes=containers,
+        catalog_id=CATALOG_ID,
     )
     serve_links(broker)
-    broker.space.attach(containers.new, containers.close, containers.delete, CATALOG_ID)
     replicas = link.replicas
     for container in list(replicas.led.values()):
         broker.container_led(container)

@@ -5,18 +5,17 @@ A chunk that cannot be closed keeps no other waiting.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import Owner, StreamRetention
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.log.reading import NEVER
 from headrace.storage.chunk_gc import GivingBack
 from headrace.storage.chunk_inventory import FAILURES, Held, Upkeep
 from headrace.storage.retention import Share
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 EARLY_EVERY_S = 20.0
 """How often the open chunk is looked at for dead bytes, where it has grown or something of it may have died."""
@@ -42,8 +41,9 @@ class _Looked(NamedTuple):
 class ChunkClosing:
     """One node's."""
 
-    def __init__(self, broker: "Broker", upkeep: Upkeep, giving_back: GivingBack) -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep, giving_back: GivingBack) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
         self._upkeep = upkeep
         self._giving_back = giving_back
         self._early_due = 0.0
@@ -72,9 +72,9 @@ class ChunkClosing:
 
     async def close_early(self) -> None:
         """Close open chunks of which enough is dead."""
-        if self._broker.loop.time() < self._early_due:
+        if self._runtime.loop.time() < self._early_due:
             return
-        self._early_due = self._broker.loop.time() + EARLY_EVERY_S
+        self._early_due = self._runtime.loop.time() + EARLY_EVERY_S
         here = self._upkeep.data()
         for held in here:
             chunks = held.log.chunks()
@@ -103,12 +103,12 @@ class ChunkClosing:
             return
         owners = await self._upkeep.owners(shares)
         streams = frozenset(stream_of(share.partitionlet) for share in shares)
-        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
-        dead, lives_until = _dead(shares, owners, rules, self._broker.now())
+        rules = await self._catalog.query(lambda reader: reader.retention(streams))
+        dead, lives_until = _dead(shares, owners, rules, self._runtime.now())
         if dead >= WORTH_CLOSING:
             close_open(held, chunk)
         elif died == self._died:
-            again_at = self._broker.loop.time() + AGAIN_S
+            again_at = self._runtime.loop.time() + AGAIN_S
             self._looked[held.id] = _Looked(held.log, chunk.start, end, streams, rules, lives_until, again_at)
 
     async def _is_as_it_was(self, held: Held, chunk: Chunk) -> bool:
@@ -118,11 +118,11 @@ class ChunkClosing:
             looked is None
             or looked.log is not held.log
             or (looked.start, looked.end) != (chunk.start, held.log.end)
-            or self._broker.now() >= looked.lives_until
-            or self._broker.loop.time() >= looked.again_at
+            or self._runtime.now() >= looked.lives_until
+            or self._runtime.loop.time() >= looked.again_at
         ):
             return False
-        return await self._broker.catalog.query(lambda reader: reader.retention(looked.streams)) == looked.rules
+        return await self._catalog.query(lambda reader: reader.retention(looked.streams)) == looked.rules
 
 
 def _dead(

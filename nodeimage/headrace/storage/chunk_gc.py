@@ -8,12 +8,14 @@ producers, the leader appends anew before; a follower keeps the chunk until that
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import structlog
 
 from headrace.base.ids import PartitionletId, StreamNumber
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import Owner
 from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
@@ -22,9 +24,6 @@ from headrace.partitions.rolls.frames import carried
 from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Held, Upkeep
 from headrace.storage.producer_retention import is_carried_on, is_sealed_in
 from headrace.storage.retention import gone
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -37,8 +36,9 @@ AGAIN_S: Final = 30.0
 class GivingBack:
     """One node's."""
 
-    def __init__(self, broker: "Broker", upkeep: Upkeep) -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
         self._upkeep = upkeep
         self._anywhere = True
         """Something may have died in any chunk."""
@@ -64,7 +64,7 @@ class GivingBack:
 
     async def step(self) -> None:
         """Look at the chunks in which something may have died."""
-        now = self._broker.loop.time()
+        now = self._runtime.loop.time()
         for key in [key for key, due in self._postponed.items() if due <= now]:
             del self._postponed[key]
             self._unseen.add(key)
@@ -74,7 +74,7 @@ class GivingBack:
         unseen, self._unseen = self._unseen, set()
         try:
             if dead_topics:
-                topics = await self._broker.catalog.query(lambda reader: reader.topics_by_id(dead_topics))
+                topics = await self._catalog.query(lambda reader: reader.topics_by_id(dead_topics))
                 dead_in.update(topic.stream_number for topic in topics.values())
             for held in self._upkeep.data():
                 for chunk in held.log.closed_chunks():
@@ -136,7 +136,7 @@ class GivingBack:
             self.freed_bytes += await blocking(lambda: held.log.punch(chunk, newly if freed else {}))
 
     def _postpone(self, held: Held, chunk: Chunk) -> None:
-        self._postponed[held.id, chunk.start] = self._broker.loop.time() + AGAIN_S
+        self._postponed[held.id, chunk.start] = self._runtime.loop.time() + AGAIN_S
 
     async def _carry_on(
         self,

@@ -6,22 +6,22 @@ thread, but what is marked [blocking].
 
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 import structlog
 
 from headrace.base.errors import CorruptLog, HeadraceError
 from headrace.base.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Owner
 from headrace.container.leader import Container
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.storage.retention import Share
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -42,12 +42,6 @@ class Held(NamedTuple):
     kick: Callable[[], None]
 
 
-class Blocking(Protocol):
-    """Runs work in a thread."""
-
-    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
-
-
 FAILURES = (HeadraceError, OSError, sqlite3.Error)
 """What a step may end with; it is tried again in the next round."""
 
@@ -62,20 +56,35 @@ class _Note(NamedTuple):
 class Upkeep:
     """One node's."""
 
-    def __init__(self, broker: "Broker", *, blocking: Blocking) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        catalog_id: ContainerId,
+        suspect: Callable[[ContainerId], None],
+    ) -> None:
+        """`catalog_id`: the container that holds no records; `suspect` is told of replicas that seem damaged."""
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._suspect = suspect
         self._notes: dict[ChunkKey, _Note] = {}
         self._failing: dict[ChunkKey, str] = {}
         """Chunks of which nothing can be given back, and why."""
-        self.blocking = blocking
-        self.catalog_id = ContainerId(0)
+        self.catalog_id = catalog_id
+
+    async def blocking(self, work: Callable[[], T]) -> T:
+        """Run work in a thread."""
+        return await self._runtime.loop.run_in_executor(self._runtime.executor, work)
 
     # --- replicas
 
     def held(self) -> list[Held]:
         """Every replica here that is not about to go."""
-        cluster = self._broker.cluster
-        led = dict(self._broker.containers)
+        cluster = self._cluster
+        led = dict(cluster.replicas.led)
         found = [Held(each.id, each.log, each.committed, each, each.kick) for each in led.values()]
         found += [
             Held(each.id, each.log, each.committed, None, each.cycle.kick)
@@ -90,7 +99,7 @@ class Upkeep:
 
     def led(self) -> list[Container]:
         """The containers of records that this node leads."""
-        return [container for container in list(self._broker.containers.values()) if container.id != self.catalog_id]
+        return [container for container in list(self._cluster.replicas.led.values()) if container.id != self.catalog_id]
 
     # --- chunks
 
@@ -126,7 +135,7 @@ class Upkeep:
 
     async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
         """The partitions that these belong to; nothing for those that are dead."""
-        return await self._broker.catalog.query(lambda reader: reader.owners({share.partitionlet for share in shares}))
+        return await self._catalog.query(lambda reader: reader.owners({share.partitionlet for share in shares}))
 
     async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
         """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
@@ -135,7 +144,7 @@ class Upkeep:
             partitionlets = {share.partitionlet for share in shares}
             return None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
 
-        return await self._broker.catalog.query(fates)
+        return await self._catalog.query(fates)
 
     def failed(self, key: ChunkKey, error: Exception) -> None:
         """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason.
@@ -146,7 +155,7 @@ class Upkeep:
             self._failing[key] = str(error)
             log.error("nothing is given back of a chunk", container=key[0], chunk=key[1], error=str(error))
         if isinstance(error, CorruptLog):
-            self._broker.scrub.suspect(key[0])
+            self._suspect(key[0])
 
     def done(self, key: ChunkKey) -> None:
         """That could be done with a chunk."""

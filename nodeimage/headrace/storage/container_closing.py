@@ -7,23 +7,25 @@ it. A roll whose target is deleted all the same takes another one (roll_steps.py
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import structlog
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, PartitionletId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
 from headrace.container.leader import Container
-from headrace.partitions.topics import Topic
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topic, Topics
 from headrace.storage.chunk_closing import close_open
 from headrace.storage.chunk_inventory import FAILURES, Held, Upkeep
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -35,29 +37,52 @@ ROLLS_S: Final = 5.0
 REST_S = 10.0
 """How long a container has been closed before it is deleted: what was meant for it has arrived by then."""
 
-ContainerStep = Callable[[Container], Awaitable[None]]
+
+class ContainerChanges(Protocol):
+    """Changes containers in the cluster store. What fails raises HeadraceError."""
+
+    async def new(self, volume: str, /) -> object:
+        """Make one, for a volume."""
+
+    async def close(self, container: Container, /) -> None:
+        """Have one take no new partitionlets."""
+
+    async def delete(self, container: Container, /) -> None:
+        """Have one go, with all of its replicas."""
 
 
 class ContainerClosing:
     """One node's."""
 
-    def __init__(self, broker: "Broker", upkeep: Upkeep, *, wake: Callable[[], None]) -> None:
-        """`wake`: begin another round soon."""
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        changes: ContainerChanges,
+        container_bytes: int,
+        upkeep: Upkeep,
+        wake: Callable[[], None],
+    ) -> None:
+        """`container_bytes`: with as many a container closes; `wake`: begin another round soon."""
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._topics = topics
+        self._partitions = partitions
+        self._rolls = rolls
+        self._changes = changes
+        self._container_bytes = container_bytes
         self._upkeep = upkeep
         self._wake = wake
         self._closed_at: dict[ContainerId, float] = {}
         """Since when this node has known, as their leader, that containers are closed."""
         self._failing: dict[ContainerId, str] = {}
         """Full containers that cannot be closed, and why."""
-
-    def attach(
-        self, new_container: Callable[[str], Awaitable[object]], close: ContainerStep, delete: ContainerStep
-    ) -> None:
-        """How containers are made, closed and deleted in the cluster store."""
-        self._new_container = new_container
-        self._close = close
-        self._delete = delete
 
     def left(self, container: ContainerId) -> None:
         """This node leads a container no more."""
@@ -66,12 +91,14 @@ class ContainerClosing:
 
     async def close_full(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
-        most = self._broker.node.settings.container_bytes
         failed: set[str] = set()
         for container in self._upkeep.led():
             if container.closing or not container.serves or container.volume in failed:
                 continue
-            if container.log.end - container.log.start >= most or len(container.log.chunks()) >= MOST_CHUNKS:
+            if (
+                container.log.end - container.log.start >= self._container_bytes
+                or len(container.log.chunks()) >= MOST_CHUNKS
+            ):
                 try:
                     await self._close_one(container)
                 except FAILURES as error:
@@ -82,23 +109,22 @@ class ContainerClosing:
 
     async def _close_one(self, container: Container) -> None:
         if not self._has_other(container):
-            await self._new_container(container.volume)
-        await self._close(container)
+            await self._changes.new(container.volume)
+        await self._changes.close(container)
         self._failing.pop(container.id, None)
-        self._closed_at[container.id] = self._broker.loop.time()
+        self._closed_at[container.id] = self._runtime.loop.time()
         log.info("container closed", container=container.id)
 
     def _has_other(self, container: Container) -> bool:
         """Whether there is no need of another: this node drains, or leads one already that is fresh."""
-        cluster = self._broker.cluster
+        cluster = self._cluster
         node = cluster.node(cluster.node_id)
         others = [each for each in cluster.open_data(volume=container.volume) if each.container_id != container.id]
         if node is not None and node.draining and others:
             return True
-        most = self._broker.node.settings.container_bytes
         for each in others:
-            led = self._broker.containers.get(each.container_id)
-            if led is not None and led.log.end - led.log.start < most // 2:
+            led = cluster.replicas.led.get(each.container_id)
+            if led is not None and led.log.end - led.log.start < self._container_bytes // 2:
                 return True
         return False
 
@@ -107,7 +133,7 @@ class ContainerClosing:
         for held in self._upkeep.data():
             container = held.led
             if container is not None and container.closing and container.serves:
-                self._closed_at.setdefault(container.id, self._broker.loop.time())
+                self._closed_at.setdefault(container.id, self._runtime.loop.time())
                 if len(container.log.chunks()) <= 1:
                     try:
                         await self._delete_if_empty(held, container)
@@ -115,14 +141,14 @@ class ContainerClosing:
                         self._upkeep.failed((container.id, container.log.start), error)
 
     async def _delete_if_empty(self, held: Held, container: Container) -> None:
-        rows = await self._broker.catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
+        rows = await self._catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
         if rows:
             await self._roll_away(rows)
             if len(rows) == ROLLS_AT_ONCE:
                 self._wake()
                 return
         closed_at = self._closed_at.get(container.id)  # None: this node has ceased to lead it meanwhile
-        if closed_at is None or self._broker.loop.time() < closed_at + REST_S:
+        if closed_at is None or self._runtime.loop.time() < closed_at + REST_S:
             return
         chunks = [chunk for chunk in container.log.chunks() if chunk.end is not None or container.log.end > chunk.start]
         if chunks and not chunks[-1].body.closed:
@@ -130,19 +156,19 @@ class ContainerClosing:
             return
         here = {share.partitionlet for chunk in chunks for share in await self._upkeep.shares(held, chunk)}
         # What was placed here before is applied when it is, and nothing is placed here afterwards.
-        await self._broker.catalog.submit(RetireContainer(container.id))
-        if await self._broker.catalog.query(lambda reader: _is_needed(reader, container.id, here)):
+        await self._catalog.submit(RetireContainer(container.id))
+        if await self._catalog.query(lambda reader: _is_needed(reader, container.id, here)):
             return
-        if self._broker.containers.get(container.id) is not container:
+        if self._cluster.replicas.led.get(container.id) is not container:
             return
         log.info("container deleted", container=container.id)
-        await self._delete(container)
+        await self._changes.delete(container)
         self._closed_at.pop(container.id, None)
 
     async def _roll_away(self, rows: list[PartitionletRow]) -> None:
-        owners = await self._broker.catalog.query(lambda reader: reader.owners([row.id for row in rows]))
+        owners = await self._catalog.query(lambda reader: reader.owners([row.id for row in rows]))
         rolls = [
-            self._broker.spawn(self._roll_one(row, owner))
+            self._runtime.spawn(self._roll_one(row, owner))
             for row in rows
             if row.state == OPEN and (owner := owners.get(row.id)) is not None
         ]
@@ -150,12 +176,12 @@ class ContainerClosing:
             await asyncio.wait(rolls, timeout=ROLLS_S)
 
     async def _roll_one(self, row: PartitionletRow, owner: Owner) -> None:
-        (topic,) = await self._broker.topics.resolve_ids([owner.topic_id])
+        (topic,) = await self._topics.resolve_ids([owner.topic_id])
         if not isinstance(topic, Topic):
             return
         try:
-            partition = await self._broker.partitions.leader(topic, row.partition)
-            await self._broker.rolls.settle(partition)
+            partition = await self._partitions.leader(topic, row.partition)
+            await self._rolls.settle(partition)
         except HeadraceError as error:
             log.info("a partition was not rolled", topic=topic.name, reason=str(error))
 

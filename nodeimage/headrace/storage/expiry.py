@@ -10,21 +10,22 @@ While that is not known, since too few nodes have been heard, nothing is too old
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.base.errors import CorruptLog
 from headrace.base.ids import Millis, Offset, PartitionletId, StreamNumber
 from headrace.base.levels import Level
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import ExpireCursors, ExpireSomeCursors, ForgetDeleted, LogStart, SetLogStart
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
 from headrace.log.container_log import ContainerLog
+from headrace.partitions.cluster_client import ClusterLink, ClusterTime
+from headrace.partitions.reads.remote_reads import OldReads
 from headrace.storage.chunk_gc import GivingBack
 from headrace.storage.chunk_inventory import Upkeep
 from headrace.storage.retention import PartitionKey, Share, expired, rule_of
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 COMMANDS_AT_ONCE: Final = 500
 """Log starts of one command: some 15 ms to apply."""
@@ -39,15 +40,29 @@ ELSEWHERE_EVERY_S: Final = 30.0
 class Expiry:
     """One node's."""
 
-    def __init__(self, broker: "Broker", upkeep: Upkeep, giving_back: GivingBack) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        cluster_time: ClusterTime,
+        remote_reads: OldReads,
+        upkeep: Upkeep,
+        giving_back: GivingBack,
+    ) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._led = cluster.replicas.led
+        self._cluster_time = cluster_time
+        self._remote_reads = remote_reads
         self._upkeep = upkeep
         self._giving_back = giving_back
         self._own: SetLogStart | None = None
         self._elsewhere: dict[PartitionKey, int] = {}
         """Bytes that other nodes lead of partitions that lie here too."""
         self._elsewhere_due = 0.0
-        self._cursors_due = broker.loop.time() + CURSORS_EVERY_S
+        self._cursors_due = runtime.loop.time() + CURSORS_EVERY_S
         self._forgetting: asyncio.Task[None] | None = None
 
     def is_own(self, command: SetLogStart) -> bool:
@@ -66,8 +81,8 @@ class Expiry:
         streams = {stream for _, _, found in oldest for stream in found}
         if not streams:
             return
-        rules = await self._broker.catalog.query(lambda reader: reader.retention(streams))
-        now = self._broker.clocks.agreed()
+        rules = await self._catalog.query(lambda reader: reader.retention(streams))
+        now = self._cluster_time.agreed()
         if now is None:
             now = NEVER
         touched: set[StreamNumber] = set()
@@ -93,7 +108,7 @@ class Expiry:
         starts = await self._upkeep.blocking(due_starts)
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
-            await self._broker.catalog.submit(self._own)
+            await self._catalog.submit(self._own)
             self._giving_back.died(streams=touched)
 
     async def _bytes_elsewhere(
@@ -111,13 +126,13 @@ class Expiry:
                 continue
             if share.first <= owner.log_start <= share.last:
                 limited[owner.topic_id, owner.partition] = owner.topic
-        now = self._broker.loop.time()
+        now = self._runtime.loop.time()
         if not limited or now < self._elsewhere_due:
             return {key: size for key, size in self._elsewhere.items() if key in limited}
         self._elsewhere_due = now + ELSEWHERE_EVERY_S
-        led = frozenset(self._broker.containers)
-        rows = await self._broker.catalog.query(lambda reader: _rows_elsewhere(reader, limited, led))
-        sizes = await self._broker.old_reads.extents(row for some in rows.values() for row in some)
+        led = frozenset(self._led)
+        rows = await self._catalog.query(lambda reader: _rows_elsewhere(reader, limited, led))
+        sizes = await self._remote_reads.extents(row for some in rows.values() for row in some)
         self._elsewhere = {
             key: sum(sizes[row.id].size for row in some if row.id in sizes) for key, some in rows.items()
         }
@@ -125,33 +140,33 @@ class Expiry:
 
     async def forget_cursors(self) -> None:
         """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
-        now = self._broker.loop.time()
+        now = self._runtime.loop.time()
         if now < self._cursors_due:
             return
         self._cursors_due = now + CURSORS_EVERY_S
-        agreed = self._broker.clocks.agreed()
-        if agreed is not None and self._upkeep.catalog_id in self._broker.containers:  # one node is enough
+        agreed = self._cluster_time.agreed()
+        if agreed is not None and self._upkeep.catalog_id in self._led:  # one node is enough
             before = Millis(agreed - CURSORS_KEPT_S * 1000)
-            if await self._broker.catalog.query(lambda reader: reader.level()) < Level.FENCED:
-                await self._broker.catalog.submit(ExpireCursors(before=before))
+            if await self._catalog.query(lambda reader: reader.level()) < Level.FENCED:
+                await self._catalog.submit(ExpireCursors(before=before))
                 return
             after: tuple[str, int, int] | None = ("", -1, -1)
             while after is not None:
-                after = (await self._broker.catalog.submit(ExpireSomeCursors(before=before, after=after))).after
+                after = (await self._catalog.submit(ExpireSomeCursors(before=before, after=after))).after
 
     async def forget_deleted(self) -> None:
         """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
         if self._forgetting is not None and not self._forgetting.done():
             return
-        leads = self._upkeep.catalog_id in self._broker.containers
-        if leads and await self._broker.catalog.query(lambda reader: reader.is_forgetting()):
-            self._forgetting = self._broker.spawn(self._forget_all())
+        leads = self._upkeep.catalog_id in self._led
+        if leads and await self._catalog.query(lambda reader: reader.is_forgetting()):
+            self._forgetting = self._runtime.spawn(self._forget_all())
 
     async def _forget_all(self) -> None:
         """One command after the other, so that others come in between. The next round goes on behind an error."""
         more = True
-        while more and self._upkeep.catalog_id in self._broker.containers:
-            more = (await self._broker.catalog.submit(ForgetDeleted(), here=True)).more
+        while more and self._upkeep.catalog_id in self._led:
+            more = (await self._catalog.submit(ForgetDeleted(), here=True)).more
 
 
 def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:

@@ -12,32 +12,36 @@ waiting.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from headrace.base.ids import ContainerId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import SetLogStart
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.log.chunk import Body
 from headrace.log.container_log import ContainerLog
 from headrace.log.writing import Spare
+from headrace.partitions.cluster_client import ClusterLink, ClusterTime
+from headrace.partitions.cluster_layout import NodeSettings
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topics
 from headrace.storage.chunk_closing import ChunkClosing
 from headrace.storage.chunk_gc import GivingBack
 from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Upkeep
-from headrace.storage.container_closing import ContainerClosing, ContainerStep
+from headrace.storage.container_closing import ContainerChanges, ContainerClosing
 from headrace.storage.expiry import Expiry
 from headrace.storage.regroup import Regrouping
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.storage.scrub import Scrub
+from headrace.storage.volume_limits import VolumeLimits
 
 log = structlog.get_logger()
-
-T = TypeVar("T")
 
 EVERY_S = 5.0
 
@@ -45,29 +49,61 @@ EVERY_S = 5.0
 class Space:
     """Looks after the replicas' disk space."""
 
-    def __init__(self, broker: "Broker", *, regroup_enabled: bool = True) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        cluster_time: ClusterTime,
+        settings: NodeSettings,
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        remote_reads: OldReads,
+        scrub: Scrub,
+        volume_limits: VolumeLimits,
+        changes: ContainerChanges,
+        catalog_id: ContainerId,
+        regroup_enabled: bool = True,
+    ) -> None:
+        """`changes`: how containers are made, closed and deleted; `catalog_id`: the one that holds no records."""
+        self._runtime = runtime
+        self._cluster = cluster
+        self._volume_limits = volume_limits
         self._regroup_enabled = regroup_enabled
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._round_lock = asyncio.Lock()
-        self._upkeep = Upkeep(broker, blocking=lambda work: self._blocking(work))
-        self._giving_back = GivingBack(broker, self._upkeep)
-        self._chunk_closing = ChunkClosing(broker, self._upkeep, self._giving_back)
-        self._container_closing = ContainerClosing(broker, self._upkeep, wake=self._wake.set)
-        self._expiry = Expiry(broker, self._upkeep, self._giving_back)
-        self._regrouping = Regrouping(broker, done=self._chunk_regrouped)
-
-    def attach(
-        self,
-        new_container: Callable[[str], Awaitable[object]],
-        close_container: ContainerStep,
-        delete_container: ContainerStep,
-        catalog_id: ContainerId,
-    ) -> None:
-        """How containers are made, closed and deleted; `catalog_id`: the one that holds no records."""
-        self._container_closing.attach(new_container, close_container, delete_container)
-        self._upkeep.catalog_id = catalog_id
+        self._upkeep = Upkeep(
+            runtime=runtime, catalog=catalog, cluster=cluster, catalog_id=catalog_id, suspect=scrub.suspect
+        )
+        self._giving_back = GivingBack(runtime=runtime, catalog=catalog, upkeep=self._upkeep)
+        self._chunk_closing = ChunkClosing(
+            runtime=runtime, catalog=catalog, upkeep=self._upkeep, giving_back=self._giving_back
+        )
+        self._container_closing = ContainerClosing(
+            runtime=runtime,
+            catalog=catalog,
+            cluster=cluster,
+            topics=topics,
+            partitions=partitions,
+            rolls=rolls,
+            changes=changes,
+            container_bytes=settings.container_bytes,
+            upkeep=self._upkeep,
+            wake=self._wake.set,
+        )
+        self._expiry = Expiry(
+            runtime=runtime,
+            catalog=catalog,
+            cluster=cluster,
+            cluster_time=cluster_time,
+            remote_reads=remote_reads,
+            upkeep=self._upkeep,
+            giving_back=self._giving_back,
+        )
+        self._regrouping = Regrouping(runtime=runtime, disk_reserve=settings.disk_reserve, done=self._chunk_regrouped)
 
     # --- what others tell
 
@@ -118,11 +154,11 @@ class Space:
 
     def start(self) -> None:
         """Begin."""
-        replicas = self._broker.cluster.replicas
+        replicas = self._cluster.replicas
         replicas.on_opened.append(self._opened)
         for replica in replicas.all():
             self._opened(replica)
-        self._task = self._broker.spawn(self._run())
+        self._task = self._runtime.spawn(self._run())
 
     async def close(self) -> None:
         """Stop; a helper process is ended (its work is redone later)."""
@@ -161,7 +197,7 @@ class Space:
     async def _round(self) -> None:
         async with self._round_lock:
             for name, step in (
-                ("look at volumes", self._broker.volume_limits.step),
+                ("look at volumes", self._volume_limits.step),
                 ("close chunks", self._chunk_closing.close_full),
                 ("close containers", self._container_closing.close_full),
                 ("expire", self._expiry.step),
@@ -195,7 +231,7 @@ class Space:
         for held in self._upkeep.held():
             chunks = held.log.chunks()
             here |= {(held.id, chunk.start): chunk.body for chunk in chunks}
-            record = self._broker.cluster.record(held.id)
+            record = self._cluster.record(held.id)
             if record is not None and record.state == "closed" and all(chunk.body.closed for chunk in chunks):
                 held.log.forget_tail()
                 if held.led is not None:
@@ -205,10 +241,7 @@ class Space:
         self._upkeep.keep(here)
         self._regrouping.forget(lambda key: key not in here)
         if rested:
-            await self._blocking(partial(_make_smaller, rested))
-
-    async def _blocking(self, work: Callable[[], T]) -> T:
-        return await self._broker.loop.run_in_executor(self._broker.executor, work)
+            await self._upkeep.blocking(partial(_make_smaller, rested))
 
 
 def _make_smaller(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:

@@ -13,15 +13,12 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.base.runtime import Runtime
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.storage.chunk_inventory import ChunkKey, Held
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -36,9 +33,10 @@ HURRY_CHUNKS = 4
 class Regrouping:
     """One node's."""
 
-    def __init__(self, broker: "Broker", *, done: Callable[[ChunkKey], None]) -> None:
-        """`done` is told of each chunk that has been regrouped."""
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, disk_reserve: int, done: Callable[[ChunkKey], None]) -> None:
+        """`disk_reserve`: bytes, see disk_room; `done` is told of each chunk that has been regrouped."""
+        self._runtime = runtime
+        self._disk_reserve = disk_reserve
         self._done = done
         self._helper: asyncio.subprocess.Process | None = None
         self._again_at: dict[ChunkKey, float] = {}
@@ -69,13 +67,13 @@ class Regrouping:
         """Regroup the oldest chunk of this replica that needs it, in a helper process."""
         for chunk in held.log.closed_chunks():
             key = (held.id, chunk.start)
-            if chunk.body.regrouped or chunk.end is None or self._broker.loop.time() < self._again_at.get(key, 0.0):
+            if chunk.body.regrouped or chunk.end is None or self._runtime.loop.time() < self._again_at.get(key, 0.0):
                 continue
             if chunk.end > held.committed:
                 return
-            self._again_at[key] = self._broker.loop.time() + REGROUP_RETRY_S
-            look = partial(_look, held.log, chunk, leave=self._broker.node.settings.disk_reserve // 2)
-            needed, roomy = await self._broker.loop.run_in_executor(self._broker.executor, look)
+            self._again_at[key] = self._runtime.loop.time() + REGROUP_RETRY_S
+            look = partial(_look, held.log, chunk, leave=self._disk_reserve // 2)
+            needed, roomy = await self._runtime.loop.run_in_executor(self._runtime.executor, look)
             if not needed:
                 self._again_at[key] = math.inf
                 continue
@@ -93,7 +91,7 @@ class Regrouping:
             if status:
                 log.warning("regrouping failed", container=held.id, chunk=chunk.start, status=status)
                 return
-            await self._broker.loop.run_in_executor(self._broker.executor, held.log.reopen_chunk, chunk)
+            await self._runtime.loop.run_in_executor(self._runtime.executor, held.log.reopen_chunk, chunk)
             self.regrouped += 1
             log.info(
                 "chunk regrouped", container=held.id, chunk=chunk.start, seconds=round(time.monotonic() - began, 2)

@@ -14,16 +14,14 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.base.ids import ContainerId, Position
+from headrace.base.runtime import Runtime
 from headrace.container.local_replica import LocalReplica
+from headrace.container.replicas import Replicas
 from headrace.log.scrub import EXIT_NEWER
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -38,8 +36,9 @@ TRIES = 3
 class Scrub:
     """The scrub of one node: under way, or how the last one ended."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, replicas: Replicas) -> None:
+        self._runtime = runtime
+        self._replicas = replicas
         self._task: asyncio.Task[None] | None = None
         self._state = "never"
         self._began = 0.0
@@ -48,10 +47,10 @@ class Scrub:
         self._frames = 0
         self._bytes = 0
         self._findings: list[str] = []
-        self._replicas = 0
+        self._containers = 0
         self._suspects: dict[ContainerId, float] = {}
         """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
-        broker.cluster.replicas.on_unreadable.append(self.suspect)
+        replicas.on_unreadable.append(self.suspect)
 
     def start(self) -> None:
         """Begin, unless one is under way."""
@@ -59,17 +58,16 @@ class Scrub:
             self._state, self._began, self._took = "running", time.monotonic(), 0.0
             self._done = self._frames = self._bytes = 0
             self._findings = []
-            self._task = self._broker.spawn(self._run())
+            self._task = self._runtime.spawn(self._run())
 
     def suspect(self, container_id: ContainerId) -> None:
         """A replica here could not be read: see what is wrong with it, unless that is known or being seen to."""
-        now = self._broker.loop.time()
-        replicas = self._broker.cluster.replicas
-        replica = replicas.replica(container_id)
-        if replica is None or replicas.is_damaged(container_id) or now < self._suspects.get(container_id, now):
+        now = self._runtime.loop.time()
+        replica = self._replicas.replica(container_id)
+        if replica is None or self._replicas.is_damaged(container_id) or now < self._suspects.get(container_id, now):
             return
         self._suspects[container_id] = math.inf
-        self._broker.spawn(self._suspected(replica))
+        self._runtime.spawn(self._suspected(replica))
 
     @property
     def running(self) -> bool:
@@ -80,7 +78,7 @@ class Scrub:
         """How it stands; `findings` are one line each."""
         return {
             "state": self._state,
-            "containers": self._replicas or len(self._broker.cluster.replicas.all()),
+            "containers": self._containers or len(self._replicas.all()),
             "containers_done": self._done,
             "frames": self._frames,
             "bytes": self._bytes,
@@ -95,8 +93,8 @@ class Scrub:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        replicas = list(self._broker.cluster.replicas.all())
-        self._replicas = len(replicas)
+        replicas = list(self._replicas.all())
+        self._containers = len(replicas)
         try:
             for replica in replicas:
                 await self._one(replica)
@@ -110,13 +108,13 @@ class Scrub:
         try:
             await self._one(replica)
         finally:
-            self._suspects[replica.id] = self._broker.loop.time() + SUSPECT_AGAIN_S
+            self._suspects[replica.id] = self._runtime.loop.time() + SUSPECT_AGAIN_S
 
     async def _one(self, replica: LocalReplica) -> None:
         for _ in range(TRIES):
             container_log = replica.log
             lines, status = await self._read(str(container_log.folder), container_log.synced)
-            stayed = replica.log is container_log and self._broker.cluster.replicas.replica(replica.id) is replica
+            stayed = replica.log is container_log and self._replicas.replica(replica.id) is replica
             if stayed and not replica.cycle.is_closed:  # else its files are being changed
                 break
         else:
@@ -126,7 +124,7 @@ class Scrub:
         if status == -signal.SIGBUS:
             self._found(replica.id, "the disk cannot read all of it")
         if status in (1, -signal.SIGBUS):  # 1: it has findings
-            self._broker.cluster.replicas.damaged(replica.id)
+            self._replicas.damaged(replica.id)
         elif status == EXIT_NEWER:
             self._found(replica.id, "it holds what a newer version wrote: start that one")
         elif status != 0:

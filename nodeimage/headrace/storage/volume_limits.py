@@ -8,18 +8,17 @@ again; reads go on, and writes too once time to live, deletes or a higher limit 
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
-from headrace.admin.node_status import bytes_on_disk
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId
+from headrace.base.runtime import Runtime
+from headrace.partitions.cluster_client import ClusterLink
 from headrace.peer.messages import HeldBytes
+from headrace.storage.disk_usage import bytes_on_disk
 from headrace.store.records import NodeRecord
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -30,18 +29,21 @@ ASK_S: Final = 1.0
 class VolumeLimits:
     """Knows what volumes hold. `step` sets `Container.refuses` of those led here."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, cluster: ClusterLink, catalog_id: ContainerId) -> None:
+        """`catalog_id`: the container that no limit holds for."""
+        self._runtime = runtime
+        self._cluster = cluster
+        self._catalog_id = catalog_id
         self._known: dict[ContainerId, int] = {}
         """As last heard: what a node that does not answer led counts on."""
 
     async def step(self) -> None:
         """Look at the volumes that have a limit, and let containers refuse records, or take them again."""
-        view = self._broker.cluster.view
+        view = self._cluster.view
         limited = {name: each.size_limit for name, each in view.volumes.items() if each.size_limit}
         held = await self.by_volume() if limited else {}
-        for container in self._broker.containers.values():
-            if container.id == self._broker.space.catalog_id:
+        for container in self._cluster.replicas.led.values():
+            if container.id == self._catalog_id:
                 continue
             size, limit = held.get(container.volume, 0), limited.get(container.volume, 0)
             over = bool(limit) and size >= limit
@@ -54,7 +56,7 @@ class VolumeLimits:
         here, *there = await asyncio.gather(self.led_here(), *(self._led_by(node) for node in self._others()))
         for found in (here, *there):
             self._known.update(found)
-        containers = self._broker.cluster.view.containers
+        containers = self._cluster.view.containers
         kept = {id_ for id_, record in containers.items() if record.kind == "data" and record.state != "deleted"}
         self._known = {id_: size for id_, size in self._known.items() if id_ in kept}
         held: dict[str, int] = {}
@@ -65,18 +67,18 @@ class VolumeLimits:
 
     async def led_here(self) -> dict[ContainerId, int]:
         """Bytes by container that this node leads."""
-        on_disk = await bytes_on_disk(self._broker)
+        on_disk = await bytes_on_disk(self._runtime, self._cluster.replicas)
         return {
             container.id: max(0, on_disk.get(container.id, 0) - container.log.unused_bytes)
-            for container in self._broker.containers.values()
+            for container in self._cluster.replicas.led.values()
         }
 
     def _others(self) -> list[NodeRecord]:
-        return [node for node in self._broker.cluster.nodes() if node.node_id != self._broker.node_id]
+        return [node for node in self._cluster.nodes() if node.node_id != self._cluster.node_id]
 
     async def _led_by(self, node: NodeRecord) -> dict[ContainerId, int]:
         try:
-            answer, _ = await self._broker.cluster.ask(node, HeldBytes(), timeout_s=ASK_S)
+            answer, _ = await self._cluster.ask(node, HeldBytes(), timeout_s=ASK_S)
         except HeadraceError:
             return {}
         return dict(answer.items)

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.base.errors import Code, CorruptLog, KafkaError, StorageFull
+from headrace.base.ids import ContainerId
 from headrace.storage.chunk_closing import ChunkClosing
 from headrace.storage.chunk_gc import GivingBack
 from headrace.storage.chunk_inventory import Upkeep
@@ -60,17 +61,44 @@ class Node:
             )
             for serial, log in enumerate(logs, start=1)
         }
-        self.broker: Any = SimpleNamespace(
-            loop=asyncio.get_running_loop(),
-            containers=containers,
-            cluster=SimpleNamespace(replicas=SimpleNamespace(followed=list)),
-            scrub=SimpleNamespace(suspect=self.suspected.append),
+        self.containers: Any = containers
+        self.runtime: Any = SimpleNamespace(loop=asyncio.get_running_loop(), executor=None)
+        self.cluster: Any = SimpleNamespace(replicas=SimpleNamespace(led=containers, followed=list))
+        self.suspect: Callable[[ContainerId], None] = self.suspected.append
+        catalog: Any = None
+        self.upkeep = Upkeep(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=self.cluster,
+            catalog_id=ContainerId(0),
+            suspect=lambda container: self.suspect(container),
         )
-        self.upkeep = Upkeep(self.broker, blocking=self._blocking)
-        self.closing = ChunkClosing(self.broker, self.upkeep, GivingBack(self.broker, self.upkeep))
+        self.upkeep.blocking = _at_once  # type: ignore[method-assign]
+        self.closing = ChunkClosing(
+            runtime=self.runtime,
+            catalog=catalog,
+            upkeep=self.upkeep,
+            giving_back=GivingBack(runtime=self.runtime, catalog=catalog, upkeep=self.upkeep),
+        )
 
-    async def _blocking(self, work: Callable[[], T]) -> T:
-        return work()
+    def container_closing(self, changes: Any = None) -> ContainerClosing:
+        nothing: Any = None
+        return ContainerClosing(
+            runtime=self.runtime,
+            catalog=nothing,
+            cluster=self.cluster,
+            topics=nothing,
+            partitions=nothing,
+            rolls=nothing,
+            changes=changes,
+            container_bytes=1 << 20,
+            upkeep=self.upkeep,
+            wake=lambda: None,
+        )
+
+
+async def _at_once(work: Callable[[], T]) -> T:
+    return work()
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=repr)
@@ -100,16 +128,15 @@ async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scru
     node = Node(OneChunk(full=True, failure=DAMAGE))
     now, damaged = 0.0, set[int]()
     replica = SimpleNamespace(id=1, log=SimpleNamespace(folder="1", synced=0), cycle=SimpleNamespace(is_closed=False))
-    node.broker.loop = SimpleNamespace(time=lambda: now)
-    node.broker.spawn = asyncio.create_task
-    node.broker.cluster.replicas = SimpleNamespace(
-        followed=list,
+    runtime: Any = SimpleNamespace(loop=SimpleNamespace(time=lambda: now), spawn=asyncio.create_task)
+    replicas: Any = SimpleNamespace(
         on_unreadable=[],
         replica=lambda _id: replica,
         damaged=damaged.add,
         is_damaged=damaged.__contains__,
     )
-    node.broker.scrub = Scrub(node.broker)
+    scrub = Scrub(runtime=runtime, replicas=replicas)
+    node.suspect = scrub.suspect
     ends = asyncio.Queue[tuple[list[bytes], int]]()
     begun = 0
 
@@ -118,7 +145,7 @@ async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scru
         begun += 1
         return await ends.get()
 
-    node.broker.scrub._read = read
+    scrub._read = read  # type: ignore[method-assign]
 
     async def rounds() -> int:
         """Two of them; how many scrubs there have been."""
@@ -164,7 +191,7 @@ async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_de
 ) -> None:
     bad, good = OneChunk(full=True, failure=DAMAGE), OneChunk(full=True)
     node = Node(bad, good, closing=True)
-    closing = ContainerClosing(node.broker, node.upkeep, wake=lambda: None)
+    closing = node.container_closing()
 
     async def delete(held: Any, _container: object) -> None:
         held.log.look()
@@ -178,12 +205,10 @@ async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_de
 async def test_a_full_container_that_cannot_be_closed_keeps_no_other_open() -> None:
     """For one volume no other container can be made, as its hosts are away, say."""
     node = Node(OneChunk(full=True), OneChunk(full=True), OneChunk(full=True))
-    node.broker.node = SimpleNamespace(settings=SimpleNamespace(container_bytes=1 << 20))
-    node.broker.cluster.node_id, node.broker.cluster.node = 1, lambda _id: None
-    node.broker.cluster.open_data = lambda volume: []
-    for container, volume in zip(node.broker.containers.values(), ("away", "here", "away"), strict=True):
+    node.cluster.node_id, node.cluster.node = 1, lambda _id: None
+    node.cluster.open_data = lambda volume: []
+    for container, volume in zip(node.containers.values(), ("away", "here", "away"), strict=True):
         container.volume = volume
-    closing = ContainerClosing(node.broker, node.upkeep, wake=lambda: None)
     closed, made = [], []
     hosts_are_away = True
 
@@ -196,7 +221,7 @@ async def test_a_full_container_that_cannot_be_closed_keeps_no_other_open() -> N
         container.closing = True
         closed.append(container.id)
 
-    closing.attach(new, close, close)
+    closing = node.container_closing(SimpleNamespace(new=new, close=close))
     with capture_logs() as logged:
         for _ in range(3):
             await closing.close_full()

@@ -3,20 +3,19 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headrace.base.errors import CorruptLog
-from headrace.partitions.cluster_layout import NodeSettings
 from headrace.storage.regroup import HURRY_CHUNKS, PAUSES_S, Regrouping
 
 RESERVE = 1 << 20
 
 
 def made(executor: ThreadPoolExecutor) -> Regrouping:
-    node = SimpleNamespace(settings=NodeSettings(disk_reserve=RESERVE))
-    broker = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor, node=node)
-    return Regrouping(broker, done=lambda _key: None)  # type: ignore[arg-type]
+    runtime: Any = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
+    return Regrouping(runtime=runtime, disk_reserve=RESERVE, done=lambda _key: None)
 
 
 class OneChunk:

@@ -147,7 +147,7 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     match by:
         case "time":
             later = node.broker.now() + 3_600_001
-            monkeypatch.setattr(node.broker, "now", lambda: later)
+            monkeypatch.setattr(node.broker.runtime, "now", lambda: later)
         case "ttl":
             await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1})
         case "delete":
@@ -529,14 +529,14 @@ async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: New
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
     photos: list[Any] = []
     space = node.broker.space
-    blocking = space._blocking
+    blocking = space._upkeep.blocking
 
     async def photographed(work: Callable[[], Any]) -> Any:
         if len(photos) < 12:
             photos.append(node.photograph())
         return await blocking(work)
 
-    space._blocking = photographed  # type: ignore[method-assign, assignment]
+    space._upkeep.blocking = photographed  # type: ignore[method-assign, assignment]
     await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1000})
     for _ in range(3):
         await space.pass_now()

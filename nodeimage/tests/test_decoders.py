@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from headrace.admin.admin_api import METHODS
+from headrace.admin import admin_api, cluster, containers, feature_levels, nodes, volumes
 from headrace.links import link_admin
 from headrace.links.serving import homes, source_apis, topics
 from headrace.partitions.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
@@ -26,7 +26,18 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = ("nodeimage/headrace", "operator/headrace_operator", "spark/headrace_spark")
 SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
-TAKEN: Final = (*link_admin.TAKEN, *source_apis.TAKEN, *topics.TAKEN, *homes.TAKEN)
+ADMIN_CALLS: Final = (
+    admin_api,
+    cluster,
+    containers,
+    feature_levels,
+    nodes,
+    volumes,
+    link_admin,
+    homes,
+    source_apis,
+    topics,
+)
 CONVERTED_TO: Final[Mapping[str, Sequence[type[msgspec.Struct]]]] = {
     "ClusterSpec": [ClusterSpec],
     "JobSpec": [JobSpec],
@@ -35,7 +46,7 @@ CONVERTED_TO: Final[Mapping[str, Sequence[type[msgspec.Struct]]]] = {
     "StreamPolicy": [StreamPolicy],
     "UserSpec": [UserSpec],
     "VolumeSpec": [VolumeSpec],
-    "method.params": [*(method.params for method in METHODS.values()), *TAKEN],
+    "method.params": [params for module in ADMIN_CALLS for params in module.TAKEN],
     "self.spec": [kind.spec for kind in (Volumes, Streams, Topics)],
 }
 """By what stands in the call: the classes that it may be. All have been learnt once the modules are loaded."""

@@ -1,1 +1,1 @@
-"""HTTP beside the Kafka port: health, readiness and metrics, for Kubernetes and Prometheus."""
+"""Headrace's own admin calls, and HTTP beside the Kafka port: health, readiness and metrics."""

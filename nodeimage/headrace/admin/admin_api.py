@@ -11,18 +11,14 @@ NOT_LEADER_OR_FOLLOWER (roll) elsewhere.
 """
 
 import base64
-import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
-from headrace.admin import cluster
 from headrace.admin.group_lag import group_list, group_shown
-from headrace.admin.node_status import node_status, scrub_shown
-from headrace.admin.volumes import stream_warning, volume_for_stream
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.catalog.commands import AlterStream, CreateStream, DeleteStream
@@ -30,7 +26,7 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, StreamOutcome, StreamRow, TopicRow
 from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
-from headrace.partitions.admin_params import Methods, NoParams, Params, Run
+from headrace.partitions.admin_params import Methods, NoParams, Params
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, topic_rows
 from headrace.partitions.partition_states import STATES
@@ -45,30 +41,59 @@ log = structlog.get_logger(__name__)
 MAX_PAGE: Final = 10_000
 
 
-async def handle(broker: "Broker", body: bytes, session: Caller) -> bytes:
-    """The response's body. Raises MalformedRequest for bytes that are no admin request."""
-    name, given = decode_admin_request(body)
-    try:
-        method = METHODS.get(name) or broker.admin_methods.get(name)
+class AdminApi:
+    """Answers Headrace's own admin calls, by a table of methods."""
+
+    def __init__(self, methods: Iterable[Methods]) -> None:
+        self._methods: dict[str, _Method] = {}
+        for table in methods:
+            self.add(table)
+
+    def add(self, methods: Methods, *, of_caller: bool = False) -> None:
+        """Answer these too: those of a part that is made later than this. msgspec has learnt what they take.
+
+        `of_caller`: the answer differs with who asks, so that each is given the `Caller`, too.
+        """
+        self._methods.update((name, _Method(*each, of_caller)) for name, each in methods.items())
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the methods that there are."""
+        return self._methods.keys()
+
+    async def handle(self, body: bytes, caller: Caller) -> bytes:
+        """The response's body. Raises MalformedRequest for bytes that are no admin request."""
+        name, given = decode_admin_request(body)
+        try:
+            return encode_admin_response(await self.call(name, given, caller))
+        except HeadraceError as error:
+            return encode_admin_response(None, error=int(error.code), message=str(error))
+        except Exception:
+            log.exception("admin call failed", method=name, peer=caller.peer)
+            return encode_admin_response(
+                None, error=int(Code.UNKNOWN_SERVER_ERROR), message=f"{name} failed; the node's log says why"
+            )
+
+    async def call(self, name: str, given: Mapping[str, Any], caller: Caller) -> object:
+        """What a method answers. Raises HeadraceError, KafkaError(INVALID_REQUEST) for a call that cannot be."""
+        method = self._methods.get(name)
         if method is None:
-            known = ", ".join([*METHODS, *broker.admin_methods])
+            known = ", ".join(self._methods)
             raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {known}")
-        of_session = (session,) if method.of_session else ()
-        return encode_admin_response(await method.run(broker, _params(name, method, given), *of_session))
-    except HeadraceError as error:
-        return encode_admin_response(None, error=int(error.code), message=str(error))
-    except Exception:
-        log.exception("admin call failed", method=name, peer=session.peer)
-        return encode_admin_response(
-            None, error=int(Code.UNKNOWN_SERVER_ERROR), message=f"{name} failed; the node's log says why"
-        )
+        try:
+            params = msgspec.convert(given, method.params)
+        except msgspec.ValidationError as error:
+            raise KafkaError(Code.INVALID_REQUEST, f"{name}: {error}") from None
+        return await (method.run(params, caller) if method.of_caller else method.run(params))
 
 
-def _params(name: str, method: "_Method", given: Mapping[str, Any]) -> Any:
-    try:
-        return msgspec.convert(given, method.params)
-    except msgspec.ValidationError as error:
-        raise KafkaError(Code.INVALID_REQUEST, f"{name}: {error}") from None
+class _Method(NamedTuple):
+    """A method: what it takes, and what runs it."""
+
+    params: type[Params]
+    run: Callable[..., Awaitable[object]]
+    of_caller: bool = False
+    """It is told who calls."""
 
 
 # --- streams
@@ -106,7 +131,7 @@ async def stream_create(broker: "Broker", params: NewStream) -> dict[str, object
     check_stream(params.path)
     policy = policy_from(params.policy)
     if params.policy.volume is not None:
-        await volume_for_stream(broker, params.policy.volume)
+        await broker.volumes.for_stream(params.policy.volume)
     command = CreateStream(path=params.path, policy=policy, now=now())
     outcome: StreamOutcome = await submitted(broker.catalog, command, timeout_ms=0)
     if not outcome.changed and not params.if_not_exists:
@@ -129,7 +154,7 @@ async def stream_show(broker: "Broker", params: OneStream) -> dict[str, object]:
     With `figures` its messages, bytes and the time of the oldest too; null as long as they are not known yet.
     """
     row = await _stream(broker, params.path)
-    shown = {**stream_shown(row), "problem": stream_warning(broker, row)}
+    shown = {**stream_shown(row), "problem": broker.volumes.warning_of(row)}
     if not params.figures:
         return shown
     known = await broker.stream_figures.of(row)
@@ -146,7 +171,7 @@ async def stream_alter(broker: "Broker", params: StreamChange) -> dict[str, obje
     await _stream(broker, params.path)
     changes = changes_from(params.changes)
     if changes.volume is not None:
-        await volume_for_stream(broker, changes.volume)
+        await broker.volumes.for_stream(changes.volume)
     command = AlterStream(path=params.path, changes=changes)
     outcome: StreamOutcome = await submitted(broker.catalog, command, timeout_ms=0)
     return stream_shown(outcome.stream)
@@ -333,32 +358,11 @@ def shown_id(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
-# --- the node, groups
+# --- groups
 
 
 class OneGroup(Params, frozen=True):
     group: str
-
-
-async def status(broker: "Broker", params: NoParams) -> dict[str, object]:
-    """The node, what it stores, what it is doing."""
-    return await node_status(broker)
-
-
-async def settings(broker: "Broker", params: NoParams) -> dict[str, object]:
-    """The node's settings by name."""
-    return dataclasses.asdict(broker.node.settings)
-
-
-async def scrub_start(broker: "Broker", params: NoParams) -> dict[str, object]:
-    """Begin to read everything back, unless that is under way; how it stands."""
-    broker.scrub.start()
-    return scrub_shown(broker)
-
-
-async def scrub_status(broker: "Broker", params: NoParams) -> dict[str, object]:
-    """How the scrub stands, or how the last one ended."""
-    return scrub_shown(broker)
 
 
 async def groups_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
@@ -371,46 +375,24 @@ async def groups_show(broker: "Broker", params: OneGroup) -> dict[str, object]:
     return await group_shown(broker, params.group)
 
 
-def add_methods(broker: "Broker", methods: Methods, *, of_session: bool = False) -> None:
-    """Let `broker` answer these too, whose collaborators it does not know; msgspec has learnt what they take.
-
-    Each is given its parameters alone, or, with `of_session`, those and the `Caller`.
-    """
-    broker.admin_methods.update(
-        (name, _Method(params, partial(_without_broker, run), of_session)) for name, (params, run) in methods.items()
-    )
-
-
-def _without_broker(run: Run, _broker: "Broker", *asked: object) -> Awaitable[object]:
-    return run(*asked)
-
-
-class _Method(NamedTuple):
-    """A method: what it takes, and what runs it."""
-
-    params: type[Params]
-    run: Callable[..., Awaitable[object]]
-    of_session: bool = False
-    """It is told by which connection the call came."""
-
-
-METHODS: Final[Mapping[str, _Method]] = {
-    "stream.create": _Method(NewStream, stream_create),
-    "stream.list": _Method(Page, stream_list),
-    "stream.show": _Method(OneStream, stream_show),
-    "stream.alter": _Method(StreamChange, stream_alter),
-    "stream.delete": _Method(StreamEnd, stream_delete),
-    "topic.list": _Method(TopicPage, topic_list),
-    "topic.show": _Method(OneTopic, topic_show),
-    "chain": _Method(OnePartition, chain),
-    "roll": _Method(OnePartition, roll),
-    "status": _Method(NoParams, status),
-    "node.settings": _Method(NoParams, settings),
-    "scrub.start": _Method(NoParams, scrub_start),
-    "scrub.status": _Method(NoParams, scrub_status),
-    "groups.list": _Method(NoParams, groups_list),
-    "groups.show": _Method(OneGroup, groups_show),
-    **{name: _Method(*method) for name, method in cluster.METHODS.items()},
-}
-_KNOWN: Final = [msgspec.msgpack.Decoder(method.params) for method in METHODS.values()]
+TAKEN: Final = (OneStream, NewStream, StreamChange, StreamEnd, Page, TopicPage, OneTopic, OnePartition, OneGroup)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """So that msgspec has learnt the classes before `convert` is given them, which it does not do safely in two threads."""
+
+
+def methods(broker: "Broker") -> Methods:
+    """By name: what a method takes, and what runs it."""
+    calls: dict[str, tuple[type[Params], Callable[..., Awaitable[object]]]] = {
+        "stream.create": (NewStream, stream_create),
+        "stream.list": (Page, stream_list),
+        "stream.show": (OneStream, stream_show),
+        "stream.alter": (StreamChange, stream_alter),
+        "stream.delete": (StreamEnd, stream_delete),
+        "topic.list": (TopicPage, topic_list),
+        "topic.show": (OneTopic, topic_show),
+        "chain": (OnePartition, chain),
+        "roll": (OnePartition, roll),
+        "groups.list": (NoParams, groups_list),
+        "groups.show": (OneGroup, groups_show),
+    }
+    return {name: (params, partial(run, broker)) for name, (params, run) in calls.items()}

@@ -3,21 +3,29 @@
 Figures come from memory; sizes on disk and the process's memory are read in a reader thread.
 """
 
+import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from headrace import __version__
+from headrace.base.admission import Admission
+from headrace.base.descriptor_plan import DescriptorPlan
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId
+from headrace.base.loop_lag import LoopLag
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
+from headrace.partitions.admin_params import Methods, NoParams
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.storage.disk_usage import allocated, chunk_paths
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.storage.maintenance import Space
+from headrace.storage.scrub import Scrub
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 
@@ -32,112 +40,177 @@ class _OnDisk(NamedTuple):
     descriptors: int
 
 
-async def node_status(broker: "Broker") -> dict[str, object]:
-    """The status as plain fields; names end in their unit."""
-    streams, topics, partitions = await _totals(broker)
-    replicas = broker.cluster.replicas.all()
-    disk = await _measured(broker)
-    uptime_s = max(time.monotonic() - broker.node.started_at, 0.001)
-    counters = broker.counters
-    return {
-        "node": broker.node.node_id,
-        "cluster": broker.node.cluster_id,
-        "version": __version__,
-        "uptime_ms": int(uptime_s * 1000),
-        "streams": streams,
-        "topics": topics,
-        "partitions": partitions,
-        "topics_in_memory": len(broker.topics),
-        "clients": {
-            "connected": len(broker.connections),
-            "connections_since_start": counters.connections,
-            "most_connections": broker.admission.most,
-            "refused_since_start": broker.admission.refused,
-            "made_way_since_start": broker.admission.made_way,
-            "silent_since_start": broker.admission.timed_out,
-            "requests_since_start": counters.requests,
-            "produce_requests_since_start": counters.produce_requests,
-            "fetch_requests_since_start": counters.fetch_requests,
-            "requests_per_second_since_start": round(counters.requests / uptime_s, 1),
-            "in_since_start_bytes": counters.bytes_in,
-            "out_since_start_bytes": counters.bytes_out,
-        },
-        "loop_lag_ms": dict(broker.loop_lag.shown()),
-        "memory": {"resident_bytes": disk.resident},
-        "descriptors": {"open": disk.descriptors, "limit": broker.descriptors.limit},
-        "disk": {
-            "free_bytes": disk.free,
-            "total_bytes": disk.total,
-            "stored_bytes": sum(disk.containers.values()),
-            "waiting_bytes": sum(replica.log.pending_bytes for replica in replicas),
-            "scanned_at_start_bytes": sum(replica.log.scanned_bytes for replica in replicas),
-        },
-        "maintenance": {
-            "chunks_regrouped_since_start": broker.space.regrouped,
-            "given_back_since_start_bytes": broker.space.freed_bytes,
-        },
-        "scrub": scrub_shown(broker),
-        "catalog": {"damage": broker.catalog.damage, "damaged": int(bool(broker.catalog.damage))},
-        "containers": _containers(broker, disk.containers),
-    }
+class ClientCounters(Protocol):
+    """What is counted of clients since the start."""
+
+    connections: int
+    requests: int
+    produce_requests: int
+    fetch_requests: int
+    bytes_in: int
+    bytes_out: int
 
 
-async def _totals(broker: "Broker") -> tuple[int, int, int]:
-    """Streams, topics and partitions; zeros where the catalog is damaged so that they cannot be counted."""
-    try:
-        return await broker.catalog.query(lambda reader: reader.totals())
-    except HeadraceError:
-        if not broker.catalog.damage:
-            raise
-        return 0, 0, 0
+class NodeStatus:
+    """The calls on the node itself."""
 
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        node: NodeIdentity,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Sized,
+        space: Space,
+        scrub: Scrub,
+        connections: Sized,
+        counters: ClientCounters,
+        admission: Admission,
+        descriptors: DescriptorPlan,
+        loop_lag: LoopLag,
+    ) -> None:
+        """`topics`: those in memory; `connections`: those of clients."""
+        self._runtime = runtime
+        self._node = node
+        self._catalog = catalog
+        self._cluster = cluster
+        self._topics = topics
+        self._space = space
+        self._scrub = scrub
+        self._connections = connections
+        self._counters = counters
+        self._admission = admission
+        self._descriptors = descriptors
+        self._loop_lag = loop_lag
 
-def scrub_shown(broker: "Broker") -> dict[str, object]:
-    """How the scrub stands, or how the last one ended; `errors` are what it found, one line each."""
-    state = broker.scrub.status()
-    return {
-        "running": state["state"] == "running",
-        "state": state["state"],
-        "containers": state["containers"],
-        "containers_done": state["containers_done"],
-        "frames": state["frames"],
-        "read_bytes": state["bytes"],
-        "seconds": state["seconds"],
-        "errors": state["findings"],
-    }
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "status": (NoParams, self._status),
+            "node.settings": (NoParams, self._settings),
+            "scrub.start": (NoParams, self._start_scrub),
+            "scrub.status": (NoParams, self._scrub_status),
+        }
 
+    async def _status(self, params: NoParams) -> dict[str, object]:
+        """The node, what it stores, what it is doing."""
+        return await self.status()
 
-def _containers(broker: "Broker", sizes: Mapping[ContainerId, int]) -> list[dict[str, object]]:
-    return [
-        _replica_shown(broker, replica, sizes.get(replica.id, 0))
-        for replica in sorted(broker.cluster.replicas.all(), key=lambda each: each.id)
-    ]
+    async def _settings(self, params: NoParams) -> dict[str, object]:
+        """The node's settings by name."""
+        return dataclasses.asdict(self._node.settings)
 
+    async def _start_scrub(self, params: NoParams) -> dict[str, object]:
+        """Begin to read everything back, unless that is under way; how it stands."""
+        self._scrub.start()
+        return self._scrub_shown()
 
-def _replica_shown(broker: "Broker", replica: LocalReplica, size: int) -> dict[str, object]:
-    """A replica: what the record says of its container, and what its log has here."""
-    record = broker.cluster.record(replica.id)
-    return {
-        "id": replica.id,
-        "kind": replica.kind,
-        "state": record.state if record is not None else None,
-        "role": "primary" if replica.container is not None else "follower",
-        "primary": record.primary if record is not None else None,
-        "epoch": record.epoch if record is not None else None,
-        "in_sync": ",".join(str(node) for node, _ in record.in_sync) if record is not None else "",
-        "start": replica.log.start,
-        "end": replica.log.end,
-        "committed": replica.committed,
-        "on_disk_bytes": size,
-        "chunks": len(replica.log.chunks()),
-    }
+    async def _scrub_status(self, params: NoParams) -> dict[str, object]:
+        """How the scrub stands, or how the last one ended."""
+        return self._scrub_shown()
 
+    async def status(self) -> dict[str, object]:
+        """The status as plain fields; names end in their unit."""
+        streams, topics, partitions = await self._totals()
+        replicas = self._cluster.replicas.all()
+        disk = await self._measured()
+        uptime_s = max(time.monotonic() - self._node.started_at, 0.001)
+        counters = self._counters
+        return {
+            "node": self._node.node_id,
+            "cluster": self._node.cluster_id,
+            "version": __version__,
+            "uptime_ms": int(uptime_s * 1000),
+            "streams": streams,
+            "topics": topics,
+            "partitions": partitions,
+            "topics_in_memory": len(self._topics),
+            "clients": {
+                "connected": len(self._connections),
+                "connections_since_start": counters.connections,
+                "most_connections": self._admission.most,
+                "refused_since_start": self._admission.refused,
+                "made_way_since_start": self._admission.made_way,
+                "silent_since_start": self._admission.timed_out,
+                "requests_since_start": counters.requests,
+                "produce_requests_since_start": counters.produce_requests,
+                "fetch_requests_since_start": counters.fetch_requests,
+                "requests_per_second_since_start": round(counters.requests / uptime_s, 1),
+                "in_since_start_bytes": counters.bytes_in,
+                "out_since_start_bytes": counters.bytes_out,
+            },
+            "loop_lag_ms": dict(self._loop_lag.shown()),
+            "memory": {"resident_bytes": disk.resident},
+            "descriptors": {"open": disk.descriptors, "limit": self._descriptors.limit},
+            "disk": {
+                "free_bytes": disk.free,
+                "total_bytes": disk.total,
+                "stored_bytes": sum(disk.containers.values()),
+                "waiting_bytes": sum(replica.log.pending_bytes for replica in replicas),
+                "scanned_at_start_bytes": sum(replica.log.scanned_bytes for replica in replicas),
+            },
+            "maintenance": {
+                "chunks_regrouped_since_start": self._space.regrouped,
+                "given_back_since_start_bytes": self._space.freed_bytes,
+            },
+            "scrub": self._scrub_shown(),
+            "catalog": {"damage": self._catalog.damage, "damaged": int(bool(self._catalog.damage))},
+            "containers": self._containers(disk.containers),
+        }
 
-async def _measured(broker: "Broker") -> _OnDisk:
-    replicas = broker.cluster.replicas
-    # Every node has a replica of the catalog.
-    folder = replicas.all()[0].folder.parent
-    return await broker.loop.run_in_executor(broker.executor, _on_disk, folder, chunk_paths(replicas))
+    async def _totals(self) -> tuple[int, int, int]:
+        """Streams, topics and partitions; zeros where the catalog is damaged so that they cannot be counted."""
+        try:
+            return await self._catalog.query(lambda reader: reader.totals())
+        except HeadraceError:
+            if not self._catalog.damage:
+                raise
+            return 0, 0, 0
+
+    def _scrub_shown(self) -> dict[str, object]:
+        """How the scrub stands, or how the last one ended; `errors` are what it found, one line each."""
+        state = self._scrub.status()
+        return {
+            "running": state["state"] == "running",
+            "state": state["state"],
+            "containers": state["containers"],
+            "containers_done": state["containers_done"],
+            "frames": state["frames"],
+            "read_bytes": state["bytes"],
+            "seconds": state["seconds"],
+            "errors": state["findings"],
+        }
+
+    def _containers(self, sizes: Mapping[ContainerId, int]) -> list[dict[str, object]]:
+        return [
+            self._replica_shown(replica, sizes.get(replica.id, 0))
+            for replica in sorted(self._cluster.replicas.all(), key=lambda each: each.id)
+        ]
+
+    def _replica_shown(self, replica: LocalReplica, size: int) -> dict[str, object]:
+        """A replica: what the record says of its container, and what its log has here."""
+        record = self._cluster.record(replica.id)
+        return {
+            "id": replica.id,
+            "kind": replica.kind,
+            "state": record.state if record is not None else None,
+            "role": "primary" if replica.container is not None else "follower",
+            "primary": record.primary if record is not None else None,
+            "epoch": record.epoch if record is not None else None,
+            "in_sync": ",".join(str(node) for node, _ in record.in_sync) if record is not None else "",
+            "start": replica.log.start,
+            "end": replica.log.end,
+            "committed": replica.committed,
+            "on_disk_bytes": size,
+            "chunks": len(replica.log.chunks()),
+        }
+
+    async def _measured(self) -> _OnDisk:
+        replicas = self._cluster.replicas
+        # Every node has a replica of the catalog.
+        folder = replicas.all()[0].folder.parent
+        return await self._runtime.loop.run_in_executor(self._runtime.executor, _on_disk, folder, chunk_paths(replicas))
 
 
 def _on_disk(folder: Path, paths: Mapping[ContainerId, Sequence[Path]]) -> _OnDisk:

@@ -7,14 +7,14 @@ node is busy with them. Each node has its own.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.base.ids import Millis, Offset, PartitionletId, StreamNumber
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, StreamRow
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
+from headrace.partitions.reads.remote_reads import OldReads
 
 WORK_S: Final = 1.0
 FRESH_S: Final = 20.0
@@ -53,8 +53,10 @@ class _Kept:
 class StreamFigures:
     """One node's."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: OldReads) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._remote_reads = remote_reads
         self._kept: dict[StreamNumber, _Kept] = {}
 
     async def of(self, stream: StreamRow) -> Figures | None:
@@ -63,7 +65,7 @@ class StreamFigures:
         self._kept[stream.number] = kept  # last in order
         while len(self._kept) > KNOWN:
             del self._kept[next(iter(self._kept))]
-        now = self._broker.loop.time
+        now = self._runtime.loop.time
         if kept.busy or now() < kept.due:
             return kept.known
         kept.busy = True
@@ -82,11 +84,11 @@ class StreamFigures:
 
     async def _look(self, kept: _Kept, stream: StreamNumber) -> bool:
         """At some more partitionlets; whether there may be more, and can be looked at now."""
-        rows, starts = await self._broker.catalog.query(lambda reader: _page(reader, stream, kept.after))
+        rows, starts = await self._catalog.query(lambda reader: _page(reader, stream, kept.after))
         there = [row for row in rows if row.state != INTENDED]
         begins = {row.id: max(row.first, starts.get((row.topic, row.partition), Offset(0))) for row in there}
         holds_first = {row.id: begins[row.id] for row in there if begins[row.id] == starts.get(_key(row), Offset(0))}
-        found = await self._broker.old_reads.extents(there, first=holds_first)
+        found = await self._remote_reads.extents(there, first=holds_first)
         if len(found) < len(there):
             return False  # a container's leader does not answer: from here again, the next time
         oldest = [extent.oldest for extent in found.values() if extent.oldest is not None]

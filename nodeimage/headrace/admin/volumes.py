@@ -4,7 +4,7 @@ A volume is changed in the cluster store; its containers follow by the controlle
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -15,11 +15,11 @@ from headrace.admin.cluster_rules import refused
 from headrace.base.errors import HeadraceError
 from headrace.catalog.rows import StreamRow
 from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.storage.volume_limits import VolumeLimits
 from headrace.store import records
+from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -41,66 +41,119 @@ class VolumeFields(Params, frozen=True):
     durability: str | UnsetType = UNSET
 
 
-async def volume_list(broker: "Broker", params: NoParams) -> list[dict[str, object]]:
-    """Every volume, and what it cannot have of what it asks for."""
-    view = broker.cluster.view
-    nodes, containers = list(view.nodes.values()), list(view.containers.values())
-    held = await broker.volume_limits.by_volume()
-    return [
-        volume_shown(each, nodes, containers, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
-    ]
+TAKEN: Final = (OneVolume, VolumeFields)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin_api."""
 
 
-async def volume_show(broker: "Broker", params: OneVolume) -> dict[str, object]:
-    """One volume."""
-    view = broker.cluster.view
-    volume = await _volume(broker, params.name)
-    held = (await broker.volume_limits.by_volume()).get(volume.name, 0)
-    return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
+class VolumeCalls:
+    """The calls on volumes, and what streams ask of theirs."""
 
+    def __init__(
+        self, *, cluster: ClusterLink, store: StoreCall, controller: ControllerLink, volume_limits: VolumeLimits
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._controller = controller
+        self._volume_limits = volume_limits
 
-async def volume_create(broker: "Broker", params: VolumeFields) -> dict[str, object]:
-    """The volume as made. Where nothing is said: replicas as the default volume's, the larger half of them in sync."""
-    if params.name in broker.cluster.view.volumes:
-        raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
-    default = broker.cluster.view.volumes.get("default") or VolumeRecord("default")
-    replicas = default.replicas if isinstance(params.replicas, UnsetType) else params.replicas
-    draft = VolumeRecord(params.name, replicas=replicas, min_in_sync=(replicas + 1) // 2)
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "volume.list": (NoParams, self._list),
+            "volume.show": (OneVolume, self._show),
+            "volume.create": (VolumeFields, self._create),
+            "volume.alter": (VolumeFields, self._alter),
+        }
 
-    def decide(present: VolumeRecord | None) -> VolumeRecord:
-        if present is not None:
+    async def _list(self, params: NoParams) -> list[dict[str, object]]:
+        """Every volume, and what it cannot have of what it asks for."""
+        view = self._cluster.view
+        nodes, containers = list(view.nodes.values()), list(view.containers.values())
+        held = await self._volume_limits.by_volume()
+        return [
+            volume_shown(each, nodes, containers, held=held.get(name, 0)) for name, each in sorted(view.volumes.items())
+        ]
+
+    async def _show(self, params: OneVolume) -> dict[str, object]:
+        """One volume."""
+        view = self._cluster.view
+        volume = await self._volume(params.name)
+        held = (await self._volume_limits.by_volume()).get(volume.name, 0)
+        return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
+
+    async def _create(self, params: VolumeFields) -> dict[str, object]:
+        """The volume as made. Where nothing is said: replicas as the default volume's, the larger half in sync."""
+        if params.name in self._cluster.view.volumes:
             raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
-        return _with_fields(draft, params)
+        default = self._cluster.view.volumes.get("default") or VolumeRecord("default")
+        replicas = default.replicas if isinstance(params.replicas, UnsetType) else params.replicas
+        draft = VolumeRecord(params.name, replicas=replicas, min_in_sync=(replicas + 1) // 2)
 
-    return await _put_volume(broker, _with_fields(draft, params), decide)
+        def decide(present: VolumeRecord | None) -> VolumeRecord:
+            if present is not None:
+                raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
+            return _with_fields(draft, params)
 
+        return await self._put(_with_fields(draft, params), decide)
 
-async def volume_alter(broker: "Broker", params: VolumeFields) -> dict[str, object]:
-    """The volume as changed. Its containers follow: replicas are made or given up by and by."""
-    present = await _volume(broker, params.name)
+    async def _alter(self, params: VolumeFields) -> dict[str, object]:
+        """The volume as changed. Its containers follow: replicas are made or given up by and by."""
+        present = await self._volume(params.name)
 
-    def decide(found: VolumeRecord | None) -> VolumeRecord:
-        if found is None:
-            raise _no_volume(broker, params.name)
-        return _with_fields(found, params)
+        def decide(found: VolumeRecord | None) -> VolumeRecord:
+            if found is None:
+                raise self._unknown(params.name)
+            return _with_fields(found, params)
 
-    return await _put_volume(broker, _with_fields(present, params), decide)
+        return await self._put(_with_fields(present, params), decide)
 
+    async def _put(
+        self, wanted: VolumeRecord, decide: Callable[[VolumeRecord | None], VolumeRecord]
+    ) -> dict[str, object]:
+        records.check_volume(wanted)
+        view = self._cluster.view
+        nodes = list(view.nodes.values())
+        fault = rules.volume_fault(wanted, nodes)
+        if fault is not None:
+            raise refused(fault)
+        made = await self._store(lambda store: records.change_volume(store, wanted.name, decide))
+        view.refresh()
+        log.info("volume", **msgspec.to_builtins(made))
+        held = (await self._volume_limits.by_volume()).get(made.name, 0)
+        return volume_shown(made, nodes, list(view.containers.values()), held=held)
 
-async def _put_volume(
-    broker: "Broker", wanted: VolumeRecord, decide: Callable[[VolumeRecord | None], VolumeRecord]
-) -> dict[str, object]:
-    records.check_volume(wanted)
-    view = broker.cluster.view
-    nodes = list(view.nodes.values())
-    fault = rules.volume_fault(wanted, nodes)
-    if fault is not None:
-        raise refused(fault)
-    made = await broker.store(lambda store: records.change_volume(store, wanted.name, decide))
-    view.refresh()
-    log.info("volume", **msgspec.to_builtins(made))
-    held = (await broker.volume_limits.by_volume()).get(made.name, 0)
-    return volume_shown(made, nodes, list(view.containers.values()), held=held)
+    async def _volume(self, name: str) -> VolumeRecord:
+        volume = self._cluster.view.volumes.get(name)
+        if volume is None:  # just made, perhaps, by way of another node
+            volume = await self._store(lambda store: records.get_volume(store, name))
+        if volume is None:
+            raise self._unknown(name)
+        return volume
+
+    def _unknown(self, name: str) -> HeadraceError:
+        known = ", ".join(sorted(self._cluster.view.volumes)) or "none"
+        return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
+
+    async def for_stream(self, name: str) -> None:
+        """See to it that a volume that a stream names is there, and has a container. Raises KafkaError."""
+        volume = await self._volume(name)
+        if self._cluster.open_data(volume=name):
+            return
+        nodes = self._cluster.nodes()
+        fault = rules.volume_fault(volume, nodes)
+        if fault is not None:
+            raise refused(fault)
+        able = [node.node_id for node in nodes if rules.may_hold(node, volume)]
+        first = self._cluster.node_id if self._cluster.node_id in able else able[0]
+        await self._controller.create(first=first, volume=volume)
+
+    def warning_of(self, row: StreamRow) -> str | None:
+        """What the stream's volume cannot have at present."""
+        volume = self._cluster.view.volumes.get(row.policy.volume)
+        if volume is None:
+            return f"its volume {row.policy.volume!r} is gone"
+        return rules.volume_fault(volume, self._cluster.nodes())
 
 
 def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
@@ -110,20 +163,6 @@ def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
         if name != "name" and not isinstance(value, UnsetType)
     }
     return structs.replace(volume, **said)
-
-
-async def _volume(broker: "Broker", name: str) -> VolumeRecord:
-    volume = broker.cluster.view.volumes.get(name)
-    if volume is None:  # just made, perhaps, by way of another node
-        volume = await broker.store(lambda store: records.get_volume(store, name))
-    if volume is None:
-        raise _no_volume(broker, name)
-    return volume
-
-
-def _no_volume(broker: "Broker", name: str) -> HeadraceError:
-    known = ", ".join(sorted(broker.cluster.view.volumes)) or "none"
-    return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
 
 
 def volume_shown(
@@ -151,33 +190,3 @@ def _over_limit(volume: VolumeRecord, held: int) -> str | None:
     if not volume.size_limit or held < volume.size_limit:
         return None
     return f"volume {volume.name!r} holds {held} bytes, and may hold {volume.size_limit}: it takes no records"
-
-
-async def volume_for_stream(broker: "Broker", name: str) -> None:
-    """See to it that a volume that a stream names is there, and has a container. Raises KafkaError."""
-    volume = await _volume(broker, name)
-    if broker.cluster.open_data(volume=name):
-        return
-    nodes = broker.cluster.nodes()
-    fault = rules.volume_fault(volume, nodes)
-    if fault is not None:
-        raise refused(fault)
-    able = [node.node_id for node in nodes if rules.may_hold(node, volume)]
-    first = broker.node_id if broker.node_id in able else able[0]
-    await broker.controller.create(first=first, volume=volume)
-
-
-def stream_warning(broker: "Broker", row: StreamRow) -> str | None:
-    """What the stream's volume cannot have at present."""
-    volume = broker.cluster.view.volumes.get(row.policy.volume)
-    if volume is None:
-        return f"its volume {row.policy.volume!r} is gone"
-    return rules.volume_fault(volume, broker.cluster.nodes())
-
-
-METHODS: Final[Methods] = {
-    "volume.list": (NoParams, volume_list),
-    "volume.show": (OneVolume, volume_show),
-    "volume.create": (VolumeFields, volume_create),
-    "volume.alter": (VolumeFields, volume_alter),
-}

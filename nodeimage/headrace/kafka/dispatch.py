@@ -17,7 +17,15 @@ from typing import Any, TypeVar
 import structlog
 
 from headrace.admin import admin_api
+from headrace.admin.admin_api import AdminApi
+from headrace.admin.cluster import ClusterCalls
+from headrace.admin.containers import ContainerCalls
+from headrace.admin.feature_levels import FeatureCalls
+from headrace.admin.node_probes import NodeProbes
+from headrace.admin.node_status import NodeStatus
+from headrace.admin.nodes import NodeCalls
 from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.volumes import VolumeCalls
 from headrace.base.admission import Admission, Place
 from headrace.base.deadlines import Deadline
 from headrace.base.descriptor_plan import plan_of_process
@@ -230,10 +238,53 @@ class Broker:
         )
         for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
             catalog.on_applied(applied)
-        self.stream_figures = StreamFigures(self)
+        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
         self.producer_ids = ProducerIds(self)
-        self.admin_methods: dict[str, Any] = {}
-        """Admin calls that layers above bring (headrace_admin.add_methods)."""
+        self.status = NodeStatus(
+            runtime=self.runtime,
+            node=node,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            space=self.space,
+            scrub=self.scrub,
+            connections=self.connections,
+            counters=self.counters,
+            admission=self.admission,
+            descriptors=self.descriptors,
+            loop_lag=self.loop_lag,
+        )
+        self.volumes = VolumeCalls(
+            cluster=cluster, store=store, controller=controller, volume_limits=self.volume_limits
+        )
+        self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)
+        probes = NodeProbes(cluster)
+        nodes = NodeCalls(cluster=cluster, store=store, controller=controller, probes=probes)
+        cluster_calls = ClusterCalls(
+            runtime=self.runtime,
+            cluster_id=node.cluster_id,
+            cluster=cluster,
+            store=store,
+            controller=controller,
+            redundancy=self.redundancy,
+            volume_limits=self.volume_limits,
+            probes=probes,
+            nodes=nodes,
+        )
+        container_calls = ContainerCalls(
+            runtime=self.runtime, cluster=cluster, catalog=catalog, store=store, probes=probes
+        )
+        self.admin = AdminApi(
+            [
+                admin_api.methods(self),
+                self.status.methods(),
+                cluster_calls.methods(),
+                nodes.methods(),
+                self.volumes.methods(),
+                self.features.methods(),
+                container_calls.methods(),
+            ]
+        )
         self._led: set[Container] = set()
         self._was_saturated = False
         self._looked_at = 0
@@ -310,7 +361,7 @@ class Broker:
         slot.answer([answer])
 
     async def _headrace_admin(self, session: Connection, body: bytes, slot: Slot) -> None:
-        slot.answer([await admin_api.handle(self, body, session)])
+        slot.answer([await self.admin.handle(body, session)])
 
     def accepted(self, place: Place, *, listener: str) -> Connection:
         """The protocol of a connection that has a place."""

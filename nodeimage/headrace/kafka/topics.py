@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.admin.feature_levels import HANDLERS as FEATURE_HANDLERS
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
@@ -21,6 +20,7 @@ from headrace.kafka.handler import Handler
 from headrace.kafka.reassignments import HANDLERS as REPLICA_HANDLERS
 from headrace.kafka.security import HANDLERS as SECURITY_HANDLERS
 from headrace.kafka.transactions import HANDLERS as TRANSACTION_HANDLERS
+from headrace.kafka.update_features import HANDLERS as FEATURE_HANDLERS
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
 from headrace.wire.api_keys import ApiKey

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from headrace.admin.admin_api import add_methods
 from headrace.base.runtime import Runtime
 from headrace.kafka.dispatch import Broker
 from headrace.links.failover.forwarding import Forwarding
@@ -42,8 +41,9 @@ def serve_links(broker: Broker) -> None:
     homes = HomeApis(
         catalog=broker.catalog, placement=broker.placement, states=broker.partition_states, own_cluster=own
     )
-    add_methods(broker, {**source.methods(), **topics.methods(), **homes.methods()})
-    add_methods(broker, source.session_methods(), of_session=True)
+    for methods in (source.methods(), topics.methods(), homes.methods()):
+        broker.admin.add(methods)
+    broker.admin.add(source.session_methods(), of_caller=True)
 
 
 def make_links(broker: Broker, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
@@ -93,5 +93,5 @@ def make_links(broker: Broker, *, home_links: HomeLinks, forwarding: Forwarding,
     )
     clashes = NameClashes(catalog=catalog, quarantine=quarantine, states=states, own_cluster=own)
     admin = LinkAdmin(links, catalog=catalog, states=states, applier=applier, clashes=clashes, own_cluster=own)
-    add_methods(broker, admin.methods())
+    broker.admin.add(admin.methods())
     return links

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from msgspec import structs
 
-from headrace.admin.node_status import node_status
 from headrace.base.acceptor import Acceptor
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
@@ -338,7 +337,7 @@ class Node:
         async def status() -> dict[str, Any]:
             silent_s = asyncio.get_running_loop().time() - self.view.reachable_at
             return {
-                **await node_status(self.broker),
+                **await self.broker.status.status(),
                 "ready": int(not self._why_not_ready()),
                 "controller": int(self.controller.in_office),
                 "store_silent_s": round(silent_s, 3),

@@ -7,8 +7,7 @@ import time
 import msgspec
 import pytest
 
-from headrace.admin import admin_api, stream_metrics
-from headrace.admin.admin_api import METHODS
+from headrace.admin import stream_metrics
 from headrace.base.errors import Code, MalformedRequest
 from headrace.catalog.commands import CommitCursors, Cursor
 from headrace.kafka.connection import Connection
@@ -20,7 +19,7 @@ from headrace.wire.api_keys import ApiKey
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
 
     return called
 
@@ -61,7 +60,7 @@ class TestEnvelope:
     @pytest.mark.parametrize("body", [b"", b"\x01", b"\x00", b"\x00\xc1", b"\x00\x90", b"\x00\x91\xa1x"])
     async def test_bytes_that_are_no_request_end_the_connection(self, broker, body):
         with pytest.raises(MalformedRequest):
-            await admin_api.handle(broker, body, Connection(broker))
+            await broker.admin.handle(body, Connection(broker))
 
     async def test_an_unknown_method_is_answered_with_the_known_ones(self, refused):
         code, message = await refused("stream.destroy")
@@ -322,6 +321,6 @@ class TestNode:
         assert (await call("node.settings"))["chunk_bytes"] == broker.node.settings.chunk_bytes
 
     async def test_every_method_answers_without_parameters_or_says_which_it_wants(self, raw_call, broker):
-        for method in [*METHODS, *broker.admin_methods]:
+        for method in broker.admin.names:
             answer = await raw_call(method)
             assert answer["error"] in (0, Code.INVALID_REQUEST), (method, answer)

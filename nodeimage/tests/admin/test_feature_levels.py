@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.admin import admin_api
 from headrace.base.errors import Code
 from headrace.base.levels import FEATURE, NEWEST
 from headrace.kafka.connection import Connection
@@ -48,7 +47,7 @@ def admin(broker: Broker) -> Callable[..., Awaitable[Any]]:
 
     async def called(method: str, **params: Any) -> tuple[int, Any]:
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
+        answer = msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
         return answer["error"], answer["result"] if not answer["error"] else answer["message"]
 
     return called

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.admin.admin_api import handle
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import LeaderEpoch, Millis, NodeId, Offset
@@ -98,7 +97,7 @@ class OneNode:
     async def admin(self, method: str, **params: Any) -> Any:
         """The result of one of Headrace's own calls. Raises KafkaError."""
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await handle(self.broker, body, Connection(self.broker)))
+        answer = msgspec.msgpack.decode(await self.broker.admin.handle(body, Connection(self.broker)))
         if answer["error"]:
             raise KafkaError(answer["error"], answer["message"])
         return answer["result"]

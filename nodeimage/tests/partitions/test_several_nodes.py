@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from headrace.admin import admin_api
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis, Position
 from headrace.catalog.commands import PutLink
@@ -936,7 +935,7 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
         return await answer
 
     created = await meanwhile(
-        admin_api.stream_create(maker, admin_api.NewStream(path="/s")),
+        maker.admin.call("stream.create", {"path": "/s"}, session(maker)),
         lambda: ask(behind, ApiKey.CREATE_TOPICS, 7, topics=[made], timeout=10_000),
     )
     assert created.topics[0].error_code == 0, created.topics[0].error_message
@@ -947,8 +946,8 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
     )
     assert grown.results[0].error_code == 0, grown.results[0].error_message
     shown = await meanwhile(
-        admin_api.stream_create(maker, admin_api.NewStream(path="/other")),
-        lambda: admin_api.stream_show(behind, admin_api.OneStream(path="/other")),
+        maker.admin.call("stream.create", {"path": "/other"}, session(maker)),
+        lambda: behind.admin.call("stream.show", {"path": "/other"}, session(behind)),
     )
     assert shown["path"] == "/other"
 
@@ -977,14 +976,14 @@ async def test_links_and_topics_made_by_way_of_another_node_are_there_for_links_
 
     async def call(method: str, **params: Any) -> Any:
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await admin_api.handle(behind, body, session(behind)))
+        answer = msgspec.msgpack.decode(await behind.admin.handle(body, session(behind)))
         return answer["message"] if answer["error"] else answer["result"]
 
     async def made(path: str) -> None:
         """A stream with a topic `t`, and a link into it by the stream's name."""
         topic = {"name": f"{path}:t", "num_partitions": 1, "replication_factor": -1}
         config = LinkConfig(source=["127.0.0.1:1"], source_stream="/s", source_cluster="far")
-        await admin_api.stream_create(maker, admin_api.NewStream(path=path))
+        await maker.admin.call("stream.create", {"path": path}, session(maker))
         await ask(maker, ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000)
         await maker.catalog.submit(PutLink(name=path[1:], stream=path, config=config, now=Millis(1), create=True))
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.admin.admin_api import handle
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
@@ -352,7 +351,7 @@ class _Answers:
 
     async def _admin(self, asked: Admin, *_: Any) -> Any:
         session: Any = Talk(self._broker)
-        answer = await handle(self._broker, encode_admin_request(asked.method, asked.params), session)
+        answer = await self._broker.admin.handle(encode_admin_request(asked.method, asked.params), session)
         said = msgspec.msgpack.decode(answer)
         if said["error"]:
             raise KafkaError(Code(said["error"]), said["message"])

@@ -6,7 +6,6 @@ import uuid
 import msgspec
 import pytest
 
-from headrace.admin import admin_api
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home
 from headrace.catalog.commands import (
@@ -38,7 +37,7 @@ BOOTSTRAP = ["there:9092"]
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
 
     return called
 

@@ -7,7 +7,6 @@ import time
 import msgspec
 import pytest
 
-from headrace.admin import admin_api
 from headrace.base.errors import Code
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteCursors, DeleteGroups, LogStart, SetLogStart
 from headrace.catalog.rows import Replaced
@@ -25,7 +24,7 @@ STREAM = "/plant"
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await admin_api.handle(broker, body, Connection(broker)))
+        return msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
 
     return called
 

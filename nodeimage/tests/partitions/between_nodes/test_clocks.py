@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from headrace.admin.admin_api import NoParams
-from headrace.admin.cluster import Newest, cluster_events, cluster_status
 from headrace.base.errors import KafkaError
 from headrace.base.ids import Millis
 from headrace.catalog.commands import CreateStream, StreamPolicy
 from headrace.cli.cluster_status import clocks_in_words
+from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker
 from headrace.node import Node
 from headrace.partitions.partition import Partition
@@ -57,12 +56,15 @@ async def led(nodes: list[Node]) -> tuple[Node, Partition]:
 
 async def told(nodes: list[Node]) -> list[str]:
     """The events about clocks, of all nodes."""
-    found: list[Any] = [event for node in nodes for event in await cluster_events(node.broker, Newest(events=200))]
+    found: list[Any] = []
+    for broker in (node.broker for node in nodes):
+        events: Any = await broker.admin.call("cluster.events", {"events": 200}, Connection(broker))
+        found += events
     return [event["reason"] for event in found if event["kind"] == "clock"]
 
 
 async def line(broker: Broker) -> str:
-    status: Any = await cluster_status(broker, NoParams())
+    status: Any = await broker.admin.call("cluster.status", {}, Connection(broker))
     return clocks_in_words(status["nodes"])
 
 

@@ -11,21 +11,18 @@ import pytest
 from confluent_kafka import Producer
 from msgspec import structs
 
-from headrace.admin import admin_api, volumes
-from headrace.admin.admin_api import OnePartition, StreamChange
-from headrace.admin.volumes import VolumeFields
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Container
+from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.log.frames import FrameType
 from headrace.partitions.home_check import is_settled
 from headrace.partitions.partition import Partition
 from headrace.partitions.rolls.frames import Open, Seal
-from headrace.partitions.stream_policies import PolicyFields
 from headrace.peer.messages import OpenPartitionlet, RollAway
 from headrace.store import container_records
 from headrace.wire.batch import build_batch, read_batch, stamp
@@ -287,8 +284,8 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
         return record.volume
 
     assert volume(await broker.rolls.roll(rolled, to=rolled.container.id)) == "default"
-    await volumes.volume_create(broker, VolumeFields("plain", replicas=1))
-    await admin_api.stream_alter(broker, StreamChange("/default", PolicyFields(volume="plain")))
+    await broker.admin.call("volume.create", {"name": "plain", "replicas": 1}, Connection(broker))
+    await broker.admin.call("stream.alter", {"path": "/default", "changes": {"volume": "plain"}}, Connection(broker))
     await until(lambda: broker.topics.volume(rolled.topic_id) == "plain")
     assert volume(await broker.rolls.roll(rolled)) == "plain"
 
@@ -470,7 +467,7 @@ async def test_an_admin_is_told_of_a_partition_that_rolled_to_another_node(start
     pair = await start(1)
     partition = await pair.create("told")
     partition.container.closing = True  # whatever is chosen lies elsewhere
-    answer = await admin_api.roll(pair.first, OnePartition(topic="told", partition=0))
+    answer: Any = await pair.first.admin.call("roll", {"topic": "told", "partition": 0}, Connection(pair.first))
     moved = await pair.partition(pair.second, "told")
     assert (answer["container"], answer["first"], answer["partitionlets"]) == (moved.container.id, 2, 2)
     assert answer["leader_epoch"] == moved.leader_epoch

@@ -1,0 +1,125 @@
+"""Headrace's own admin calls on containers. Any node answers them.
+
+A container is recovered by a change of its record in the cluster store, which the nodes then follow.
+"""
+
+from typing import Final
+
+import msgspec
+import structlog
+
+from headrace.admin import cluster_rules as rules
+from headrace.admin.cluster_rules import refused
+from headrace.admin.node_probes import NodeProbes
+from headrace.base.ids import ContainerId, NodeId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
+from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.peer.reports import ReplicaState
+from headrace.storage.disk_usage import bytes_on_disk
+from headrace.store import container_records
+from headrace.store.protocol import StoreCall
+from headrace.store.records import ContainerRecord
+
+log = structlog.get_logger()
+
+
+class Recovery(Params, frozen=True):
+    container: int
+    node: int | None = None
+    epoch: int | None = None
+    """That of the record the caller has decided on; None: say only what would be done."""
+
+
+TAKEN: Final = (Recovery,)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin_api."""
+
+
+class ContainerCalls:
+    """The calls on containers."""
+
+    def __init__(
+        self, *, runtime: Runtime, cluster: ClusterLink, catalog: Catalog, store: StoreCall, probes: NodeProbes
+    ) -> None:
+        self._runtime = runtime
+        self._cluster = cluster
+        self._catalog = catalog
+        self._store = store
+        self._probes = probes
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "container.list": (NoParams, self._list),
+            "container.recover": (Recovery, self._recover),
+        }
+
+    async def _list(self, params: NoParams) -> list[dict[str, object]]:
+        """Every container's record. `bytes` are those of this node's replica, null where it has none."""
+        stored = await bytes_on_disk(self._runtime, self._cluster.replicas)
+        return [
+            {
+                "container": each.container_id,
+                "kind": each.kind,
+                "state": each.state,
+                "volume": each.volume,
+                "primary": each.primary,
+                "epoch": each.epoch,
+                "in_sync": [node for node, _ in each.in_sync],
+                "replicas": list(each.replicas),
+                "wanted": each.wanted,
+                "min_in_sync": each.min_in_sync,
+                "recovered": each.recovered,
+                "bytes": stored.get(each.container_id),
+            }
+            for _, each in sorted(self._cluster.view.containers.items())
+            if each.state != rules.DELETED
+        ]
+
+    async def _recover(self, params: Recovery) -> dict[str, object]:
+        """Choose a primary from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
+        container = ContainerId(params.container)
+        record = self._cluster.record(container)
+        if record is None:
+            raise refused(f"there is no container {container}; `headrace containers` shows them")
+        answers = await self._probes.answers(replicas=True)
+        states: dict[NodeId, ReplicaState] = {
+            node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
+        }
+        asked = None if params.node is None else NodeId(params.node)
+        heir = rules.unclean_heir(record, states, nodes=self._cluster.view.nodes, asked=asked)
+        open_rows = await self._catalog.query(lambda reader: reader.open_in(container, limit=10_000))
+        shown: dict[str, object] = {
+            "container": container,
+            "kind": record.kind,
+            "epoch": record.epoch,
+            "in_sync": [node for node, _ in record.in_sync],
+            "node": heir.node,
+            "last_epoch": heir.last_epoch,
+            "end": heir.end,
+            "committed": heir.committed,
+            "open_partitionlets": len(open_rows),
+            "loss": heir.loss,
+            "done": params.epoch is not None,
+        }
+        if params.epoch is None:
+            return shown
+
+        def decide(present: ContainerRecord) -> ContainerRecord:
+            if present != record or present.epoch != params.epoch:
+                raise refused(f"container {container} has changed meanwhile: look at it again")
+            return heir.record
+
+        log.warning(
+            "unclean recovery",
+            container=container,
+            node=heir.node,
+            epoch=heir.record.epoch,
+            end=heir.end,
+            loss=heir.loss,
+        )
+        after = await self._store(lambda store: container_records.change_container(store, container, decide))
+        self._cluster.view.refresh()
+        return {**shown, "epoch": after.epoch}

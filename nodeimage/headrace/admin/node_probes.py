@@ -1,0 +1,51 @@
+"""Asks the nodes how they are: all at a time, at every call that needs to know who lives."""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import NodeId
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
+from headrace.peer.replica_pages import ToldReplicas
+from headrace.store.records import NodeRecord
+
+PROBE_S: Final = 1.5
+
+
+class NodeProbes:
+    """Probes on behalf of admin calls."""
+
+    def __init__(self, cluster: ClusterLink) -> None:
+        self._cluster = cluster
+
+    async def answers(self, *, replicas: bool = False) -> dict[NodeId, ProbeAnswer]:
+        """How each node is that answers; all are asked at a time. `replicas`: with all of its replicas."""
+        nodes = self._cluster.nodes()
+        ask = self._ask_all if replicas else self._ask_alive
+        answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
+        found: dict[NodeId, ProbeAnswer] = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found[node.node_id] = answer
+            elif not isinstance(answer, HeadraceError | OSError):
+                raise answer
+        return found
+
+    async def _ask_alive(self, node: NodeRecord) -> ProbeAnswer:
+        answer, _ = await self._cluster.ask(node, Probe(NO_REPLICAS), timeout_s=PROBE_S)
+        return answer
+
+    async def _ask_all(self, node: NodeRecord) -> ProbeAnswer:
+        """Page by page, each of which has its time. Raises HeadraceError where one does not come."""
+        told = ToldReplicas()
+        while True:
+            asked = Probe(told.since, told.begun)
+            answer, _ = await self._cluster.ask(node, asked, timeout_s=PROBE_S)
+            told.take(answer, asked_since=asked.since)
+            if told.complete:
+                return msgspec.structs.replace(answer, replicas=list(told.replicas.values()))
+            if told.since == asked.since:
+                raise HeadraceError(f"node {node.node_id} does not say which replicas it has")

@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 import pytest
 
-from headrace.admin import admin_api, cluster, containers, feature_levels, nodes, volumes
+from headrace.admin import cluster, containers, feature_levels, group_lag, nodes, streams, topics, volumes
 from headrace.links import link_admin
-from headrace.links.serving import homes, source_apis, topics
+from headrace.links.serving import homes, source_apis
+from headrace.links.serving import topics as link_topics
 from headrace.partitions.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
 from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec, VolumeSpec
@@ -27,16 +28,18 @@ FOLDERS: Final = ("nodeimage/headrace", "operator/headrace_operator", "spark/hea
 SOURCES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 ADMIN_CALLS: Final = (
-    admin_api,
     cluster,
     containers,
     feature_levels,
+    group_lag,
     nodes,
+    streams,
+    topics,
     volumes,
     link_admin,
     homes,
     source_apis,
-    topics,
+    link_topics,
 )
 CONVERTED_TO: Final[Mapping[str, Sequence[type[msgspec.Struct]]]] = {
     "ClusterSpec": [ClusterSpec],

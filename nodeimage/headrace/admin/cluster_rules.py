@@ -13,12 +13,10 @@ from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.partitions.placement import counted, may_hold, places, there_are, volume_fault, volume_warning
+from headrace.partitions.placement import counted, places, there_are, volume_warning
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import has_trace
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
-
-__all__ = ["may_hold", "places", "volume_fault", "volume_warning"]
 
 DELETED = "deleted"
 

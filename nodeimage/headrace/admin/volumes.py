@@ -10,12 +10,12 @@ import msgspec
 import structlog
 from msgspec import UNSET, UnsetType, structs
 
-from headrace.admin import cluster_rules as rules
-from headrace.admin.cluster_rules import refused
+from headrace.admin.cluster_rules import DELETED, refused
 from headrace.base.errors import HeadraceError
 from headrace.catalog.rows import StreamRow
 from headrace.partitions.admin_params import Methods, NoParams, Params
 from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.placement import may_hold, volume_fault, volume_warning
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store import records
 from headrace.store.protocol import StoreCall
@@ -114,7 +114,7 @@ class VolumeCalls:
         records.check_volume(wanted)
         view = self._cluster.view
         nodes = list(view.nodes.values())
-        fault = rules.volume_fault(wanted, nodes)
+        fault = volume_fault(wanted, nodes)
         if fault is not None:
             raise refused(fault)
         made = await self._store(lambda store: records.change_volume(store, wanted.name, decide))
@@ -141,10 +141,10 @@ class VolumeCalls:
         if self._cluster.open_data(volume=name):
             return
         nodes = self._cluster.nodes()
-        fault = rules.volume_fault(volume, nodes)
+        fault = volume_fault(volume, nodes)
         if fault is not None:
             raise refused(fault)
-        able = [node.node_id for node in nodes if rules.may_hold(node, volume)]
+        able = [node.node_id for node in nodes if may_hold(node, volume)]
         first = self._cluster.node_id if self._cluster.node_id in able else able[0]
         await self._controller.create(first=first, volume=volume)
 
@@ -153,7 +153,7 @@ class VolumeCalls:
         volume = self._cluster.view.volumes.get(row.policy.volume)
         if volume is None:
             return f"its volume {row.policy.volume!r} is gone"
-        return rules.volume_fault(volume, self._cluster.nodes())
+        return volume_fault(volume, self._cluster.nodes())
 
 
 def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
@@ -168,7 +168,7 @@ def _with_fields(volume: VolumeRecord, params: VolumeFields) -> VolumeRecord:
 def volume_shown(
     volume: VolumeRecord, nodes: list[NodeRecord], containers: list[ContainerRecord], *, held: int
 ) -> dict[str, object]:
-    used = [each for each in containers if each.volume == volume.name and each.state != rules.DELETED]
+    used = [each for each in containers if each.volume == volume.name and each.state != DELETED]
     return {
         "volume": volume.name,
         "replicas": volume.replicas,
@@ -180,9 +180,7 @@ def volume_shown(
         "durability": volume.durability,
         "containers": len(used),
         "held_bytes": held,
-        "problem": (
-            rules.volume_fault(volume, nodes) or _over_limit(volume, held) or rules.volume_warning(volume, nodes)
-        ),
+        "problem": (volume_fault(volume, nodes) or _over_limit(volume, held) or volume_warning(volume, nodes)),
     }
 
 

@@ -16,15 +16,17 @@ from typing import Any, TypeVar
 
 import structlog
 
-from headrace.admin import admin_api
 from headrace.admin.admin_api import AdminApi
 from headrace.admin.cluster import ClusterCalls
 from headrace.admin.containers import ContainerCalls
 from headrace.admin.feature_levels import FeatureCalls
+from headrace.admin.group_lag import GroupCalls
 from headrace.admin.node_probes import NodeProbes
 from headrace.admin.node_status import NodeStatus
 from headrace.admin.nodes import NodeCalls
 from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.streams import StreamCalls
+from headrace.admin.topics import TopicCalls
 from headrace.admin.volumes import VolumeCalls
 from headrace.base.admission import Admission, Place
 from headrace.base.deadlines import Deadline
@@ -240,6 +242,8 @@ class Broker:
             catalog.on_applied(applied)
         self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
         self.producer_ids = ProducerIds(self)
+        limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
+        self.coordination = Coordination(self, make=lambda: groups.make_service(self, limits))
         self.status = NodeStatus(
             runtime=self.runtime,
             node=node,
@@ -276,8 +280,19 @@ class Broker:
         )
         self.admin = AdminApi(
             [
-                admin_api.methods(self),
+                StreamCalls(catalog=catalog, volumes=self.volumes, figures=self.stream_figures).methods(),
+                TopicCalls(
+                    catalog=catalog,
+                    cluster=cluster,
+                    topics=self.topics,
+                    partitions=self.partitions,
+                    rolls=self.rolls,
+                    states=self.partition_states,
+                    remote_reads=self.old_reads,
+                    home_check=self.home_check,
+                ).methods(),
                 self.status.methods(),
+                GroupCalls(catalog=catalog, coordination=self.coordination, states=self.partition_states).methods(),
                 cluster_calls.methods(),
                 nodes.methods(),
                 self.volumes.methods(),
@@ -289,8 +304,6 @@ class Broker:
         self._was_saturated = False
         self._looked_at = 0
         """So many bytes of requests had come when it was found out whether too much waits for the disk."""
-        limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
-        self.coordination = Coordination(self, make=lambda: groups.make_service(self, limits))
         self._handlers: dict[ApiKey, Handler] = {
             **init_producer_id.HANDLERS,
             **list_offsets.HANDLERS,

@@ -85,7 +85,7 @@ class TestEnvelope:
         assert says in message
 
     async def test_a_fault_inside_is_an_answer_not_a_lost_connection(self, raw_call, broker, monkeypatch):
-        monkeypatch.setattr(broker, "catalog", None)
+        monkeypatch.setattr(broker.catalog, "query", None)
         answer = await raw_call("stream.list")
         assert answer["error"] == Code.UNKNOWN_SERVER_ERROR
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from headrace.admin import cluster_rules as rules
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
+from headrace.partitions import placement
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import stamped
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
@@ -67,7 +68,7 @@ class TestVolumes:
         self, volume: VolumeRecord, hosts: tuple[str, ...], says: str | None
     ) -> None:
         there = [node(number, failure_host=host) for number, host in enumerate(hosts, start=1)]
-        fault = rules.volume_fault(volume, there)
+        fault = placement.volume_fault(volume, there)
         assert (fault is None) == (says is None)
         assert (says or "") in (fault or "")
 
@@ -77,21 +78,21 @@ class TestVolumes:
             node(2, zone="b", labels={"disk": "ssd"}),
             node(3, zone="a"),
         ]
-        assert rules.places(VolumeRecord("v", zones=("a",)), there) == 2
-        assert rules.places(VolumeRecord("v", zones=("a", "b"), labels={"disk": "ssd"}), there) == 2
-        fault = rules.volume_fault(VolumeRecord("v", 2, 2, zones=("a",), labels={"disk": "ssd"}), there)
+        assert placement.places(VolumeRecord("v", zones=("a",)), there) == 2
+        assert placement.places(VolumeRecord("v", zones=("a", "b"), labels={"disk": "ssd"}), there) == 2
+        fault = placement.volume_fault(VolumeRecord("v", 2, 2, zones=("a",), labels={"disk": "ssd"}), there)
         assert fault is not None
         assert "1 node in zone a with disk=ssd" in fault
 
     def test_nodes_that_are_drained_do_not_count(self) -> None:
-        assert rules.volume_fault(self.three, [node(1), node(2, draining=True)]) is not None
+        assert placement.volume_fault(self.three, [node(1), node(2, draining=True)]) is not None
 
     def test_fewer_replicas_than_asked_for_are_a_warning_where_the_minimum_is_kept(self) -> None:
-        warning = rules.volume_warning(self.three, [node(1), node(2)])
+        warning = placement.volume_warning(self.three, [node(1), node(2)])
         assert warning is not None
         assert "it has 2" in warning
-        assert rules.volume_warning(self.three, [node(1), node(2), node(3)]) is None
-        assert "1 replica, and there are 0 nodes" in str(rules.volume_warning(VolumeRecord("v"), []))
+        assert placement.volume_warning(self.three, [node(1), node(2), node(3)]) is None
+        assert "1 replica, and there are 0 nodes" in str(placement.volume_warning(VolumeRecord("v"), []))
 
 
 class TestDrains:

@@ -1,0 +1,215 @@
+"""Headrace's own admin calls on topics, their chains of partitionlets, and rolls.
+
+Any node answers them, but for a roll, which only the partition's leader makes: others refuse with
+NOT_LEADER_OR_FOLLOWER.
+"""
+
+import base64
+from typing import Final
+
+import msgspec
+
+from headrace.admin.streams import stream_of
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId, NodeId
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import INTENDED, OPEN, TopicRow
+from headrace.partitions.admin_params import Methods, Params
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.home_check import HomeCheck
+from headrace.partitions.lookups import topic_rows
+from headrace.partitions.partition_states import STATES, PartitionStates
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topic_configs import MAX_PARTITIONS, effective
+from headrace.partitions.topics import Topics
+
+MAX_PAGE: Final = 10_000
+
+
+class TopicPage(Params, frozen=True):
+    stream: str
+    prefix: str = ""
+    after: str = ""
+    limit: int = 1000
+
+
+class OneTopic(Params, frozen=True):
+    topic: str
+
+
+class OnePartition(Params, frozen=True):
+    topic: str
+    partition: int | None = None
+
+
+TAKEN: Final = (TopicPage, OneTopic, OnePartition)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin_api."""
+
+
+class TopicCalls:
+    """The calls on topics."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        topics: Topics,
+        partitions: Partitions,
+        rolls: Rolls,
+        states: PartitionStates,
+        remote_reads: OldReads,
+        home_check: HomeCheck,
+    ) -> None:
+        self._catalog = catalog
+        self._cluster = cluster
+        self._topics = topics
+        self._partitions = partitions
+        self._rolls = rolls
+        self._states = states
+        self._remote_reads = remote_reads
+        self._home_check = home_check
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, and what runs it."""
+        return {
+            "topic.list": (TopicPage, self._list),
+            "topic.show": (OneTopic, self._show),
+            "chain": (OnePartition, self._chain),
+            "roll": (OnePartition, self._roll),
+        }
+
+    async def _list(self, params: TopicPage) -> list[dict[str, object]]:
+        """A page of a stream's topics in order of name."""
+        if not 1 <= params.limit <= MAX_PAGE:
+            raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
+        await stream_of(self._catalog, params.stream)
+        rows = await self._catalog.query(lambda reader: _with_prefix(reader, params))
+        return [
+            {
+                "name": row.name,
+                "topic": row.full_name,
+                "topic_id": shown_id(row.topic_id),
+                "partitions": row.partitions,
+                "configs": dict(row.configs),
+            }
+            for row in rows
+        ]
+
+    async def _show(self, params: OneTopic) -> dict[str, object]:
+        """A topic: what holds for it, and each partition's leader, offsets and size."""
+        row = await self._topic(params.topic)
+        stream = await stream_of(self._catalog, row.stream)
+        policy = effective(stream.policy, row.configs)
+        partitions = await self._states.of_topic(row)
+        opened = await self._catalog.query(lambda reader: reader.open_partitionlets([row.number]))
+        containers = {each.partition: each.container for each in opened.get(row.number, [])}
+        return {
+            "topic": row.full_name,
+            "topic_id": shown_id(row.topic_id),
+            **({} if row.home is None else {"home": self._home_check.shown(row.home)}),
+            "created_ms": row.created,
+            "retention_ms": policy.retention_ms,
+            "retention_bytes": policy.retention_bytes,
+            "max_message_bytes": policy.max_message_bytes,
+            "timestamp_type": "LogAppendTime" if policy.append_time else "CreateTime",
+            "configs": dict(row.configs),
+            "bytes": sum(each.size for each in partitions),
+            "partitions": [
+                {
+                    "partition": each.partition,
+                    "leader": self._leader(containers.get(each.partition)),
+                    "leader_epoch": each.leader_epoch,
+                    "first": each.log_start,
+                    "end": each.end,
+                    "bytes": each.size,
+                    "partitionlets": each.partitionlets,
+                }
+                for each in partitions
+            ],
+        }
+
+    async def _chain(self, params: OnePartition) -> list[dict[str, object]]:
+        """The partitionlets of a topic or of one partition, in order: which offsets, where, how big."""
+        row = await self._topic(params.topic, partition=params.partition)
+        rows = await self._catalog.query(lambda reader: reader.chain(row.number, params.partition))
+        stored = await self._remote_reads.extents(rows)
+        shown: list[dict[str, object]] = []
+        for each in rows:
+            extent = stored.get(each.id)
+            end: int | None = each.end
+            if each.state == OPEN:
+                end = self._states.committed_end(row.topic_id, each.partition)
+                end = end if end is not None or extent is None else extent.end
+            shown.append(
+                {
+                    "partition": each.partition,
+                    "id": each.id,
+                    "state": STATES[each.state],
+                    "first": each.first,
+                    "end": end,
+                    "bytes": extent.size if extent is not None else None,
+                    "container": each.container,
+                    "node": self._leader(each.container),
+                    "leader_epoch": self._states.leader_epoch_now(each),
+                }
+            )
+        return shown
+
+    def _leader(self, container: ContainerId | None) -> NodeId | None:
+        """The node that leads a container."""
+        found = None if container is None else self._cluster.leader(container)
+        return None if found is None else found[0]
+
+    async def _roll(self, params: OnePartition) -> dict[str, object]:
+        """Let a partition (0, unless another is named) go on in a new partitionlet; the new one."""
+        index = params.partition or 0
+        row = await self._topic(params.topic, partition=index)
+        (topic,) = await self._topics.resolve_ids([row.topic_id])
+        if isinstance(topic, KafkaError):
+            raise topic
+        partition = await self._partitions.leader(topic, index)
+        opened = await self._rolls.roll(partition)
+        rows = await self._catalog.query(lambda reader: reader.chain(row.number, index))
+        return {
+            "topic": row.full_name,
+            "partition": index,
+            "id": opened.id,
+            "first": opened.first,
+            "container": opened.container,
+            "leader_epoch": self._states.leader_epoch_now(opened),
+            "partitionlets": sum(each.state != INTENDED for each in rows),
+        }
+
+    async def _topic(self, name: str, *, partition: int | None = None) -> TopicRow:
+        """Raises KafkaError for an unknown topic or partition."""
+        (row,) = await topic_rows(self._catalog, [name])
+        if isinstance(row, KafkaError):
+            raise row
+        if partition is not None and not 0 <= partition < min(row.partitions, MAX_PARTITIONS):
+            raise KafkaError(
+                Code.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{name} has no partition {partition}: there are {row.partitions}, from 0 on",
+            )
+        return row
+
+
+def _with_prefix(reader: Reader, params: TopicPage) -> list[TopicRow]:
+    """[blocking] Names in order, so that those with one prefix stand together."""
+    first: list[TopicRow] = []
+    after = params.after
+    if after < params.prefix:
+        itself = reader.topic(params.stream, params.prefix)
+        first = [] if itself is None else [itself]
+        after = params.prefix
+    rows = first + reader.topics(params.stream, after=after, limit=params.limit)
+    return [row for row in rows[: params.limit] if row.name.startswith(params.prefix)]
+
+
+def shown_id(topic_id: bytes) -> str:
+    """A topic id as Kafka's tools print it: base64 of the 16 bytes, for URLs, without padding."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -18,12 +18,14 @@ from typing import Any
 import msgspec
 import structlog
 
+from headrace.base.deadlines import Deadline
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteGroups, PutGroup
 from headrace.catalog.rows import GroupRow
 from headrace.coordination.coordinator import Coordinator
-from headrace.coordination.host import Cancellable, GroupHost
 from headrace.coordination.messages import (
     Answer,
     Departure,
@@ -60,14 +62,15 @@ clients come again."""
 class GroupService:
     """The consumer groups of this node."""
 
-    def __init__(self, host: GroupHost, coordinator: Coordinator) -> None:
-        self._host = host
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, coordinator: Coordinator) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
         self._coordinator = coordinator
         self._tokens = count(1)
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
         self._loading: dict[str, asyncio.Future[None]] = {}
         self._saving: dict[str, asyncio.Task[None]] = {}
-        self._timer: Cancellable | None = None
+        self._timer: Deadline | None = None
         self._armed: int | None = None
         self._closed = False
         self._closed_with = Code.COORDINATOR_NOT_AVAILABLE
@@ -79,7 +82,7 @@ class GroupService:
         await self._load(request.group_id)
         token, answer = self._wait()
         try:
-            self._coordinator.join(request, token=token, now=self._host.monotonic_ms())
+            self._coordinator.join(request, token=token, now=self._runtime.monotonic_ms())
             self._carry_out()
             result: JoinResult = await answer
             return result
@@ -91,7 +94,7 @@ class GroupService:
         await self._load(request.group_id)
         token, answer = self._wait()
         try:
-            self._coordinator.sync(request, token=token, now=self._host.monotonic_ms())
+            self._coordinator.sync(request, token=token, now=self._runtime.monotonic_ms())
             self._carry_out()
             result: SyncResult = await answer
             return result
@@ -107,13 +110,13 @@ class GroupService:
             member_id=member_id,
             instance_id=instance_id,
             generation=generation,
-            now=self._host.monotonic_ms(),
+            now=self._runtime.monotonic_ms(),
         )
 
     async def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Code]:
         """LeaveGroup: a code for each that leaves."""
         await self._load(group_id)
-        codes = self._coordinator.leave(group_id, departures, now=self._host.monotonic_ms())
+        codes = self._coordinator.leave(group_id, departures, now=self._runtime.monotonic_ms())
         self._carry_out()
         return codes
 
@@ -126,7 +129,7 @@ class GroupService:
             member_id=member_id,
             instance_id=instance_id,
             generation=generation,
-            now=self._host.monotonic_ms(),
+            now=self._runtime.monotonic_ms(),
         )
 
     async def commit(self, group_id: str, member_id: str, generation: int, cursors: list[Cursor]) -> list[Code]:
@@ -140,13 +143,13 @@ class GroupService:
         if generation >= 0:
             generation = self._coordinator.stored_generation(group_id, default=generation)
         try:
-            codes: list[Code] = await self._host.catalog.submit(
+            codes: list[Code] = await self._catalog.submit(
                 CommitCursors(
                     group=group_id,
                     generation=generation,
                     member_id=member_id,
                     items=cursors,
-                    now=Millis(self._host.now()),
+                    now=Millis(self._runtime.now()),
                 ),
                 here=True,
             )
@@ -221,7 +224,7 @@ class GroupService:
                         answer.set_result(result)
                 case Persist():
                     group_id = effect.snapshot.group_id
-                    self._saving[group_id] = self._host.spawn(self._save(effect, self._saving.get(group_id)))
+                    self._saving[group_id] = self._runtime.spawn(self._save(effect, self._saving.get(group_id)))
                 case Note(group_id, event, reason, generation, members):
                     log.info(event, group=group_id, generation=generation, members=members, reason=reason)
         self._arm()
@@ -233,11 +236,11 @@ class GroupService:
         if self._timer is not None:
             self._timer.cancel()
         self._armed = due
-        self._timer = self._host.call_at(due, self._ring)
+        self._timer = self._runtime.call_at(due, self._ring)
 
     def _ring(self) -> None:
         self._armed = self._timer = None
-        self._coordinator.tick(self._host.monotonic_ms())
+        self._coordinator.tick(self._runtime.monotonic_ms())
         self._carry_out()
 
     async def _load(self, group_id: str) -> None:
@@ -249,21 +252,21 @@ class GroupService:
             loading = self._loading.get(group_id)
             if loading is None:
                 loading = self._loading[group_id] = asyncio.get_running_loop().create_future()
-                self._host.spawn(self._read(group_id, loading))
+                self._runtime.spawn(self._read(group_id, loading))
             await asyncio.shield(loading)
         if self._closed:
             raise self._gone()
 
     async def _read(self, group_id: str, loading: asyncio.Future[None]) -> None:
         try:
-            row = await self._host.catalog.query(lambda reader: reader.group(group_id))
+            row = await self._catalog.query(lambda reader: reader.group(group_id))
         except HeadraceError as error:
             log.warning("group could not be loaded", group=group_id, error=str(error))
             loading.set_exception(KafkaError(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
             loading.exception()  # nobody may be left to ask
         else:
             snapshot = None if row is None else _snapshot(row)
-            self._coordinator.load(group_id, snapshot, now=self._host.monotonic_ms())
+            self._coordinator.load(group_id, snapshot, now=self._runtime.monotonic_ms())
             self._carry_out()
             loading.set_result(None)
         finally:
@@ -278,7 +281,7 @@ class GroupService:
         try:
             if self._closed:  # the next service may be here already, with what the catalog has
                 raise self._gone()
-            await self._host.catalog.submit(
+            await self._catalog.submit(
                 PutGroup(
                     group=snapshot.group_id,
                     generation=snapshot.generation,
@@ -288,7 +291,7 @@ class GroupService:
                     member_ids=[member.member_id for member in snapshot.members],
                     members=encode_members(snapshot.members),
                     state=GroupState.STABLE if snapshot.members else GroupState.EMPTY,
-                    now=Millis(self._host.now()),
+                    now=Millis(self._runtime.now()),
                 ),
                 here=True,
             )
@@ -299,7 +302,7 @@ class GroupService:
         finally:
             if self._saving.get(snapshot.group_id) is asyncio.current_task():
                 del self._saving[snapshot.group_id]
-        self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._host.monotonic_ms())
+        self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._runtime.monotonic_ms())
         self._carry_out()
 
     async def _start_to_delete(self, group_id: str) -> asyncio.Future[Code]:
@@ -309,7 +312,7 @@ class GroupService:
         deletion: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
         code = self._coordinator.delete(group_id)
         if code is Code.NONE:
-            self._host.spawn(self._delete(group_id, deletion))
+            self._runtime.spawn(self._delete(group_id, deletion))
         else:
             deletion.set_result(code)
         return deletion
@@ -319,7 +322,7 @@ class GroupService:
         try:
             if self._closed:
                 raise self._gone()
-            (code,) = await self._host.catalog.submit(DeleteGroups(groups=[group_id]), here=True)
+            (code,) = await self._catalog.submit(DeleteGroups(groups=[group_id]), here=True)
         except HeadraceError as error:
             code = self._refusal(error, "delete", group_id)
         finally:
@@ -331,7 +334,7 @@ class GroupService:
         after = ""
         while True:
             last = after
-            rows: Sequence[GroupRow] = await self._host.catalog.query(
+            rows: Sequence[GroupRow] = await self._catalog.query(
                 lambda reader: reader.groups(after=last, limit=_PAGE)  # noqa: B023  # awaited in this round
             )
             for row in rows:

@@ -25,10 +25,13 @@ import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import back_in_touch, committed_to
 from headrace.container.leader import Container
-from headrace.coordination.host import CoordinationHost
 from headrace.coordination.service import GroupService
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.peer.messages import CoordinationAsked
 
 log = structlog.get_logger(__name__)
 
@@ -40,14 +43,20 @@ RETRY_S: Final = 0.2
 FIND_S: Final = 1.0
 """How long a client that looks for the coordinator waits until there is one."""
 ASK_AGAIN_S: Final = 0.1
+ASK_S: Final = 0.5
+"""How long another node is asked who coordinates groups."""
 
 
 class Coordination:
     """Whether there is a group service here, and which."""
 
-    def __init__(self, host: CoordinationHost, *, make: Callable[[], GroupService]) -> None:
+    def __init__(
+        self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, make: Callable[[], GroupService]
+    ) -> None:
         """`make` gives a new service, without any group in memory."""
-        self._host = host
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
         self._make = make
         self._container: Container | None = None
         self._taking_over: asyncio.Task[None] | None = None
@@ -66,28 +75,39 @@ class Coordination:
     @property
     def elsewhere(self) -> bool:
         """Another node coordinates, and this one is not about to."""
-        return self._container is None and not self._host.leads_catalog_soon
+        return self._container is None and not self.is_due
 
     @property
     def named(self) -> NodeId | None:
         """The node that coordinates, as far as is known here; this one only if it does, or is about to."""
-        if self._host.leads_catalog_soon or self._container is not None:
-            return None if self._closed else NodeId(self._host.node_id)
-        return self._host.coordinator
+        if self.is_due or self._container is not None:
+            return None if self._closed else self._cluster.node_id
+        return self.leader
+
+    @property
+    def is_due(self) -> bool:
+        """The cluster wants this node to lead the catalog's container, which it may not yet do."""
+        return self.leader == self._cluster.node_id
+
+    @property
+    def leader(self) -> NodeId | None:
+        """The node that leads the catalog's container, as far as is known."""
+        record = self._cluster.catalog
+        return None if record is None else record.primary
 
     async def find(self) -> NodeId | None:
         """The node that coordinates, as it says itself, or as is known here where it says nothing; None: there is none
         within FIND_S."""
         if self._finding is None or self._finding.done():
-            self._finding = self._host.spawn(self._find())
+            self._finding = self._runtime.spawn(self._find())
         return await asyncio.shield(self._finding)
 
     async def _find(self) -> NodeId | None:
         try:
             async with asyncio.timeout(FIND_S):
-                while (named := self._host.coordinator) is not None:
-                    told = await self._host.coordinator_by(named)
-                    if told is not None and (told == named or await self._host.coordinator_by(told) == told):
+                while (named := self.leader) is not None:
+                    told = await self._named_by(named)
+                    if told is not None and (told == named or await self._named_by(told) == told):
                         return told
                     self._changed.clear()
                     with suppress(TimeoutError):
@@ -96,6 +116,20 @@ class Coordination:
         except TimeoutError:
             pass
         return None
+
+    async def _named_by(self, node_id: NodeId) -> NodeId | None:
+        """Whom a node names as the coordinator of groups; itself where it says nothing: it may hear the client, and if
+        not, another leads soon."""
+        if node_id == self._cluster.node_id:
+            return self.named
+        node = self._cluster.node(node_id)
+        if node is None:
+            return node_id
+        try:
+            answer, _ = await self._cluster.ask(node, CoordinationAsked(), timeout_s=ASK_S)
+        except HeadraceError:
+            return node_id
+        return answer.node or None
 
     async def service(self) -> GroupService:
         """The service, once it is here.
@@ -131,11 +165,11 @@ class Coordination:
 
     def container_led(self, container: Container) -> None:
         """This node leads a container; if it is the catalog's, it takes the groups over."""
-        if container is not self._host.catalog_container or self._closed:
+        if container is not self._cluster.catalog_container or self._closed:
             return
         self._end_service(Code.NOT_COORDINATOR)
         self._container = container
-        self._taking_over = self._host.spawn(self._take_over(container))
+        self._taking_over = self._runtime.spawn(self._take_over(container))
         self._changed.set()
 
     def container_left(self, container: Container) -> None:
@@ -174,7 +208,7 @@ class Coordination:
                 log.info("groups wait for the catalog's container", reason=str(error))
         while True:
             try:
-                await self._host.catalog.wait_applied(start)
+                await self._catalog.wait_applied(start)
                 break
             except HeadraceError as error:
                 log.warning("groups cannot be taken over yet", reason=str(error))
@@ -184,7 +218,7 @@ class Coordination:
         service = self._service = self._make()
         log.info("coordinates groups", epoch=container.epoch)
         self._changed.set()
-        self._host.spawn(_warm(service))
+        self._runtime.spawn(_warm(service))
 
     def _end_service(self, code: Code) -> None:
         service, self._service = self._service, None

@@ -5,15 +5,14 @@ frequent: with the group and its topics in memory it waits only for its own sync
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import LeaderEpoch, Offset
 from headrace.catalog.commands import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
-from headrace.coordination.host import CoordinationHost, NamedTopic, Session
 from headrace.coordination.messages import GroupState, GroupView
-from headrace.coordination.takeover import Coordination
+from headrace.kafka.group_host import Host, NamedTopic, Session
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 
@@ -23,13 +22,6 @@ AT_ONCE: Final = 1000
 """Of one cursor; Kafka's offset.metadata.max.bytes."""
 
 _NO_OFFSET = -1
-
-
-class Host(CoordinationHost, Protocol):
-    """The broker with its groups."""
-
-    @property
-    def coordination(self) -> Coordination: ...
 
 
 Handler = Callable[[Any, Any, Any], Awaitable[Mapping[str, object]]]

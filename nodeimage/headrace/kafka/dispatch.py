@@ -31,7 +31,7 @@ from headrace.admin.volumes import VolumeCalls
 from headrace.base.admission import Admission, Place
 from headrace.base.deadlines import Deadline
 from headrace.base.descriptor_plan import plan_of_process
-from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError
+from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.base.levels import FEATURE, NEWEST, OLDEST
 from headrace.base.loop_lag import LoopLag
@@ -68,7 +68,6 @@ from headrace.partitions.redundancy import Redundancy
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.partitions.unclean_recovery import UncleanRecoveries
-from headrace.peer.messages import CoordinationAsked
 from headrace.storage.container_closing import ContainerChanges
 from headrace.storage.maintenance import Space
 from headrace.storage.scrub import Scrub
@@ -91,8 +90,6 @@ MOST_PENDING_BYTES = 128 * 1024 * 1024
 PENDING_LOOK_BYTES = 1024 * 1024
 """Bytes of requests between two looks at what waits for the disk."""
 SATURATED_S = 0.5
-COORDINATOR_S = 0.5
-"""How long another node is asked who coordinates groups."""
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
@@ -243,7 +240,12 @@ class Broker:
         self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
         self.producer_ids = ProducerIds(self)
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
-        self.coordination = Coordination(self, make=lambda: groups.make_service(self, limits))
+        self.coordination = Coordination(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            make=lambda: groups.make_service(runtime=self.runtime, catalog=catalog, limits=limits),
+        )
         self.status = NodeStatus(
             runtime=self.runtime,
             node=node,
@@ -461,31 +463,6 @@ class Broker:
     def catalog_container(self) -> Container | None:
         """The catalog's container, where this node leads it."""
         return self.cluster.catalog_container
-
-    @property
-    def coordinator(self) -> NodeId | None:
-        """The node that leads the catalog's container, as far as is known."""
-        record = self.cluster.catalog
-        return None if record is None else record.primary
-
-    @property
-    def leads_catalog_soon(self) -> bool:
-        """The cluster wants this node to lead the catalog's container, which it may not yet do."""
-        return self.coordinator == self.node_id
-
-    async def coordinator_by(self, node_id: NodeId) -> NodeId | None:
-        """Whom a node names as the coordinator of groups; itself where it says nothing: it may hear the client, and if
-        not, another leads soon."""
-        if node_id == self.node_id:
-            return self.coordination.named
-        node = self.cluster.node(node_id)
-        if node is None:
-            return node_id
-        try:
-            answer, _ = await self.cluster.ask(node, CoordinationAsked(), timeout_s=COORDINATOR_S)
-        except HeadraceError:
-            return node_id
-        return answer.node or None
 
     def now(self) -> int:
         """The cluster's time, in milliseconds since 1970; this node's own where it does not know that."""

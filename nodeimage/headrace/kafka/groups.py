@@ -9,15 +9,17 @@ from uuid import uuid4
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.coordination.coordinator import Coordinator
-from headrace.coordination.host import GroupHost, Session
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
 from headrace.coordination.messages import Protocol as Offered
 from headrace.coordination.service import GroupService
 from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
 from headrace.kafka.committed_offsets import HANDLERS as CURSOR_HANDLERS
-from headrace.kafka.committed_offsets import Handler, Host, check_group_id
+from headrace.kafka.committed_offsets import Handler, check_group_id
+from headrace.kafka.group_host import Host, Session
 from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
@@ -28,10 +30,10 @@ MOST_REBALANCE_MS: Final = 86_400_000
 _CLASSIC: Final = "classic"
 
 
-def make_service(host: GroupHost, limits: GroupLimits | None = None) -> GroupService:
+def make_service(*, runtime: Runtime, catalog: Catalog, limits: GroupLimits) -> GroupService:
     """The group service of a broker, with member ids made unique by uuids."""
-    coordinator = Coordinator(limits=limits or GroupLimits(), new_suffix=lambda: str(uuid4()))
-    return GroupService(host, coordinator)
+    coordinator = Coordinator(limits=limits, new_suffix=lambda: str(uuid4()))
+    return GroupService(runtime=runtime, catalog=catalog, coordinator=coordinator)
 
 
 # --- where groups live

@@ -86,7 +86,7 @@ async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_
             if (await service.describe("g")).members:
                 break
             await asyncio.sleep(0)
-    monkeypatch.setattr(Broker, "leads_catalog_soon", False)
+    monkeypatch.setattr(takeover.Coordination, "is_due", False)
     broker.coordination.container_left(container)
     with pytest.raises(KafkaError) as error:
         await waiting
@@ -108,7 +108,7 @@ async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
     waiting = asyncio.create_task(broker.coordination.service())
     await asyncio.sleep(0)
     assert not waiting.done()
-    monkeypatch.setattr(Broker, "leads_catalog_soon", False)
+    monkeypatch.setattr(takeover.Coordination, "is_due", False)
     broker.records_changed()
     with pytest.raises(KafkaError) as error:
         await waiting

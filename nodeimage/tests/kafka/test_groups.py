@@ -260,7 +260,7 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
 async def let_sessions_be_short(broker: Broker) -> None:
     (await broker.coordination.service()).close()
     limits = GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50)
-    broker.coordination._service = make_service(broker, limits)
+    broker.coordination._service = make_service(runtime=broker.runtime, catalog=broker.catalog, limits=limits)
 
 
 async def test_silent_member_is_removed_by_the_clock(broker: Broker) -> None:

@@ -445,7 +445,9 @@ async def test_who_knows_an_old_coordinator_names_the_one_that_this_knows_or_wai
     leader = await coordinator(brokers)
     behind, former = (broker for broker in brokers if broker is not leader)
     names = {behind.node_id: former.node_id}
-    monkeypatch.setattr(Broker, "coordinator", property(lambda self: names.get(self.node_id, leader.node_id)))
+    monkeypatch.setattr(
+        takeover.Coordination, "leader", property(lambda self: names.get(self._cluster.node_id, leader.node_id))
+    )
     assert await find(behind) == (Code.NONE, leader.node_id)
     names[former.node_id] = behind.node_id
     monkeypatch.setattr(takeover, "FIND_S", 0.3)

@@ -29,7 +29,7 @@ Check = Callable[[], str]
 
 
 class HttpPort:
-    """One node's."""
+    """Serves a node's health and metrics over HTTP."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class _Kept:
 
 
 class StreamFigures:
-    """One node's."""
+    """Counts what is in streams, as this node sees them."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: OldReads) -> None:
         self._runtime = runtime

@@ -39,7 +39,7 @@ class _Looked(NamedTuple):
 
 
 class ChunkClosing:
-    """One node's."""
+    """Closes this node's chunks."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep, giving_back: GivingBack) -> None:
         self._runtime = runtime

@@ -34,7 +34,7 @@ AGAIN_S: Final = 30.0
 
 
 class GivingBack:
-    """One node's."""
+    """Drops and punches this node's closed chunks."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep) -> None:
         self._runtime = runtime

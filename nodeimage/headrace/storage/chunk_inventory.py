@@ -54,7 +54,7 @@ class _Note(NamedTuple):
 
 
 class Upkeep:
-    """One node's."""
+    """This node's replicas, and notes of what their closed chunks hold."""
 
     def __init__(
         self,

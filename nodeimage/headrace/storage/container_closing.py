@@ -52,7 +52,7 @@ class ContainerChanges(Protocol):
 
 
 class ContainerClosing:
-    """One node's."""
+    """Closes and deletes containers that this node leads."""
 
     def __init__(
         self,

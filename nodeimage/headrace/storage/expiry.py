@@ -38,7 +38,7 @@ ELSEWHERE_EVERY_S: Final = 30.0
 
 
 class Expiry:
-    """One node's."""
+    """Moves log starts of containers that this node leads, and forgets cursors and what was deleted."""
 
     def __init__(
         self,

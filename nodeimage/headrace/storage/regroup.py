@@ -31,7 +31,7 @@ HURRY_CHUNKS = 4
 
 
 class Regrouping:
-    """One node's."""
+    """Regroups this node's chunks, one at a time."""
 
     def __init__(self, *, runtime: Runtime, disk_reserve: int, done: Callable[[ChunkKey], None]) -> None:
         """`disk_reserve`: bytes, see disk_room; `done` is told of each chunk that has been regrouped."""

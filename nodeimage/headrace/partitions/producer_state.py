@@ -66,11 +66,12 @@ class Producer:
         self.batches = list(batches)[-BATCHES_KEPT:]
 
 
-def _two_names(producer_id: int, known: str, name: str) -> KafkaError:
-    """Of a producer that calls a topic by a second name."""
+def _two_names(producer_id: int, name: str, *, known: str) -> KafkaError:
+    """The refusal of a producer that calls a topic `name`, and `known` before; empty: by a name that is not known."""
+    names = f"{known!r} and {name!r}" if known else f"{name!r} and another one"
     return KafkaError(
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {producer_id} calls one topic {known} and {name!r}, and counts its batches for each; use one name",
+        f"producer {producer_id} calls one topic by two names, {names}, and counts its batches for each; use one name",
     )
 
 
@@ -149,9 +150,9 @@ class Producers:
                 )
             return None
         if name and known.name and name != known.name:
-            raise _two_names(producer_id, repr(known.name), name)
+            raise _two_names(producer_id, name, known=known.name)
         if name and name == known.not_named:
-            raise _two_names(producer_id, "otherwise", name)
+            raise _two_names(producer_id, name, known="")
         last_sequence = (base_sequence + records - 1) % _SEQUENCES
         for batch in known.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -184,7 +185,7 @@ class Producers:
             self._names = {}
         known = self._names.setdefault((producer_id, epoch), intern(name))
         if known != name:
-            raise _two_names(producer_id, repr(known), name)
+            raise _two_names(producer_id, name, known=known)
         if len(self._names) > MOST_NAMES:
             del self._names[next(iter(self._names))]
 

@@ -101,7 +101,7 @@ def test_a_producer_that_calls_a_topic_by_two_names_counts_for_each_and_the_seco
     stored("/s:t", 0)
     assert named("/s:t", 0) is not None
     for sequence in (0, 1):
-        with pytest.raises(KafkaError, match="calls one topic '/s:t' and 't'") as caught:
+        with pytest.raises(KafkaError, match="calls one topic by two names, '/s:t' and 't', and counts") as caught:
             named("t", sequence)
         assert caught.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     read_back = producers.cut(at=1)
@@ -121,12 +121,12 @@ def test_a_name_by_which_another_batch_came_than_the_stored_one_is_refused_until
     assert not producers.is_named(7)
     producers.is_not_called(7, "t")
     assert not producers.is_named(7)
-    with pytest.raises(KafkaError, match="calls one topic otherwise and 't'"):
+    with pytest.raises(KafkaError, match="calls one topic by two names, 't' and another one, and counts"):
         named("t")
     assert named("/s:t") is not None
     producers.heard(7, source=1, name="/s:t")
     assert producers.is_named(7)
-    with pytest.raises(KafkaError, match="calls one topic '/s:t' and 't'"):
+    with pytest.raises(KafkaError, match="calls one topic by two names, '/s:t' and 't', and counts"):
         named("t")
     producers.is_not_called(7, "/s:t")  # looked up before the name was heard
     assert named("/s:t") is not None

@@ -6,17 +6,15 @@ Says nothing of how a node gives it (node.environment), so that replicas run wit
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from headrace.base.errors import NewerFormat
 from headrace.base.ids import ContainerId, NodeId
 from headrace.container.sync_cycle import Room
 from headrace.log.container_log import LogOptions
+from headrace.peer.session import Session
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import ContainerRecord, NodeRecord
-
-if TYPE_CHECKING:
-    from headrace.peer.session import Session
 
 T = TypeVar("T")
 
@@ -77,4 +75,4 @@ class Environment(Protocol):
         """Run a blocking call on the cluster store in a thread."""
         ...
 
-    async def connect(self, node: NodeRecord) -> "Session": ...
+    async def connect(self, node: NodeRecord) -> Session: ...

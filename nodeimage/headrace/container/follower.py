@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -24,14 +24,12 @@ from headrace.base.errors import Code, CorruptLog, HeadraceError, NewerFormat, S
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import snapshot_transfer
 from headrace.container.history import History, clip, match_point
+from headrace.container.local_replica import LocalReplica
 from headrace.container.snapshot_transfer import Receive
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
 from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused
-
-if TYPE_CHECKING:
-    from headrace.container.local_replica import LocalReplica
-    from headrace.peer.session import Session
+from headrace.peer.session import Session
 
 log = structlog.get_logger()
 
@@ -46,16 +44,16 @@ HIGH_BYTES: Final = 32 * 1024 * 1024
 
 
 class Follower:
-    """A replica that follows. Made when it begins to, closed when it leads or leaves."""
+    """A replica that follows. Started when it begins to, closed when it leads or leaves."""
 
     def __init__(
         self,
-        replica: "LocalReplica",
+        replica: LocalReplica,
         *,
         epoch: Epoch,
         node: NodeId,
         observer: bool,
-        connect: Callable[[], "Awaitable[Session]"],
+        connect: Callable[[], Awaitable[Session]],
         lost: Callable[[], None] = lambda: None,
         receive: Receive | None = None,
     ) -> None:
@@ -80,8 +78,11 @@ class Follower:
         self._current_from = Position(0)
         self._acknowledged_at = 0.0
         self._loop = asyncio.get_running_loop()
-        replica.cycle.owner = self
-        self._task = self._loop.create_task(self._run(), name=f"follow-{replica.id}")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Ask the primary to be taken on."""
+        self._task = self._loop.create_task(self._run(), name=f"follow-{self.id}")
 
     @property
     def log(self) -> ContainerLog:
@@ -104,14 +105,17 @@ class Follower:
         `newer`: there is a higher epoch. A primary that does not reach the cluster store learns it from here.
         """
         self._following = False
-        self._task.cancel()
+        task = self._task
+        if task is not None:
+            task.cancel()
         if self._session is not None:
             if newer > self.epoch and not self._session.is_closed:
                 code = int(Code.NOT_LEADER_OR_FOLLOWER)
                 self._session.send(Refused(code=code, reason="another node leads by now", epoch=newer))
             self._session.close()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([self._task])
+        if task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         await self.replica.cycle.flush()
         if self.replica.cycle.owner is self:
             self.replica.cycle.owner = None

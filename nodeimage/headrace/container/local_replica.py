@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -21,14 +21,13 @@ from headrace.base.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDe
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.command_tail import CommandTail
-from headrace.container.follower import Follower
 from headrace.container.follower_feed import Recent
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.leader import Container
 from headrace.container.leader_state import Member
 from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
-from headrace.container.sync_cycle import Room, SyncCycle
+from headrace.container.sync_cycle import Owner, Room, SyncCycle
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.container_records import descends_from
 from headrace.store.records import ContainerRecord
@@ -38,6 +37,23 @@ log = structlog.get_logger()
 CATALOG: Final = "catalog"
 RETRY_S: Final = 1.0
 """Until files are made again that could not be for want of descriptors."""
+
+
+class FollowerHalf(Owner, Protocol):
+    """The half of a replica that follows (follower.py)."""
+
+    epoch: Epoch
+    observer: bool
+
+    @property
+    def is_current(self) -> bool:
+        """It has all that was committed when the primary took it on."""
+
+    def start(self) -> None:
+        """Ask the primary to be taken on."""
+
+    async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
+        """Follow no more. `newer`: there is a higher epoch."""
 
 
 class LocalReplica:
@@ -62,7 +78,7 @@ class LocalReplica:
         self.kind = kind
         self.folder = folder
         self.container: Container | None = None
-        self.follower: Follower | None = None
+        self.follower: FollowerHalf | None = None
         self.recent = Recent()
         self.on_commit: Callable[[], None] | None = None
         self.on_other_epoch: Callable[[Epoch], None] = lambda _epoch: None
@@ -382,6 +398,11 @@ class LocalReplica:
         if self.container.committed > self._known_committed:  # a single replica commits what it has
             self.committed_moved()
         return self.container
+
+    def follow(self, follower: FollowerHalf) -> None:
+        """Follow from now on, by that half. It neither led nor followed before."""
+        self.follower = self.cycle.owner = follower
+        follower.start()
 
     async def stop(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
         """Neither lead nor follow. What was appended is written out. `newer`: see Follower.close."""

@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
@@ -39,13 +39,11 @@ from headrace.log.container_log import ContainerLog
 from headrace.peer.messages import Follow
 from headrace.peer.replica_pages import Change, ReplicaTeller
 from headrace.peer.reports import ReplicaState
+from headrace.peer.session import Session
 from headrace.store import container_records
 from headrace.store.container_records import descends_from, has_trace
 from headrace.store.lineage import is_given_up
 from headrace.store.records import ContainerRecord
-
-if TYPE_CHECKING:
-    from headrace.peer.session import Session
 
 log = structlog.get_logger()
 
@@ -493,7 +491,7 @@ class Replicas:
 
     # --- asked by others
 
-    def accept(self, asked: Follow, session: "Session") -> None:
+    def accept(self, asked: Follow, session: Session) -> None:
         """A follower wants to follow a container that this node leads."""
         container = self.led.get(ContainerId(asked.container))
         kept = self._kept.get(ContainerId(asked.container))
@@ -513,7 +511,7 @@ class Replicas:
         self,
         container: Container,
         asked: Follow,
-        session: "Session",
+        session: Session,
         replica: LocalReplica,
         snapshot: Snapshot | None,
     ) -> None:

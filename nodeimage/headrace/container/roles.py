@@ -10,7 +10,6 @@ asks for what this replica must not do is refused with a KafkaError that says wh
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -23,12 +22,10 @@ from headrace.container.in_sync_changes import members
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.snapshot_transfer import Receive
+from headrace.peer.session import Session
 from headrace.store import container_records
 from headrace.store.protocol import VersionConflict
 from headrace.store.records import ContainerRecord
-
-if TYPE_CHECKING:
-    from headrace.peer.session import Session
 
 
 async def open_replica(env: Environment, record: ContainerRecord) -> LocalReplica:
@@ -115,18 +112,20 @@ async def follow(
         raise KafkaError(Code.FENCED_LEADER_EPOCH, f"epoch {record.epoch} is older than {replica.seen}, seen here")
     await replica.saw(record.epoch)
 
-    async def connect() -> "Session":
+    async def connect() -> Session:
         node = env.view.nodes.get(record.primary)
         if node is None:
             raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
         return await env.connect(node)
 
-    replica.follower = Follower(
-        replica,
-        epoch=record.epoch,
-        node=env.node_id,
-        observer=observer,
-        connect=connect,
-        lost=lost,
-        receive=receive,
+    replica.follow(
+        Follower(
+            replica,
+            epoch=record.epoch,
+            node=env.node_id,
+            observer=observer,
+            connect=connect,
+            lost=lost,
+            receive=receive,
+        )
     )

@@ -94,11 +94,11 @@ class CatalogLog:
         if is_trimmed and self._tables_lost is not None and self._replica.container is None:
             self._tables_lost()
         else:
-            self._replica.on_damaged()
+            self._replica.report_damage()
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         """See CommandLog."""
-        self._replica.on_commit = callback
+        self._replica.on_committed(callback)
 
     def trim(self, until: Position) -> None:
         """See CommandLog. It happens in a thread; what fails is tried again at the next snapshot."""

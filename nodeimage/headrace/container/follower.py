@@ -53,14 +53,15 @@ class Follower:
         epoch: Epoch,
         node: NodeId,
         observer: bool,
+        primary: NodeId,
         connect: Callable[[], Awaitable[Session]],
-        lost: Callable[[], None] = lambda: None,
-        receive: Receive | None = None,
+        receive: Receive | None,
     ) -> None:
+        """`connect` opens a session with the primary. `receive`: see snapshot_transfer; None: there are no tables."""
         self.replica = replica
         self.id: ContainerId = replica.id
         self.epoch = epoch
-        self._lost = lost
+        self._primary = primary
         self._node = node
         self.observer = observer
         """It reads along, and never counts."""
@@ -144,11 +145,11 @@ class Follower:
             try:
                 followed = await self._follow()
             except NewerFormat as error:
-                self.replica.on_newer(error)
+                self.replica.events.newer(error)
                 return
             except CorruptLog as error:  # such as what came here damaged
                 log.error("not following", container=self.id, reason=str(error))
-                self._lost()
+                self.replica.events.lost_touch(self._primary)
             except StorageFull as error:  # here, or at the primary, which cannot write a snapshot
                 if not self._told_full:
                     log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
@@ -156,7 +157,7 @@ class Follower:
                 await asyncio.sleep(FULL_RETRY_S)
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
-                self._lost()
+                self.replica.events.lost_touch(self._primary)
             except Exception:  # a fault of ours must not end the one task that keeps this replica alive
                 log.exception("following went wrong", container=self.id)
             finally:
@@ -200,7 +201,7 @@ class Follower:
             first, _ = await self._next()
         if isinstance(first, Refused):
             log.debug("refused", container=self.id, reason=first.reason, epoch=first.epoch)
-            self.replica.other_epoch(Epoch(first.epoch))
+            self.replica.events.other_epoch(self.id, Epoch(first.epoch))
             if first.code == Code.KAFKA_STORAGE_ERROR:
                 raise StorageFull(f"the primary: {first.reason}")
             return False
@@ -246,7 +247,7 @@ class Follower:
             log.info("cut", container=self.id, end=self.log.end, begin=begin)
             await self.replica.cut(begin)
         if self.log.end != begin:
-            self.replica.on_damaged()
+            self.replica.report_damage()
             raise CorruptLog(f"container {self.id}: ends at {self.log.end}, not at {begin}. It is fetched anew.")
         if self.replica.is_cut_below_applied:
             raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")

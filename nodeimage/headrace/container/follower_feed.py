@@ -237,9 +237,9 @@ class FollowerFeed:
             log.warning("a follower is not fed", container=self._container.id, node=self.member.node, error=str(error))
             self.close()
             if isinstance(error, CorruptLog):
-                self._container.on_unreadable()
+                self._container.events.unreadable(self._container.id)
             elif isinstance(error, NewerFormat):
-                self._container.on_newer(error)
+                self._container.events.newer(error)
         except Exception:  # a fault of ours: nothing would be sent any more, while the follower hears that we live
             log.exception("feeding a follower went wrong", container=self._container.id, node=self.member.node)
             self.close()
@@ -267,7 +267,7 @@ class FollowerFeed:
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
         elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
-            self._container.on_superseded(message.epoch)
+            self._container.events.superseded(self._container.id, Epoch(message.epoch))
 
     def _ended(self) -> None:
         if not self._closed:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
-from headrace.base.errors import NewerFormat, StorageFull
+from headrace.base.errors import StorageFull
 from headrace.base.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.container.command_tail import CommandTail
 from headrace.container.commit_waiters import CommitQueue, Waiting, WaitingFuture, not_leader
 from headrace.container.leader_state import Member, Primary
+from headrace.container.replica_events import ReplicaEvents
 from headrace.container.sync_cycle import Room, SyncCycle
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import FrameType
@@ -59,6 +60,7 @@ class Container:
         member: Member,
         epoch: Epoch,
         executor: Executor,
+        events: ReplicaEvents,
         container_log: ContainerLog | None = None,
         room: Room | None = None,
         fatal: Callable[[str], None] | None = None,
@@ -68,16 +70,25 @@ class Container:
         min_in_sync: int = 1,
         committed: Position = Position(0),  # noqa: B008
         commands: CommandTail | None = None,
+        commands_at_once: bool = False,
+        recent: Remembers | None = None,
+        committed_moved: Callable[[], None] | None = None,
     ) -> None:
-        """With `cycle`, go on with the log of a replica here; else with `container_log`, `room` and `fatal`."""
+        """With `cycle`, go on with the log of a replica here, which hears by `committed_moved` that `committed` has
+        moved; else with `container_log`, `room` and `fatal`."""
         if cycle is None:
             assert container_log is not None
             assert room is not None
             assert fatal is not None
             cycle = SyncCycle(
-                container_id=container_id, container_log=container_log, executor=executor, room=room, fatal=fatal
+                container_id=container_id,
+                container_log=container_log,
+                executor=executor,
+                room=room,
+                fatal=fatal,
             )
         self.id = container_id
+        self.events = events
         self.cycle = cycle
         self.log = cycle.log
         self.opened_at: Position = self.log.end
@@ -96,9 +107,9 @@ class Container:
         self.recovered_epoch = Epoch(0)
         """The last epoch that began with less than was acknowledged before (invariant 15)."""
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
-        self.commands_at_once = False
+        self.commands_at_once = commands_at_once
         """Followers hear of each commit at once: what they apply is asked for."""
-        self.recent: Remembers | None = None
+        self.recent = recent
         """The newest cycles, for followers that have nearly caught up; None where there never are any."""
         self.feeds: list[Feed] = []
         self.lost = False
@@ -114,15 +125,7 @@ class Container:
         self._later: list[PartitionletId] = []
         """The partitionlets of control frames that wait for a new chunk: those after them wait too, so that none
         overtakes another; but for what has a place in the open one, of another partitionlet."""
-        self.on_chunk_full: Callable[[Container], None] = lambda _container: None
-        self.on_commit: Callable[[], None] | None = None
-        self.on_follower_gone: Callable[[NodeId], None] = lambda _node: None
-        self.on_superseded: Callable[[Epoch], None] = lambda _epoch: None
-        """Told when a follower has left for a higher epoch."""
-        self.on_unreadable: Callable[[], None] = lambda: None
-        """Told when a follower cannot be fed, since the log does not check here."""
-        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
-        """Told when it cannot be fed, since a newer version wrote what is here."""
+        self._committed_moved = committed_moved
         now = self._loop.time()
         self.primary = Primary(
             me=member,
@@ -135,7 +138,6 @@ class Container:
             now=now,
         )
         cycle.owner = self
-        cycle.on_chunk_full = self._chunk_full
         self.primary.on_disk(member, self.log.synced, now=now)
 
     @property
@@ -344,6 +346,8 @@ class Container:
         """See cycle.Owner."""
         if self.primary.on_disk(self._member, self.log.synced, now=self._loop.time()):
             self.committed_moved()
+        if self.log.chunks_to_close(self.primary.committed):
+            self.events.chunk_waits(self.id)
 
     def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
         """A follower has everything below `position` on its disk, or just says that it lives; see Acked.
@@ -363,19 +367,15 @@ class Container:
     def follower_gone(self, member: Member) -> None:
         """The connection with a follower has ended."""
         self.primary.gone(member)
-        self.on_follower_gone(member.node)
+        self.events.lost_touch(member.node)
 
     def committed_moved(self) -> None:
         """Tell everybody who waited, in order."""
         self._waiting.committed(self.primary.committed)
         for feed in self.feeds:
             feed.committed_moved()
-        if self.on_commit is not None:
-            self.on_commit()
-
-    def _chunk_full(self) -> None:
-        if self.log.chunks_to_close(self.primary.committed):
-            self.on_chunk_full(self)
+        if self._committed_moved is not None:
+            self._committed_moved()
 
     # --- reading
 

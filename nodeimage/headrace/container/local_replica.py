@@ -1,6 +1,7 @@
 """One replica on this node: its folder, its log and sync cycle, and what it knows of its epochs, whoever leads.
 
-It stays while roles change: `Container` and `Follower` are its two halves, one at a time. Cutting the log closes it,
+It stays while roles change: `Container` and `Follower` are its two halves, one at a time. What happens to it and to
+them it reports as `ReplicaEvents`, but for the catalog, which is told of commits. Cutting the log closes it,
 cuts the files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of
 `replica.json` and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
 """
@@ -17,7 +18,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from headrace.base.errors import CorruptLog, HeadraceError, NewerFormat, OutOfDescriptors, SyncFailed
+from headrace.base.errors import CorruptLog, HeadraceError, OutOfDescriptors, SyncFailed
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.command_tail import CommandTail
@@ -25,6 +26,7 @@ from headrace.container.follower_feed import Recent
 from headrace.container.history import History, begin_epoch, clip, last_epoch
 from headrace.container.leader import Container
 from headrace.container.leader_state import Member
+from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
 from headrace.container.sync_cycle import Owner, Room, SyncCycle
@@ -56,6 +58,18 @@ class FollowerHalf(Owner, Protocol):
         """Follow no more. `newer`: there is a higher epoch."""
 
 
+class AppliedTables(Protocol):
+    """The catalog's tables on this node, to which the commands of its replica are applied."""
+
+    @property
+    def reach(self) -> Position:
+        """How far they are, or are about to be."""
+
+    @property
+    def damage(self) -> str:
+        """Why they are damaged, though the log may be whole; empty while they are not."""
+
+
 class LocalReplica:
     """Made by `open`. The loop thread's own."""
 
@@ -70,6 +84,7 @@ class LocalReplica:
         executor: Executor,
         room: Room,
         fatal: Callable[[str], None],
+        events: ReplicaEvents,
         state: ReplicaFile,
         container_log: ContainerLog,
         aside: bool,
@@ -80,18 +95,11 @@ class LocalReplica:
         self.container: Container | None = None
         self.follower: FollowerHalf | None = None
         self.recent = Recent()
-        self.on_commit: Callable[[], None] | None = None
-        self.on_other_epoch: Callable[[Epoch], None] = lambda _epoch: None
-        self.on_chunk_full: Callable[[], None] = lambda: None
-        self.on_damaged: Callable[[], None] = lambda: None
-        """Its files cannot be cut or opened again for what they hold (invariant 14)."""
-        self.on_newer: Callable[[NewerFormat], None] = lambda _error: None
-        """A newer version wrote what came from the primary."""
-        self.applied: Callable[[], Position] | None = None
-        """Of the catalog: how far its tables are, or are about to be; None before these are open."""
-        self.tables_damaged: Callable[[], bool] = lambda: False
-        """Of the catalog: whether its tables here are, though the log may be whole: another node is to lead."""
+        self.events = events
         self.tables_open = asyncio.Event()
+        """Of the catalog: set once there are tables."""
+        self._tables: AppliedTables | None = None
+        self._tell_catalog: Callable[[], None] | None = None
         self._node = node
         self._options = options
         self._executor = executor
@@ -124,6 +132,7 @@ class LocalReplica:
         executor: Executor,
         room: Room,
         fatal: Callable[[str], None],
+        events: ReplicaEvents,
         replaceable: bool,
         unmarked: str = "",
     ) -> "LocalReplica":
@@ -149,21 +158,20 @@ class LocalReplica:
             executor=executor,
             room=room,
             fatal=fatal,
+            events=events,
             state=structs.replace(state, history=clip(state.history, container_log.end)),
             container_log=container_log,
             aside=aside,
         )
 
     def _new_cycle(self, container_log: ContainerLog) -> SyncCycle:
-        cycle = SyncCycle(
+        return SyncCycle(
             container_id=self.id,
             container_log=container_log,
             executor=self._executor,
             room=self._room,
             fatal=self._fatal,
         )
-        cycle.on_chunk_full = self._chunk_full
-        return cycle
 
     # --- state
 
@@ -212,13 +220,16 @@ class LocalReplica:
     @property
     def is_cut_below_applied(self) -> bool:
         """The catalog's tables hold commands that the log lost: only after an unclean recovery (invariant 15)."""
-        return self.applied is not None and self.applied() > self.log.end
+        return self._tables is not None and self._tables.reach > self.log.end
 
-    def has_tables(self, applied: Callable[[], Position], *, damaged: Callable[[], bool] = lambda: False) -> None:
-        """Of the catalog: its tables are open, and as far as `applied` says, or about to be. `damaged`: whether they
-        are."""
-        self.applied = applied
-        self.tables_damaged = damaged
+    @property
+    def are_tables_damaged(self) -> bool:
+        """The catalog's tables here are, though the log may be whole: another node is to lead."""
+        return self._tables is not None and bool(self._tables.damage)
+
+    def has_tables(self, tables: AppliedTables) -> None:
+        """The catalog's tables are open."""
+        self._tables = tables
         self.tables_open.set()
 
     def learn_committed(self, position: Position) -> None:
@@ -249,13 +260,18 @@ class LocalReplica:
 
     def committed_moved(self) -> None:
         """`committed` may have moved."""
-        if self.on_commit is not None:
-            self.on_commit()
-        self._chunk_full()
-
-    def _chunk_full(self) -> None:
+        if self._tell_catalog is not None:
+            self._tell_catalog()
         if self.log.chunks_to_close(self.committed):
-            self.on_chunk_full()
+            self.events.chunk_full(self.id)
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        """Call the catalog back whenever `committed` may have moved."""
+        self._tell_catalog = callback
+
+    def report_damage(self) -> None:
+        """What it holds cannot be used (invariant 14). Repeated, it changes nothing."""
+        self.events.damaged(self.id)
 
     # --- epochs
 
@@ -265,10 +281,6 @@ class LocalReplica:
             raise CorruptLog(f"container {self.id}: epoch {epoch} after {self._state.seen}")
         if epoch > self._state.seen:
             await self._write(lambda state: structs.replace(state, seen=max(epoch, state.seen)))
-
-    def other_epoch(self, epoch: Epoch) -> None:
-        """The node that was asked has another epoch than we know of."""
-        self.on_other_epoch(epoch)
 
     async def adopt(self, history: History) -> None:
         """The primary's history, before any of its frames is appended here.
@@ -385,16 +397,17 @@ class LocalReplica:
             member=self.member,
             epoch=epoch,
             executor=self._executor,
+            events=self.events,
             cycle=self.cycle,
             in_sync=in_sync,
             replicas=replicas,
             min_in_sync=min_in_sync,
             committed=min(self._known_committed, self.log.synced),
             commands=self.commands,
+            commands_at_once=self.kind == CATALOG,
+            recent=self.recent,
+            committed_moved=self.committed_moved,
         )
-        self.container.commands_at_once = self.kind == CATALOG
-        self.container.on_commit = self.committed_moved
-        self.container.recent = self.recent
         if self.container.committed > self._known_committed:  # a single replica commits what it has
             self.committed_moved()
         return self.container
@@ -418,7 +431,6 @@ class LocalReplica:
             await asyncio.wait(self._changes)
         await self.cycle.flush()
         self.cycle.owner = None
-        self.cycle.on_chunk_full = self._chunk_full
 
     # --- the log's files
 
@@ -485,7 +497,7 @@ class LocalReplica:
             raise
         except CorruptLog as error:
             log.warning("a replica cannot be opened again", container=self.id, error=str(error))
-            self.on_damaged()
+            self.report_damage()
             raise
         self.cycle = self._new_cycle(container_log)
         self.cycle.owner = owner

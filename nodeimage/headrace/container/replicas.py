@@ -1,14 +1,15 @@
 """The replicas of one node: which there are and who leads them follows from the containers' records.
 
 Responsible for carrying out what the cluster store says: a replica becomes primary, follows (roles.py), or goes, as its
-record changes; and for the one change that a primary makes itself, the in-sync set (in_sync.py; invariants 3, 5, 6).
+record changes; and for the one change that a primary makes itself, the in-sync set (in_sync_changes.py; invariants 3,
+5, 6). It hears of what happens to replicas (ReplicaEvents), and tells the other parts of the node (listeners.py).
 One task per replica makes its changes of role one after the other; one timer for all looks after silent followers and
 heartbeats.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -32,6 +33,7 @@ from headrace.container.environment import Environment
 from headrace.container.in_sync_changes import InSync
 from headrace.container.leader import Container
 from headrace.container.leader_state import Member
+from headrace.container.listeners import ContainerListener, OtherNodes, ReplicaListener
 from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.container.lost_record import FoundReplica, found_replica
 from headrace.container.snapshot_transfer import Receive, Snapshot
@@ -97,8 +99,20 @@ class _Kept:
 class Replicas:
     """All replicas of this node."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        others: OtherNodes,
+        receive: Receive | None,
+        snapshot: Snapshot | None,
+    ) -> None:
+        """`receive` takes over the catalog's snapshot that a primary sends; `snapshot` gives the newest one, for a
+        follower that is too far behind the log. None: this node has no tables of the catalog."""
         self._env = environment
+        self._others = others
+        self._receive = receive
+        self._snapshot = snapshot
         self._loop = asyncio.get_running_loop()
         self._kept: dict[ContainerId, _Kept] = {}
         self._making: WeakValueDictionary[ContainerId, asyncio.Lock] = WeakValueDictionary()
@@ -114,30 +128,21 @@ class Replicas:
         """The rest of a round of looking at all states."""
         self.led: dict[ContainerId, Container] = {}
         """The containers that this node leads."""
-        self.on_led: list[Callable[[Container], None]] = []
-        self.on_left: list[Callable[[Container], None]] = []
-        self.on_opened: list[Callable[[LocalReplica], None]] = []
-        self.on_unusable: list[Callable[[ContainerId, HeadraceError], None]] = []
-        """Told of a replica that is damaged and nowhere else, or that has no room to take up its role."""
-        self.on_trouble: list[Callable[[NodeId], None]] = []
-        """Told of a node whose connection with a replica here has ended, or that does not answer one."""
-        self.gone: Callable[[], Collection[NodeId]] = tuple
-        """Nodes on which no process runs any more, as far as is known here."""
-        self.told_of: Callable[[ContainerId], Iterable[ReplicaState]] = lambda _container: ()
-        """What other nodes told last of their replicas of a container."""
-        self.heard: Callable[[], Collection[NodeId]] = tuple
-        """Nodes that answer others."""
+        self._container_listeners: list[ContainerListener] = []
+        self._replica_listeners: list[ReplicaListener] = []
         self._told_at: dict[NodeId, float] = {}
         """When each node last said what it knows."""
         self._led_at: dict[ContainerId, float] = {}
         self._better: dict[ContainerId, ReplicaState] = {}
         """Of containers here, what another node knows that the records seen here have no trace of."""
-        self.on_unreadable: list[Callable[[ContainerId], None]] = []
-        """Told of a replica here that may be damaged: `damaged` is for those that are."""
-        self.receive: Receive | None = None
-        """Takes over the catalog's snapshot that a primary sends."""
-        self.snapshot: Snapshot | None = None
-        """The catalog's newest snapshot, for a follower that is too far behind the log."""
+
+    def add_container_listener(self, listener: ContainerListener) -> None:
+        """Tell it of the containers that this node leads, or leaves, from now on."""
+        self._container_listeners.append(listener)
+
+    def add_replica_listener(self, listener: ReplicaListener) -> None:
+        """Tell it of what happens to the replicas here from now on."""
+        self._replica_listeners.append(listener)
 
     # --- life
 
@@ -179,7 +184,7 @@ class Replicas:
                     continue
                 kept = self._kept[container_id] = _Kept()
             self._heed(container_id)
-            for told in self.told_of(container_id):
+            for told in self._others.told_of(container_id):
                 self._compare(container_id, told)
             kept.changed.set()
             if kept.task is None or kept.task.done():
@@ -214,8 +219,8 @@ class Replicas:
         container.lose()
         self._note(container.id)
         log.info("leads no more", container=container.id, epoch=container.epoch)
-        for callback in self.on_left:
-            callback(container)
+        for listener in self._container_listeners:
+            listener.container_left(container)
 
     def _is_wanted(self, record: ContainerRecord | None) -> bool:
         if record is None or record.state == "deleted":
@@ -263,8 +268,8 @@ class Replicas:
                     log.warning("a replica is not as it should be", container=container_id, reason=str(error))
                 kept.problem = str(error)
                 if isinstance(error, CorruptLog | StorageFull) and not isinstance(error, OutOfDescriptors):
-                    for callback in self.on_unusable:
-                        callback(container_id, error)
+                    for listener in self._replica_listeners:
+                        listener.replica_unusable(container_id, error)
                 await asyncio.sleep(STORE_RETRY_S)
                 kept.changed.set()
             except Exception as error:
@@ -377,26 +382,20 @@ class Replicas:
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
         async with self._making_of(record.container_id):
-            replica = await roles.open_replica(self._env, record)
-        replica.on_damaged = lambda: self.damaged(record.container_id)
-        replica.on_newer = self._env.too_new
-        for callback in self.on_opened:
-            callback(replica)
+            replica = await roles.open_replica(self._env, record, self)
+        for listener in self._replica_listeners:
+            listener.replica_opened(replica)
         return replica
 
     async def _lead(self, record: ContainerRecord, replica: LocalReplica) -> None:
         container = await roles.lead(self._env, record, replica)
         if container is None:
             return
-        container.on_follower_gone = self._trouble
-        container.on_superseded = lambda epoch: self._superseded(container, epoch)
-        container.on_unreadable = lambda: self._unreadable(record.container_id)
-        container.on_newer = self._env.too_new
         self.led[container.id] = container
         self._led_at[container.id] = self._loop.time()
         log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
-        for callback in self.on_led:
-            callback(container)
+        for listener in self._container_listeners:
+            listener.container_led(container)
         self._heed(container.id)
 
     async def _follow(self, record: ContainerRecord, replica: LocalReplica) -> None:
@@ -404,29 +403,61 @@ class Replicas:
             self._env,
             record,
             replica,
-            lost=lambda: self._trouble(record.primary),
-            receive=self.receive if record.kind == CATALOG else None,
+            receive=self._receive if record.kind == CATALOG else None,
         )
 
-    def _superseded(self, container: Container, epoch: Epoch) -> None:
-        """A follower has left for a higher epoch: nothing more is committed here, and the view is behind."""
-        if self.led.get(container.id) is not container:
+    # --- ReplicaEvents
+
+    def chunk_full(self, container_id: ContainerId) -> None:
+        """See ReplicaEvents."""
+        for listener in self._replica_listeners:
+            listener.chunk_full(container_id)
+
+    def chunk_waits(self, container_id: ContainerId) -> None:
+        """See ReplicaEvents."""
+        for listener in self._replica_listeners:
+            listener.chunk_waits(container_id)
+
+    def damaged(self, container_id: ContainerId) -> None:
+        """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
+
+        It is made anew as another format, as soon as others are in sync.
+        """
+        kept = self._kept.get(container_id)
+        if kept is not None and kept.replica is not None:
+            kept.damage.found(kept.replica.format)
+            self._note(container_id)
+            kept.changed.set()
+
+    def unreadable(self, container_id: ContainerId) -> None:
+        """See ReplicaEvents."""
+        for listener in self._replica_listeners:
+            listener.replica_unreadable(container_id)
+
+    def newer(self, error: NewerFormat) -> None:
+        """See ReplicaEvents."""
+        self._env.too_new(error)
+
+    def other_epoch(self, container_id: ContainerId, epoch: Epoch) -> None:
+        """See ReplicaEvents. The view may be behind."""
+        self._env.view.refresh()
+
+    def superseded(self, container_id: ContainerId, epoch: Epoch) -> None:
+        """See ReplicaEvents. Nothing more is committed here, and the view is behind."""
+        container = self.led.get(container_id)
+        if container is None or container.epoch >= epoch:
             return
-        log.info("another node leads by now", container=container.id, epoch=epoch)
+        log.info("another node leads by now", container=container_id, epoch=epoch)
         self._leave(container)
         self._env.view.refresh()
-        kept = self._kept.get(container.id)
+        kept = self._kept.get(container_id)
         if kept is not None:
             kept.look_again(SUPERSEDED_S)
 
-    def _unreadable(self, container_id: ContainerId) -> None:
-        for callback in self.on_unreadable:
-            callback(container_id)
-
-    def _trouble(self, node: NodeId) -> None:
+    def lost_touch(self, node: NodeId) -> None:
+        """See ReplicaEvents."""
         if not self._closed:
-            for callback in self.on_trouble:
-                callback(node)
+            self._others.look_at(node)
 
     # --- the timer
 
@@ -446,7 +477,8 @@ class Replicas:
                 self._look_at_disk()
                 silent_s = last - self._env.view.reachable_at
                 cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
-                left = {node.node_id for node in self._env.view.nodes.values() if node.stopping} | set(self.gone())
+                left = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
+                left.update(self._others.gone())
                 for container in list(self.led.values()):
                     container.cut_off = cut_off
                     if self._ticks % BEAT_EVERY == 0:
@@ -471,7 +503,7 @@ class Replicas:
             self._teller.note(container_id, None)
         else:
             self._teller.note(
-                container_id, _state(kept.replica, damaged=kept.is_damaged or kept.replica.tables_damaged())
+                container_id, _state(kept.replica, damaged=kept.is_damaged or kept.replica.are_tables_damaged)
             )
 
     def _look_at_disk(self) -> None:
@@ -502,7 +534,7 @@ class Replicas:
             follower_feed.refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "another epoch", epoch=epoch)
             return
         replica = kept.replica
-        snapshot = self.snapshot if replica.kind == CATALOG else None
+        snapshot = self._snapshot if replica.kind == CATALOG else None
         task = self._loop.create_task(self._accept(container, asked, session, replica, snapshot), name="accept")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -614,18 +646,8 @@ class Replicas:
         here: the store may have been set back, and they may know better."""
         led_at = self._led_at.get(container.id, float("-inf"))
         leaving = {member.node for member in container.primary.in_sync} - {member.node for member in wanted}
-        return {node for node in leaving.intersection(self.heard()) if self._told_at.get(node, led_at) <= led_at}
-
-    def damaged(self, container_id: ContainerId) -> None:
-        """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
-
-        It is made anew as another format, as soon as others are in sync.
-        """
-        kept = self._kept.get(container_id)
-        if kept is not None and kept.replica is not None:
-            kept.damage.found(kept.replica.format)
-            self._note(container_id)
-            kept.changed.set()
+        living = leaving.intersection(self._others.heard())
+        return {node for node in living if self._told_at.get(node, led_at) <= led_at}
 
     def is_damaged(self, container_id: ContainerId) -> bool:
         """Whether it is known that the replica here is."""

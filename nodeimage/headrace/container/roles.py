@@ -8,7 +8,6 @@ asks for what this replica must not do is refused with a KafkaError that says wh
 """
 
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import structs
@@ -21,6 +20,7 @@ from headrace.container.follower import Follower
 from headrace.container.in_sync_changes import members
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
+from headrace.container.replica_events import ReplicaEvents
 from headrace.container.snapshot_transfer import Receive
 from headrace.peer.session import Session
 from headrace.store import container_records
@@ -28,13 +28,13 @@ from headrace.store.protocol import VersionConflict
 from headrace.store.records import ContainerRecord
 
 
-async def open_replica(env: Environment, record: ContainerRecord) -> LocalReplica:
-    """This node's replica of the record's container, with no role yet.
+async def open_replica(env: Environment, record: ContainerRecord, events: ReplicaEvents) -> LocalReplica:
+    """This node's replica of the record's container, with no role yet; it reports to `events`.
 
     Raises CorruptLog where it is damaged and no other is in sync.
     """
     others = {node for node, _ in record.in_sync} - {env.node_id}
-    replica = await LocalReplica.open(
+    return await LocalReplica.open(
         container_id=record.container_id,
         kind=record.kind,
         node=env.node_id,
@@ -43,11 +43,10 @@ async def open_replica(env: Environment, record: ContainerRecord) -> LocalReplic
         executor=env.executor,
         room=env.room(record.kind),
         fatal=env.fatal,
+        events=events,
         replaceable=bool(others),
         unmarked=env.node_format,
     )
-    replica.on_other_epoch = lambda epoch: env.view.refresh()
-    return replica
 
 
 async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica) -> Container | None:
@@ -99,10 +98,9 @@ async def follow(
     record: ContainerRecord,
     replica: LocalReplica,
     *,
-    lost: Callable[[], None],
     receive: Receive | None,
 ) -> None:
-    """Have the replica follow the record's primary. `lost` and `receive`: see Follower."""
+    """Have the replica follow the record's primary. `receive`: see Follower."""
     follower = replica.follower
     observer = env.node_id not in record.replicas
     if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
@@ -124,8 +122,8 @@ async def follow(
             epoch=record.epoch,
             node=env.node_id,
             observer=observer,
+            primary=record.primary,
             connect=connect,
-            lost=lost,
             receive=receive,
         )
     )

@@ -84,7 +84,6 @@ class SyncCycle:
         self._making_spare: asyncio.Future[None] | None = None
         self._full_until = 0.0
         self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
-        self.on_chunk_full: Callable[[], None] = lambda: None
         container_log.on_sync_failed = lambda error: fatal(f"container {container_id}: {error}")
 
     # --- writing
@@ -138,7 +137,6 @@ class SyncCycle:
             self._idle.set()
         if self.wants_spares and self.log.wants_spare():
             self.spare()
-        self.on_chunk_full()
 
     def tick(self, seconds: float) -> None:
         """The loop has gone on for `seconds`. Only these count: while the process stood still, so did the writer."""

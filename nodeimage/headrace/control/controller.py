@@ -170,6 +170,7 @@ class Controller:
             changed=self._office_changed,
             reluctant=self._is_cut_off,
         )
+        self._records_changed.update(self._view.containers)  # the view may have changed meanwhile
         self._view.on_change(self._view_changed)
         self._spawn(self._office.keep(), "office")
         self._spawn(self._plan_always(), "controller")

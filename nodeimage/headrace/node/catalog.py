@@ -25,6 +25,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
 from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container.catalog_log import CatalogLog
+from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.node.attempts import Arrivals, Attempts
@@ -50,7 +51,7 @@ _RECEIVED: Final = "received-"
 """Snapshots on their way into the tables, as versions before 0.2.0 left them in the node's folder."""
 
 
-class NodeCatalog:
+class NodeCatalog(ReplicaListener):
     """One node's tables, and the way to where their commands are written."""
 
     tables: Catalog
@@ -69,9 +70,11 @@ class NodeCatalog:
         changes: Changes,
         room: Room = plenty,
         snapshot_rate: int = 0,
+        tell: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
         """`room` is asked before a snapshot takes any; `snapshot_rate`: bytes of them that all others are sent in a
-        second, 0: as fast as it goes."""
+        second, 0: as fast as it goes. `tell` hears of events for people (control.events): that the tables are damaged,
+        and made anew."""
         self._node_id = node_id
         self._data = data
         self._executor = executor
@@ -91,11 +94,8 @@ class NodeCatalog:
         """Of tables that are lost here."""
         self._repair: TablesRepair | None = None
         """Once they are open."""
-        self.tell: Callable[[str, str], None] = lambda _kind, _reason: None
-        """Hears of events for people (control.events): that the tables are damaged, and made anew."""
-        replicas.receive = self._receive
-        replicas.snapshot = self._take
-        replicas.on_unusable.append(self._is_unusable)
+        self._tell = tell
+        replicas.add_replica_listener(self)
 
     @property
     def _folder(self) -> Path:
@@ -128,7 +128,7 @@ class NodeCatalog:
         )
         # What is applied was committed; a follower learns the rest from its primary.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
-        replica.has_tables(lambda: tables.reach, damaged=lambda: bool(tables.damage))
+        replica.has_tables(tables)
         self._repair = TablesRepair(
             node_id=self._node_id,
             tables=tables,
@@ -136,7 +136,7 @@ class NodeCatalog:
             view=self._view,
             peers=self._peers,
             fetch=lambda: self._fetch_tables(replica),
-            tell=lambda kind, reason: self.tell(kind, reason),
+            tell=self._tell,
         )
         self._opened.set()
         return tables
@@ -226,7 +226,7 @@ class NodeCatalog:
         except (HeadraceError, OSError, sqlite3.Error) as error:
             log.warning("the catalog's tables are not fetched", node=node.node_id, reason=str(error))
             if isinstance(error, KafkaError) and error.code is Code.UNSUPPORTED_VERSION:
-                replica.on_damaged()
+                replica.report_damage()
 
     async def _fetch_from(self, node: NodeRecord, replica: LocalReplica) -> None:
         asked = ReadSnapshot(least=replica.log.start)
@@ -249,7 +249,8 @@ class NodeCatalog:
             if received is not None:
                 received.close()
 
-    def _is_unusable(self, container_id: ContainerId, error: HeadraceError) -> None:
+    def replica_unusable(self, container_id: ContainerId, error: HeadraceError) -> None:
+        """See ReplicaListener."""
         if container_id == CATALOG_ID:
             self._unusable = error
             self._changes.wake()
@@ -290,7 +291,7 @@ class NodeCatalog:
 
         return awaited
 
-    async def _receive(self, position: Position, size: int) -> ReceivedSnapshot:
+    async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
         """The primary is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
         await self._opened.wait()
         return await self._begin(position, size, self.tables.install)
@@ -314,8 +315,8 @@ class NodeCatalog:
             install=install,
         )
 
-    async def _take(self, least: Position) -> GivenSnapshot:
-        """See container.snapshot_transfer."""
+    async def snapshot(self, least: Position) -> GivenSnapshot:
+        """One that is not older than `least`. See container.snapshot_transfer."""
         await self._opened.wait()
         return await self._newest(least, keeps_log=True)
 

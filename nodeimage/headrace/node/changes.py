@@ -2,9 +2,14 @@
 
 import asyncio
 
+from headrace.container.leader import Container
+from headrace.container.listeners import ReplicaListener
+from headrace.container.local_replica import LocalReplica
 
-class Changes:
-    """Wakes all who wait, at each change; they look whether it is the one that they wait for."""
+
+class Changes(ReplicaListener):
+    """Wakes all who wait, at each change; they look whether it is the one that they wait for. Also a
+    ContainerListener."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -17,3 +22,14 @@ class Changes:
     async def wait(self) -> None:
         """Return at the next change."""
         await self._next.wait()
+
+    def container_led(self, _container: Container) -> None:
+        """See ContainerListener."""
+        self.wake()
+
+    def container_left(self, _container: Container) -> None:
+        """See ContainerListener. Nobody waits for that."""
+
+    def replica_opened(self, _replica: LocalReplica) -> None:
+        """See ReplicaListener."""
+        self.wake()

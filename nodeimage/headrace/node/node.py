@@ -28,6 +28,7 @@ from headrace.base.runtime import Runtime
 from headrace.base.sockets import keep_alive
 from headrace.catalog.catalog import Catalog
 from headrace.container import replica_folder
+from headrace.container.leader import Container
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
@@ -187,7 +188,7 @@ class Node:
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.broker.now()))
         await self.broker.start()
-        self.replicas.on_led.append(lambda _: self._heed_level())
+        self.replicas.add_container_listener(_HeedsLevel(self._heed_level))
         self._heed_level()
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
@@ -217,7 +218,22 @@ class Node:
             store=self.store,
             peers=self.peers,
         )
-        self.replicas = Replicas(self._environment)
+        self.controller = Controller(
+            own=record.node_id,
+            run=record.run,
+            view=self.view,
+            store_call=self.store,
+            peers=self.peers,
+            own_probe=self.probe,
+            settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
+            lease_call=self.lease_call,
+        )
+        self.replicas = Replicas(
+            self._environment,
+            others=self.controller,
+            receive=lambda position, size: self._catalog.receive(position, size),
+            snapshot=lambda least: self._catalog.snapshot(least),
+        )
         self._catalog = NodeCatalog(
             node_id=record.node_id,
             run=record.run,
@@ -229,6 +245,7 @@ class Node:
             changes=self._changes,
             room=self._room.check_copy,
             snapshot_rate=self._settings.snapshot_rate,
+            tell=lambda kind, reason: self.controller.events.add(kind, reason, node=record.node_id),
         )
         self._closing.push_async_callback(self.replicas.close)
         self._recovery = StoreRecovery(
@@ -253,17 +270,6 @@ class Node:
         )
         await self._peer_server.start()
         self._closing.push_async_callback(self._peer_server.close)
-        self.controller = Controller(
-            own=record.node_id,
-            run=record.run,
-            view=self.view,
-            store_call=self.store,
-            peers=self.peers,
-            own_probe=self.probe,
-            settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
-            lease_call=self.lease_call,
-        )
-        self._catalog.tell = lambda kind, reason: self.controller.events.add(kind, reason, node=record.node_id)
         self.containers = NodeContainers(
             node=record,
             view=self.view,
@@ -282,13 +288,9 @@ class Node:
             removed=self._removed,
         )
         self.view.on_change(self._view_changed)
-        self.replicas.on_trouble.append(self.controller.look_at)
-        self.replicas.gone = self.controller.gone
-        self.replicas.heard = self.controller.heard
-        self.replicas.told_of = self.controller.told_of
         self.controller.on_answer.append(self.replicas.told)
-        self.replicas.on_opened.append(lambda _: self._changes.wake())
-        self.replicas.on_led.append(lambda _: self._changes.wake())
+        self.replicas.add_replica_listener(self._changes)
+        self.replicas.add_container_listener(self._changes)
         self.replicas.start()
         self.controller.start()
         self._closing.push_async_callback(self._disk.close)
@@ -299,8 +301,7 @@ class Node:
         self.links = make_links(self.broker, home_links=home_links, forwarding=forwarding, secret=secret)
         self._closing.push_async_callback(self.links.close)
         self._handlers.update(self.links.handlers())
-        self.replicas.on_led.append(self.links.container_led)
-        self.replicas.on_left.append(self.links.container_left)
+        self.replicas.add_container_listener(self.links)
         await self.links.start()
 
     async def _serve_http(self, host: str, port: int) -> None:
@@ -583,6 +584,20 @@ class Node:
         self.view.refresh()
 
 
+class _HeedsLevel:
+    """A ContainerListener that has the cluster's feature level looked at."""
+
+    def __init__(self, heed: Callable[[], None]) -> None:
+        self._heed = heed
+
+    def container_led(self, _container: Container) -> None:
+        """See ContainerListener."""
+        self._heed()
+
+    def container_left(self, _container: Container) -> None:
+        """See ContainerListener."""
+
+
 def make_broker(
     *,
     identity: NodeIdentity,
@@ -617,8 +632,7 @@ def make_broker(
     replicas = link.replicas
     for container in list(replicas.led.values()):
         broker.container_led(container)
-    replicas.on_led.append(broker.container_led)
-    replicas.on_left.append(broker.container_left)
+    replicas.add_container_listener(broker)
     apis = PeerApis(
         runtime=broker.runtime,
         cluster=link,

@@ -115,7 +115,7 @@ class TablesRepair:
         container = self._replica.container
         if container is not None and not container.lost:
             if container.primary.near(self._loop.time()) and not patience_over:
-                self._replica.on_damaged()  # another one is to lead; repeated, it changes nothing
+                self._replica.report_damage()  # another one is to lead; repeated, it changes nothing
                 return
             await self._by_itself()
             return

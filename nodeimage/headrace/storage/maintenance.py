@@ -22,7 +22,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import SetLogStart
 from headrace.container.leader import Container
-from headrace.container.local_replica import LocalReplica
+from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body
 from headrace.log.container_log import ContainerLog
 from headrace.log.writing import Spare
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 EVERY_S = 5.0
 
 
-class Space:
+class Space(ReplicaListener):
     """Looks after the replicas' disk space."""
 
     def __init__(
@@ -107,14 +107,21 @@ class Space:
 
     # --- what others tell
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, _container: Container) -> None:
         """This node leads a container from now on."""
-        container.on_chunk_full = self._wake_for
         self._wake.set()
 
     def container_left(self, container: Container) -> None:
         """This node leads a container no more; it may follow."""
         self._container_closing.left(container.id)
+
+    def chunk_full(self, _container: ContainerId) -> None:
+        """See ReplicaListener."""
+        self._wake.set()
+
+    def chunk_waits(self, _container: ContainerId) -> None:
+        """See ReplicaListener."""
+        self._wake.set()
 
     def bytes_died(self) -> None:
         """Some records have no owner any more."""
@@ -154,10 +161,7 @@ class Space:
 
     def start(self) -> None:
         """Begin."""
-        replicas = self._cluster.replicas
-        replicas.on_opened.append(self._opened)
-        for replica in replicas.all():
-            self._opened(replica)
+        self._cluster.replicas.add_replica_listener(self)
         self._task = self._runtime.spawn(self._run())
 
     async def close(self) -> None:
@@ -170,12 +174,6 @@ class Space:
     async def pass_now(self) -> None:
         """One round, at once: for an admin who just deleted something, and for tests."""
         await self._round()
-
-    def _opened(self, replica: LocalReplica) -> None:
-        replica.on_chunk_full = self._wake.set
-
-    def _wake_for(self, _container: Container) -> None:
-        self._wake.set()
 
     def _chunk_regrouped(self, key: ChunkKey) -> None:
         """Its dead bytes lie together now: more of them can be given back."""

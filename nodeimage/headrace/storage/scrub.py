@@ -19,6 +19,7 @@ import structlog
 
 from headrace.base.ids import ContainerId, Position
 from headrace.base.runtime import Runtime
+from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.log.scrub import EXIT_NEWER
@@ -33,7 +34,7 @@ TRIES = 3
 """For a replica whose files change under the scrub."""
 
 
-class Scrub:
+class Scrub(ReplicaListener):
     """The scrub of one node: under way, or how the last one ended."""
 
     def __init__(self, *, runtime: Runtime, replicas: Replicas) -> None:
@@ -50,7 +51,7 @@ class Scrub:
         self._containers = 0
         self._suspects: dict[ContainerId, float] = {}
         """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
-        replicas.on_unreadable.append(self.suspect)
+        replicas.add_replica_listener(self)
 
     def start(self) -> None:
         """Begin, unless one is under way."""
@@ -68,6 +69,10 @@ class Scrub:
             return
         self._suspects[container_id] = math.inf
         self._runtime.spawn(self._suspected(replica))
+
+    def replica_unreadable(self, container_id: ContainerId) -> None:
+        """See ReplicaListener."""
+        self.suspect(container_id)
 
     @property
     def running(self) -> bool:

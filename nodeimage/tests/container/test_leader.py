@@ -18,6 +18,7 @@ from headrace.container.leader_state import Member
 from headrace.container.sync_cycle import HANGS_S
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
+from kit.several_replicas import Unheard
 
 
 class PlentyOfRoom:
@@ -41,6 +42,7 @@ def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], N
         epoch=Epoch(1),
         container_log=ContainerLog.open(folder, LogOptions(chunk_bytes=1 << 20)),
         executor=executor,
+        events=Unheard(),
         room=PlentyOfRoom(),
         fatal=fatal,
     )

@@ -29,6 +29,7 @@ from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
 from headrace.store.container_records import stamped
 from headrace.store.records import ContainerRecord
+from kit.several_replicas import Unheard
 
 
 class PlentyOfRoom:
@@ -59,6 +60,7 @@ async def open_replica(
         executor=executor,
         room=PlentyOfRoom(),
         fatal=fatal,
+        events=Unheard(),
         replaceable=replaceable,
     )
 

@@ -203,6 +203,7 @@ async def test_a_primary_without_the_store_learns_from_its_followers_that_anothe
     """Else it would hold what it is sent, and tell clients that it leads, for as long as the store is away."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
+    await until(lambda: len(container.feeds) == 2 or None)  # who does not follow yet cannot tell it
     away(cut_off).set()
     await three.nodes[1].store(lambda store: handed_over(store, container_id, handed_to(1, three)))
     await until(lambda: container.lost or None)

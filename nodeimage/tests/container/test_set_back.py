@@ -100,7 +100,7 @@ async def test_nobody_who_lives_leaves_before_it_has_said_what_it_knows(three: S
     made = await changed_once(three)
     await three.led(made)
     first, last = three.nodes[0], three.nodes[2]
-    first.replicas.heard = lambda: {last.node_id}
+    first.others.answering = {last.node_id}
     await last.stop()
     await until(lambda: first.replicas._in_sync._putting.get(made))
     await asyncio.sleep(3 * ASKED_AGAIN_S)
@@ -117,7 +117,7 @@ async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace
     made = await changed_once(three)
     await three.led(made)
     first = three.nodes[0].replicas
-    first.told_of = lambda container: [knows(container, "2-0123456789abcdef")]
+    three.nodes[0].others.tell = [knows(made, "2-0123456789abcdef")]
     assert made in first.led
     await three.change(made, lambda now: structs.replace(now, wanted=5))
     await until(lambda: made not in first.led or None)

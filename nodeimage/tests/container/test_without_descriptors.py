@@ -16,6 +16,7 @@ from headrace.container import local_replica, replica_folder
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.log.container_log import LogOptions
+from kit.several_replicas import Unheard
 
 PAYLOAD = bytes(20 << 10)
 
@@ -63,6 +64,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
                 executor=executor,
                 room=PlentyOfRoom(),
                 fatal=fatal,
+                events=Unheard(),
                 replaceable=replaceable,
             )
             found.append(replica)

@@ -14,8 +14,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
+from headrace.node.snapshot_sending import GivenSnapshot
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit, Submitted
 from headrace.store.records import CATALOG_ID, ContainerRecord
+from headrace.tables.received_snapshot import ReceivedSnapshot
 from kit.several_replicas import OneNode, Several, until
 
 CHUNK_BYTES = 8192
@@ -33,6 +35,8 @@ class WithTables:
         self.free = [1 << 40] * 3
         """Bytes on the disk of each node."""
         for number, node in enumerate(self.several.nodes):
+            node.receive = partial(self._receive, number)
+            node.snapshot = partial(self._snapshot, number)
             node.on_made = partial(self._made, number)
 
     def node(self, number: int) -> OneNode:
@@ -62,6 +66,12 @@ class WithTables:
         node.handlers = (
             {ReadSnapshot: catalog.snapshot_read, ReadMarks: catalog.marks_read} if self.gives_tables else {}
         )
+
+    async def _receive(self, number: int, position: Position, size: int) -> ReceivedSnapshot:
+        return await self._catalogs[number].receive(position, size)
+
+    async def _snapshot(self, number: int, least: Position) -> GivenSnapshot:
+        return await self._catalogs[number].snapshot(least)
 
     def _room(self, number: int, length: int) -> None:
         if length > self.free[number]:

@@ -13,10 +13,13 @@ from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
+from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replicas import Replicas
+from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.log.container_log import LogOptions
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, Message
+from headrace.peer.reports import ReplicaState
 from headrace.peer.server import Handler, PeerServer
 from headrace.peer.session import Session
 from headrace.store import container_records, records
@@ -36,6 +39,30 @@ class PlentyOfRoom:
         pass
 
 
+class Unheard(ReplicaEvents):
+    """Hears of nothing that happens to a replica."""
+
+
+class TheOthers:
+    """What a node knows of others, as tests tell it."""
+
+    def __init__(self) -> None:
+        self.answering: set[NodeId] = set()
+        self.tell: list[ReplicaState] = []
+
+    def gone(self) -> set[NodeId]:
+        return set()
+
+    def heard(self) -> set[NodeId]:
+        return self.answering
+
+    def told_of(self, container: ContainerId) -> list[ReplicaState]:
+        return [state for state in self.tell if state.container == container]
+
+    def look_at(self, node: NodeId) -> None:
+        pass
+
+
 class OneNode:
     """The parts of a node below the catalog; also its own replicas' environment."""
 
@@ -51,6 +78,10 @@ class OneNode:
         """Of calls."""
         self.refused: list[str] = []
         """What made a node end, as a newer version wrote it."""
+        self.others = TheOthers()
+        self.receive: Receive | None = None
+        self.snapshot: Snapshot | None = None
+        """Of the catalog's tables, where it has them."""
         self.on_made: Callable[[], None] = lambda: None
         """There are replicas, which are not started yet."""
 
@@ -79,7 +110,7 @@ class OneNode:
         self.peers = PeerClient(
             cluster_id=cluster.cluster_id, secret=cluster.secret, node=self.node_id, run=self.record.run
         )
-        self.replicas = Replicas(self)
+        self.replicas = Replicas(self, others=self.others, receive=self.receive, snapshot=self.snapshot)
         self.on_made()
         self.server = PeerServer(
             listening,

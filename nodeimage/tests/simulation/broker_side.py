@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset
+from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
 from headrace.kafka import produce
@@ -25,6 +25,7 @@ from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.links import make_forwarding
 from headrace.node.node import PeerHandlers, make_broker
+from headrace.node.snapshot_sending import GivenSnapshot
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
@@ -32,6 +33,7 @@ from headrace.partitions.partition_tail import read_chain
 from headrace.partitions.topics import Topic
 from headrace.peer.messages import ReadMarks, ReadSnapshot, Submit
 from headrace.store.records import PRODUCER_IDS_KEY, next_producer_block
+from headrace.tables.received_snapshot import ReceivedSnapshot
 from headrace.tables.snapshots import live_file
 from headrace.tables.sqlite_errors import is_damage
 from headrace.wire.api_keys import ApiKey
@@ -187,8 +189,8 @@ class BrokerSide:
             ReadMarks: self._opening.marks_read,
         }
         self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
-        self.replicas.on_opened.append(lambda _: self._changes.wake())
-        self.replicas.on_led.append(lambda _: self._changes.wake())
+        self.replicas.add_replica_listener(self._changes)
+        self.replicas.add_container_listener(self._changes)
         self.is_ready = False
         self.context = process.context
         self.handlers = self._handlers
@@ -197,6 +199,14 @@ class BrokerSide:
         """What is to be closed before the broker."""
         self.links: Any = None
         """What its cluster has beside it."""
+
+    async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
+        """See NodeCatalog."""
+        return await self._opening.receive(position, size)
+
+    async def snapshot(self, least: Position) -> GivenSnapshot:
+        """See NodeCatalog."""
+        return await self._opening.snapshot(least)
 
     async def serve(self) -> None:
         """What Node.start does once it has joined the others; a node that cannot is started again."""

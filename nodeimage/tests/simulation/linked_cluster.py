@@ -161,8 +161,7 @@ class LinkedCluster(Cluster):
         )
         upper.closing.append(links.close)
         upper.handlers.update(links.handlers())
-        upper.replicas.on_led.append(links.container_led)
-        upper.replicas.on_left.append(links.container_left)
+        upper.replicas.add_container_listener(links)
         await links.start()
         return _Answers(upper).handlers()
 

@@ -28,6 +28,7 @@ from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
+from headrace.container.listeners import ContainerListener, ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
@@ -81,6 +82,36 @@ class Read:
     def __init__(self, container: ContainerId, after: Position) -> None:
         self.container = container
         self.after = after
+
+
+class _Checked(ContainerListener):
+    """Has what a process leads checked."""
+
+    def __init__(self, node: "Node", process: Process) -> None:
+        self._node = node
+        self._process = process
+
+    def container_led(self, container: Container) -> None:
+        self._node.cluster.checks.led(self._node, self._process, container)
+
+
+class _Upkeep(ReplicaListener):
+    """Scrubs and closes chunks, in runs without a broker, which would."""
+
+    def __init__(self, node: "Node", replicas: Replicas) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._closing: dict[LocalReplica, Task] = {}
+
+    def chunk_full(self, container: ContainerId) -> None:
+        replica = self._replicas.replica(container)
+        assert replica is not None
+        closing = self._closing.get(replica)
+        if closing is None or closing.done():
+            self._closing[replica] = self._node.cluster.loop.spawn(self._node.close_chunks(replica))
+
+    def replica_unreadable(self, container: ContainerId) -> None:
+        self._node.scrub(container)
 
 
 class Node:
@@ -230,11 +261,25 @@ class Node:
         self.node_id = record.node_id
         self.view = StoreView(self.link, self.cluster.loop, self.chance)
         await self.view.start()
-        replicas = self.replicas = Replicas(self)
-        replicas.on_led.append(lambda container: self.cluster.checks.led(self, process, container))
+        self.controller = Controller(
+            own=record.node_id,
+            run=record.run,
+            view=self.view,
+            store_call=self.store,
+            peers=self,  # type: ignore[arg-type]
+            own_probe=self.probe,
+            settings=SETTINGS,
+        )
+        has_tables = self.cluster.shape.topics
+        replicas = self.replicas = Replicas(
+            self,
+            others=self.controller,
+            receive=self._receive if has_tables else None,
+            snapshot=self._snapshot if has_tables else None,
+        )
+        replicas.add_container_listener(_Checked(self, process))
         if not self.cluster.shape.topics:
-            replicas.on_opened.append(self._opened)
-            replicas.on_unreadable.append(self.scrub)
+            replicas.add_replica_listener(_Upkeep(self, replicas))
         self.host.handlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -245,15 +290,6 @@ class Node:
             Read: self._read,
         }
         self.host.streams = {Follow: replicas.accept}
-        self.controller = Controller(
-            own=record.node_id,
-            run=record.run,
-            view=self.view,
-            store_call=self.store,
-            peers=self,  # type: ignore[arg-type]
-            own_probe=self.probe,
-            settings=SETTINGS,
-        )
         self.controller._levelling = self.is_old
         self.registration = Registration(
             record,
@@ -267,14 +303,18 @@ class Node:
             self.upper = BrokerSide(self, process)
             self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
-        replicas.on_trouble.append(self.controller.look_at)
-        replicas.gone = self.controller.gone
-        replicas.heard = self.controller.heard
-        replicas.told_of = self.controller.told_of
         self.controller.on_answer.append(replicas.told)
         replicas.start()
         self.controller.start()
         self._heed_level()  # it may have risen since the node registered
+
+    async def _receive(self, position: Position, size: int) -> Any:
+        assert self.upper is not None
+        return await self.upper.receive(position, size)
+
+    async def _snapshot(self, least: Position) -> Any:
+        assert self.upper is not None
+        return await self.upper.snapshot(least)
 
     async def stop(self) -> None:
         """Hand over and end, as a node does that is told to."""
@@ -528,16 +568,7 @@ class Node:
 
     # --- chunks are closed as the node's upkeep does
 
-    def _opened(self, replica: LocalReplica) -> None:
-        closing: list[Task] = []
-
-        def full() -> None:
-            if not closing or closing[0].done():
-                closing[:] = [self.cluster.loop.spawn(self._close_chunks(replica))]
-
-        replica.on_chunk_full = full
-
-    async def _close_chunks(self, replica: LocalReplica) -> None:
+    async def close_chunks(self, replica: LocalReplica) -> None:
         loop = asyncio.get_running_loop()
         log = replica.log
         for chunk in log.chunks_to_close(replica.committed):

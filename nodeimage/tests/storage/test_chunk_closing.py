@@ -130,7 +130,7 @@ async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scru
     replica = SimpleNamespace(id=1, log=SimpleNamespace(folder="1", synced=0), cycle=SimpleNamespace(is_closed=False))
     runtime: Any = SimpleNamespace(loop=SimpleNamespace(time=lambda: now), spawn=asyncio.create_task)
     replicas: Any = SimpleNamespace(
-        on_unreadable=[],
+        add_replica_listener=lambda _listener: None,
         replica=lambda _id: replica,
         damaged=damaged.add,
         is_damaged=damaged.__contains__,

@@ -47,8 +47,7 @@ async def source(pair: Pair) -> AsyncIterator[SharedSource]:
     made: list[Pullers] = []
     for node in pair.nodes:
         pulling = pullers(node.broker, open_source=lambda _link: shared)
-        node.replicas.on_led.append(pulling.container_led)
-        node.replicas.on_left.append(pulling.container_left)
+        node.replicas.add_container_listener(pulling)
         await pulling.start()
         made.append(pulling)
     await pair.first.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))

@@ -344,7 +344,7 @@ class Container:
 
     def cycle_done(self) -> None:
         """See cycle.Owner."""
-        if self.primary.on_disk(self._member, self.log.synced, now=self._loop.time()):
+        if self.primary.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
             self.committed_moved()
         if self.log.chunks_to_close(self.primary.committed):
             self.events.chunk_waits(self.id)

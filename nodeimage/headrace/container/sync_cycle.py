@@ -84,7 +84,7 @@ class SyncCycle:
         self._making_spare: asyncio.Future[None] | None = None
         self._full_until = 0.0
         self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
-        container_log.on_sync_failed = lambda error: fatal(f"container {container_id}: {error}")
+        container_log.on_sync_failed(lambda error: fatal(f"container {container_id}: {error}"))
 
     # --- writing
 

@@ -2,14 +2,14 @@
 
 All of it belongs to the event-loop thread and does no I/O, but for `make_spare` and `write_job`, which run in threads
 (container_log.py says when). What is appended is in the index and in the tail cache at once, and in `Portion`s until a
-job writes it (writing.py).
+job writes it (writing.py). Reading chunks, closing them and giving them back is for others.
 """
 
 import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.base.errors import StorageFull
 from headrace.base.ids import Position
@@ -62,12 +62,17 @@ class LogOptions:
         return open_file_bytes(0 if self.rests else held, least=self.open_file_bytes, most=self.chunk_bytes)
 
 
+class TailState(NamedTuple):
+    """Where a partitionlet stands, frames not written yet included."""
+
+    next_offset: int
+    epoch: int
+
+
 class Appender:
-    """What `ContainerLog` is made of for whoever appends."""
+    """The growing end of one log. `end` counts frames that are not written yet; `synced` is what is durable."""
 
     __slots__ = (
-        "_chunks",
-        "_closing",
         "_limit",
         "_mark",
         "_marked_at",
@@ -78,15 +83,17 @@ class Appender:
         "_spare_serial",
         "_spares",
         "_table",
-        "_tail",
         "_wanted",
-        "_written",
+        "chunks",
+        "closing",
         "end",
         "folder",
         "gaps_end",
         "options",
         "pending_bytes",
         "synced",
+        "tail",
+        "written",
     )
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int) -> None:
@@ -97,12 +104,16 @@ class Appender:
         """Nothing behind here came as a gap: what others had given back lies below. At first all is taken for that."""
         self.pending_bytes = 0
         self.folder = folder
-        self._chunks = chunks
-        self._closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
-        self._written = end
+        self.chunks = chunks
+        """All of them in position order, the open one last: this adds to them, and maintenance takes away."""
+        self.closing = [chunk for chunk in chunks if chunk.end is not None and not chunk.body.closed]
+        """Full and synced, without a footer so far."""
+        self.written = Position(end)
+        """Frames below can be read from the files; the writer thread moves it as a job gets on."""
         self._mark = SyncedMark(folder)
         self._marked_at = time.monotonic()
-        self._tail = TailCache(options.tail_bytes)
+        self.tail = TailCache(options.tail_bytes)
+        """The newest batches, in memory."""
         self._spares: list[Spare] = []  # threads add, the loop takes
         self._wanted = 0  # bytes of frames for which there was no room
         self._spare_lock = threading.Lock()
@@ -122,8 +133,18 @@ class Appender:
     @property
     def start(self) -> Position:
         """The position of the oldest frame that is kept."""
-        oldest = next(iter(self._chunks), None)
+        oldest = next(iter(self.chunks), None)
         return self.end if oldest is None else Position(oldest.start)
+
+    @property
+    def begin_of_open(self) -> Position | None:
+        """Where the open chunk begins; None where there is none."""
+        return None if self._open is None else Position(self._open.start)
+
+    def tail_state(self, partitionlet: int) -> TailState | None:
+        """Where a partitionlet stands, if it had a frame since the last checkpoint. None: the chunks know."""
+        last = self._table.last_of(partitionlet)
+        return None if last is None else TailState(last[0] + 1, last[1])
 
     def room(self, length: int, *, to_the_end: bool = True) -> bool:
         """Whether a frame with `length` bytes of payload can be appended now. False: call `make_spare` in a thread.
@@ -206,7 +227,7 @@ class Appender:
             producer,
             producer_epoch << 32 | sequence,
         )
-        self._tail.add(partitionlet, first, last, batch)
+        self.tail.add(partitionlet, first, last, batch)
         self.pending_bytes += length
         self.end = Position(end)
         if table.end - table.start >= self.options.checkpoint_bytes:
@@ -280,7 +301,7 @@ class Appender:
                     producer,
                     producer_epoch << 32 | sequence,
                 )
-                self._tail.add(partitionlet, first, last, frames[at + HEADER_BYTES : stop])
+                self.tail.add(partitionlet, first, last, frames[at + HEADER_BYTES : stop])
             elif type == _GAP:
                 stop = at + HEADER_BYTES
                 _take(portion, frames[run:stop])
@@ -334,7 +355,7 @@ class Appender:
         self._wanted = 0
         self.close_open_chunk()
         if self._open is not None:  # it holds no frame yet and is too small for this one, which takes its place
-            self._chunks.remove(self._open)
+            self.chunks.remove(self._open)
         self._table = Table(0)
         self._open = chunk = Chunk(
             path=chunk_path(self.folder, self.end),
@@ -342,7 +363,7 @@ class Appender:
             body=Body(spare.file, (self._table,)),
             capacity=spare.capacity,
         )
-        self._chunks.append(chunk)
+        self.chunks.append(chunk)
         self._limit = chunk.start + chunk.capacity
         self._next_portion().spare = spare
 
@@ -386,16 +407,31 @@ class Appender:
     @property
     def wants_mark(self) -> bool:
         """Whether something was synced that no mark tells of. The writer thread's to ask."""
-        return self.options.fsync and self._mark.position < self._written
+        return self.options.fsync and self._mark.position < self.written
 
     def mark_synced(self) -> None:
         """[blocking] Keeps how far the log is synced, for the next start. By the writer thread, between two jobs."""
         if self.wants_mark:
-            self._mark.put(self._written)
+            self._mark.put(self.written)
         self._marked_at = time.monotonic()
 
+    def finish(self) -> None:
+        """[blocking] Writes what is pending, and drops the spares."""
+        while (job := self.take_job()) is not None:
+            self.write_job(job)
+            self.job_done(job)
+        while self._spares:
+            self._spares.pop().drop()
+
+    def let_go(self) -> None:
+        """There are no chunks any more: nothing is appended, and nothing read."""
+        self.tail.forget()
+        self._open = None
+        self._limit = -1
+        self.chunks = []
+
     def _set_written(self, position: int) -> None:
-        self._written = position
+        self.written = Position(position)
 
     def job_done(self, job: WriteJob) -> None:
         """The job is durable."""
@@ -405,8 +441,8 @@ class Appender:
             for table, segment in portion.saved:
                 chunk.swap_part(table, segment)
             done = chunk.end is not None and all(later.chunk is not chunk for later in self._portions)
-            if done and chunk not in self._closing:
-                self._closing.append(chunk)
+            if done and chunk not in self.closing:
+                self.closing.append(chunk)
 
 
 def _take(portion: Portion | None, frames: memoryview) -> None:

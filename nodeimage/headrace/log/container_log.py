@@ -1,4 +1,4 @@
-"""The log of one container: the way in. How it grows: appending.py.
+"""The log of one container: the way in. How it grows: appending.py, of which each log has one `Appender`.
 
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
@@ -20,12 +20,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.base.ids import Position
 from headrace.log import cutting, maintenance, raw, reading, regroup
-from headrace.log.appending import Appender, LogOptions
+from headrace.log.appending import Appender, LogOptions, TailState
 from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup
 from headrace.log.files import lost_as_corrupt_log, sync_folder
 from headrace.log.frames import Frame
@@ -35,7 +34,7 @@ from headrace.log.raw import Layouts, RawFrames
 from headrace.log.reading import PartitionletState, ProducerEntry
 from headrace.log.recovery import Recovered, recover
 from headrace.log.synced_mark import remove_mark
-from headrace.log.writing import WriteJob
+from headrace.log.writing import Spare, WriteJob
 
 __all__ = [
     "Chunk",
@@ -51,25 +50,44 @@ __all__ = [
 ]
 
 
-class TailState(NamedTuple):
-    """Where a partitionlet stands, frames not written yet included."""
+class ContainerLog:
+    """One container's log."""
 
-    next_offset: int
-    epoch: int
-
-
-class ContainerLog(Appender):
-    """One container's log. `end` counts frames that are not written yet; `synced` is what is durable."""
-
-    __slots__ = ("_maintenance", "on_sync_failed", "scanned_bytes")
+    __slots__ = (
+        "_maintenance",
+        "_sync_failed",
+        "append_batch",
+        "append_control",
+        "append_frames",
+        "appender",
+        "folder",
+        "job_done",
+        "read_tail",
+        "room",
+        "scanned_bytes",
+        "tail_state",
+        "take_job",
+        "wants_spare",
+    )
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
         """Use `open`."""
-        super().__init__(folder, options, chunks=chunks, end=end)
+        self.folder = folder
         self.scanned_bytes = scanned_bytes
         self._maintenance = threading.Lock()
-        self.on_sync_failed: Callable[[SyncFailed], None] = lambda _error: None
-        """Told in maintenance's thread, before it is raised: the process must end (invariant 13)."""
+        self._sync_failed: Callable[[SyncFailed], None] | None = None
+        self.appender = appender = Appender(folder, options, chunks=chunks, end=end)
+        """Its growing end. Those below are its methods, bound once: a record's way has no call of the log's own."""
+        self.append_batch = appender.append_batch
+        self.append_control = appender.append_control
+        self.append_frames = appender.append_frames
+        self.room = appender.room
+        self.take_job = appender.take_job
+        self.job_done = appender.job_done
+        self.wants_spare = appender.wants_spare
+        self.read_tail = appender.tail.read
+        """None: what holds the offset is not in memory, use `read`."""
+        self.tail_state = appender.tail_state
 
     @classmethod
     def open(
@@ -88,10 +106,11 @@ class ContainerLog(Appender):
         """
         found = _recover(folder, options, begin=begin)
         log = cls(folder, options, chunks=found.chunks, end=found.synced, scanned_bytes=found.scanned_bytes)
-        if on_frame is not None and log._open is not None:
-            for frame in log.control_frames(Position(log._open.start), log.end):
+        begin_of_open = log.appender.begin_of_open
+        if on_frame is not None and begin_of_open is not None:
+            for frame in log.control_frames(begin_of_open, log.end):
                 on_frame(frame)
-        if log._open is None:
+        if begin_of_open is None:
             try:
                 log.make_spare()
             except StorageFull:
@@ -133,29 +152,99 @@ class ContainerLog(Appender):
         del found, chunk  # they map what is cut
         cutting.cut(folder, position)
 
-    # --- reading
+    # --- positions and sizes; see Appender
+
+    @property
+    def start(self) -> Position:
+        """The position of the oldest frame that is kept."""
+        return self.appender.start
+
+    @property
+    def end(self) -> Position:
+        """Behind the last frame, written or not."""
+        return self.appender.end
 
     @property
     def written(self) -> Position:
-        """Frames below can be read from the files; the writer thread moves it as a job gets on."""
-        return Position(self._written)
+        """Frames below can be read from the files."""
+        return self.appender.written
 
-    def read_tail(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[memoryview] | None:
-        """The batches from the one that holds `offset` on that end below `limit`, up to `max_bytes`, at least one.
+    @property
+    def synced(self) -> Position:
+        """Frames below are durable."""
+        return self.appender.synced
 
-        None: what holds `offset` is not in memory, use `read`. Empty: there is nothing at or behind `offset`.
+    @property
+    def gaps_end(self) -> Position:
+        """Nothing behind here came as a gap."""
+        return self.appender.gaps_end
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of frames that no job has taken."""
+        return self.appender.pending_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """What `make_spare` takes of the disk."""
+        return self.appender.spare_bytes
+
+    @property
+    def unused_bytes(self) -> int:
+        """What chunks occupy beyond their frames."""
+        return self.appender.unused_bytes
+
+    @property
+    def options(self) -> LogOptions:
+        """Its sizes, and how safe it is kept."""
+        return self.appender.options
+
+    @options.setter
+    def options(self, options: LogOptions) -> None:
+        self.appender.options = options
+
+    # --- growing; see Appender
+
+    def make_spare(self) -> None:
+        """[blocking] Preallocates the next chunk. Raises `StorageFull`, and leaves nothing behind."""
+        self.appender.make_spare()
+
+    def rest(self) -> list[Spare]:
+        """Little is still to be written: new chunks are small from now on. The spares that are not, for whoever drops
+        them."""
+        return self.appender.rest()
+
+    def close_open_chunk(self) -> None:
+        """Ends the open chunk although it is not full (by age). `take_job` then has a job, maybe one without bytes."""
+        self.appender.close_open_chunk()
+
+    def write_job(self, job: WriteJob) -> None:
+        """[blocking] Writes and syncs a job. `OSError` propagates; after a failed sync the process must end.
+
+        Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
         """
-        return self._tail.read(partitionlet, offset, limit=limit, max_bytes=max_bytes)
+        self.appender.write_job(job)
 
-    def tail_state(self, partitionlet: int) -> TailState | None:
-        """Where a partitionlet stands, if it had a frame since the last checkpoint. None: `load` knows."""
-        last = self._table.last_of(partitionlet)
-        return None if last is None else TailState(last[0] + 1, last[1])
+    @property
+    def wants_mark(self) -> bool:
+        """Whether something was synced that no mark tells of. The writer thread's to ask."""
+        return self.appender.wants_mark
+
+    def mark_synced(self) -> None:
+        """[blocking] Keeps how far the log is synced, for the next start. By the writer thread, between two jobs."""
+        self.appender.mark_synced()
+
+    # --- reading
 
     def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[bytes | memoryview]:
         """[blocking] As `read_tail`, from disk; an offset in a gap goes on at the next batch. Raises `CorruptLog`."""
         return reading.read_batches(
-            list(self._chunks), partitionlet, offset, limit=limit, max_bytes=max_bytes, written=self._written
+            list(self.appender.chunks),
+            partitionlet,
+            offset,
+            limit=limit,
+            max_bytes=max_bytes,
+            written=self.appender.written,
         )
 
     def read_frames(
@@ -170,16 +259,16 @@ class ContainerLog(Appender):
         `position` lies within a frame.
         """
         return raw.read_frames(
-            list(self._chunks),
+            list(self.appender.chunks),
             position,
-            until=min(until, self._written),
+            until=min(until, self.appender.written),
             max_bytes=max_bytes,
             layouts=layouts or Layouts(),
         )
 
     def load(self, partitionlet: int, *, since: Position = Position(0)) -> PartitionletState:  # noqa: B008
         """[blocking] What the chunks that end behind `since` hold of a partitionlet. Raises `CorruptLog`."""
-        chunks = [chunk for chunk in list(self._chunks) if chunk.end is None or chunk.end > since]
+        chunks = [chunk for chunk in list(self.appender.chunks) if chunk.end is None or chunk.end > since]
         return reading.load_state(chunks, partitionlet)
 
     def size(self, partitionlet: int) -> int:
@@ -189,30 +278,32 @@ class ContainerLog(Appender):
     def find_timestamp(self, partitionlet: int, timestamp: int, *, limit: int) -> bytes | None:
         """[blocking] The first batch, by offset, that holds a record of `timestamp` or later and ends below `limit`."""
         return reading.first_at_or_after(
-            list(self._chunks), partitionlet, timestamp, limit=limit, written=self._written
+            list(self.appender.chunks), partitionlet, timestamp, limit=limit, written=self.appender.written
         )
 
     def find_max_timestamp(self, partitionlet: int, *, limit: int) -> bytes | None:
         """[blocking] The first batch with the largest timestamp of those that end below `limit`."""
-        return reading.newest_by_timestamp(list(self._chunks), partitionlet, limit=limit, written=self._written)
+        return reading.newest_by_timestamp(
+            list(self.appender.chunks), partitionlet, limit=limit, written=self.appender.written
+        )
 
     def control_frames(self, after: Position, until: Position) -> Iterator[Frame]:
         """[blocking] The control frames that start at or behind `after` and end at or below `until`, in order."""
-        return reading.control_frames(list(self._chunks), after, min(until, self._written))
+        return reading.control_frames(list(self.appender.chunks), after, min(until, self.appender.written))
 
     def controls_of(self, partitionlet: int) -> Iterator[Frame]:
         """[blocking] The control frames of one partitionlet, in position order."""
-        return reading.controls_of(list(self._chunks), partitionlet, written=self._written)
+        return reading.controls_of(list(self.appender.chunks), partitionlet, written=self.appender.written)
 
     # --- maintenance
 
     def chunks(self) -> list[Chunk]:
         """All chunks in position order."""
-        return list(self._chunks)
+        return list(self.appender.chunks)
 
     def closed_chunks(self) -> list[Chunk]:
         """The closed ones, in position order: these can be dropped, punched and regrouped."""
-        return [chunk for chunk in list(self._chunks) if chunk.body.closed]
+        return [chunk for chunk in list(self.appender.chunks) if chunk.body.closed]
 
     def summaries(self, chunk: Chunk) -> list[Summary]:
         """[blocking] What a chunk holds of each partitionlet, by id, less what has been given back."""
@@ -221,22 +312,29 @@ class ContainerLog(Appender):
     def chunks_to_close(self, committed: Position | None = None) -> list[Chunk]:
         """Chunks that are full, synced, and end at or below `committed` (None: any), so that what may yet be cut is
         not closed. Each stands here until `close_chunk` is through with it."""
-        return [c for c in list(self._closing) if committed is None or (c.end is not None and c.end <= committed)]
+        return [
+            c for c in list(self.appender.closing) if committed is None or (c.end is not None and c.end <= committed)
+        ]
+
+    def on_sync_failed(self, callback: Callable[[SyncFailed], None]) -> None:
+        """Call it, in maintenance's thread, before `SyncFailed` is raised: the process must end (invariant 13)."""
+        self._sync_failed = callback
 
     def close_chunk(self, chunk: Chunk) -> None:
         """[blocking] Gives a full chunk its footer and cuts its file to size. Raises `StorageFull`: try again later."""
         with self._maintenance:
-            if chunk not in self._chunks:  # the log was closed meanwhile
+            if chunk not in self.appender.chunks:  # the log was closed meanwhile
                 return
             if not chunk.body.closed and chunk.end is not None:
                 give_back_gaps(chunk, end=chunk.end - chunk.start)
                 try:
                     close_chunk(chunk)
                 except SyncFailed as error:
-                    self.on_sync_failed(error)
+                    if self._sync_failed is not None:
+                        self._sync_failed(error)
                     raise
-            if chunk in self._closing:
-                self._closing.remove(chunk)
+            if chunk in self.appender.closing:
+                self.appender.closing.remove(chunk)
 
     def needs_regroup(self, chunk: Chunk) -> bool:
         """[blocking] Whether a closed chunk mixes partitionlets too finely to be read well."""
@@ -259,7 +357,7 @@ class ContainerLog(Appender):
     def reopen_chunk(self, chunk: Chunk) -> None:
         """[blocking] Takes up the file that a regroup left, in the place of a closed chunk's that is still there."""
         with self._maintenance:
-            if chunk not in self._chunks or not chunk.body.closed:
+            if chunk not in self.appender.chunks or not chunk.body.closed:
                 regroup.drop(chunk.path)
             else:
                 regroup.take_up(chunk)
@@ -270,9 +368,9 @@ class ContainerLog(Appender):
         with self._maintenance:
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be dropped")
-            if chunk in self._chunks and chunk.end is not None:
+            if chunk in self.appender.chunks and chunk.end is not None:
                 maintenance.drop(chunk, chunk.end)
-                self._chunks.remove(chunk)  # afterwards: what fails is tried again
+                self.appender.chunks.remove(chunk)  # afterwards: what fails is tried again
 
     def trim(self, until: Position) -> None:
         """[blocking] Drops the closed chunks that lie wholly below `until`."""
@@ -293,30 +391,23 @@ class ContainerLog(Appender):
         with self._maintenance:
             if not chunk.body.closed:
                 raise ValueError(f"{chunk}: only closed chunks can be punched")
-            return maintenance.punch(chunk, dead) if chunk in self._chunks else 0
+            return maintenance.punch(chunk, dead) if chunk in self.appender.chunks else 0
 
     def forget_tail(self) -> None:
         """Keep no batches in memory, until more come: they are read from the files."""
-        self._tail.forget()
+        self.appender.tail.forget()
 
     def close(self) -> None:
         """[blocking] Writes what is pending, and lets go of the files. No read may be under way or follow.
 
         Maintenance that is under way is waited for; what comes later does nothing.
         """
-        while (job := self.take_job()) is not None:
-            self.write_job(job)
-            self.job_done(job)
-        while self._spares:
-            self._spares.pop().drop()
+        self.appender.finish()
         with self._maintenance:
-            self._tail.forget()
-            self._open = None
-            self._limit = -1
-            for chunk in self._chunks:
+            for chunk in self.appender.chunks:
                 if isinstance(chunk.body.file, ClosedFile):
                     chunk.body.file.end()
-            self._chunks = []
+            self.appender.let_go()
 
 
 def _recover(folder: Path, options: LogOptions, *, begin: int = 0) -> Recovered:

@@ -145,7 +145,7 @@ async def test_a_primary_that_leads_no_more_ends_the_sending_at_once(
             await never.wait()
         return await read(given, at, length)
 
-    given = await nodes.catalog(0)._take(Position(0))
+    given = await nodes.catalog(0).snapshot(Position(0))
     first = given.position
     given.close()
     await nodes.write(1 if nodes.leads_in(1) else 0, "/later", applied_by=(0, 1))

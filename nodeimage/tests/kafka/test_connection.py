@@ -214,7 +214,7 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_m
         client.send(sends(client, batch(bytes(size))))
         await client.answer()
     (topic,) = await broker.topics.resolve([TOPIC])
-    topic.partitions[0].container.log._tail.forget()  # type: ignore[union-attr]
+    topic.partitions[0].container.log.forget_tail()  # type: ignore[union-attr]
     (connection,) = broker.connections
     part = fetch.FetchPartition(0, -1, 0, -1, -1, 64 << 20)
     topics = [fetch.FetchTopic(name, None, [part]) for name in (TOPIC, "/default:none")]  # one has to be looked up
@@ -289,7 +289,7 @@ async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
     async with asyncio.timeout(20):
         while not partition.watchers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    partition.container.log._tail.forget()  # its records are on disk alone by now
+    partition.container.log.forget_tail()  # its records are on disk alone by now
     under_way: list[int] = []
     most = 0
 

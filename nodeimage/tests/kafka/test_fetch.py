@@ -133,7 +133,7 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
     assert isinstance(topic, Topic)
     await append("cold", b"a")
     partition = topic.partitions[0]
-    partition.container.log._tail.forget()
+    partition.container.log.forget_tail()
     for session_epoch in (-1, 0):
         connection = Connection(broker)
         ask(broker, connection, (0, session_epoch), {"cold": 0})

@@ -392,10 +392,10 @@ async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that
     with monkeypatch.context() as patched:
         patched.setattr(snapshots, "write_snapshot", full)
         with pytest.raises(HeadraceError, match="disk is full"):
-            await node.node._catalog._take(Position(0))
+            await node.node._catalog.snapshot(Position(0))
     monkeypatch.setattr(snapshot_pool, "AGAIN_S", 0.0)
     node.node.catalog._snapshots._again_at = 0.0
-    (await node.node._catalog._take(Position(0))).close()
+    (await node.node._catalog.snapshot(Position(0))).close()
 
 
 async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_back(
@@ -429,7 +429,8 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
     upkeep = node.broker.space._upkeep
     before = set(upkeep._notes)
     assert {container for container, _ in before} >= {first}
-    assert node.broker.containers[first].log._tail.used == recent.nbytes == 0, "nothing is written there any more"
+    tail = node.broker.containers[first].log.appender.tail
+    assert tail.used == recent.nbytes == 0, "nothing is written there any more"
     assert await node.call("read", "/default:idle") == [(0, b"stays")]
     await node.call("admin", "stream.delete", path=LEAVE, force=True)
     await settle(node)

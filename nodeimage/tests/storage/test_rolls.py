@@ -187,11 +187,11 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
     await node.call("put", TOPIC, b"first")
     (topic,) = await node.broker.topics.resolve([TOPIC])
     other = await node.node.containers.new()
-    room, make_spare = ContainerLog.room, ContainerLog.make_spare
+    room, make_spare = other.log.room, ContainerLog.make_spare
     made: list[ContainerLog] = []
 
-    def needs_a_chunk(log: ContainerLog, length: int, *, to_the_end: bool = True) -> bool:
-        return (log is not other.log or log in made) and room(log, length, to_the_end=to_the_end)
+    def needs_a_chunk(length: int, *, to_the_end: bool = True) -> bool:
+        return other.log in made and room(length, to_the_end=to_the_end)
 
     def make(log: ContainerLog) -> None:
         make_spare(log)
@@ -201,7 +201,7 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
         if not from_reserve:
             raise StorageFull(f"no room for {length} bytes")
 
-    monkeypatch.setattr(ContainerLog, "room", needs_a_chunk)
+    monkeypatch.setattr(other.log, "room", needs_a_chunk)
     monkeypatch.setattr(ContainerLog, "make_spare", make)
     monkeypatch.setattr(DiskRoom, "check", is_full)
     topic.partitions[0].container.closing = True  # all rolls choose the other one

@@ -24,11 +24,11 @@ from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
 from headrace.catalog.names import DEFAULT_STREAM
-from headrace.container.catalog_log import CatalogLog
 from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
 from headrace.node.attempts import Arrivals, Attempts
+from headrace.node.catalog_log import CatalogLog
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
 from headrace.node.tables_repair import TablesRepair

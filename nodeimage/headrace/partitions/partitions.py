@@ -1,7 +1,7 @@
 """The partitions that this node leads, brought into memory when a client asks.
 
-Responsible for loading, by reads in threads (partition_tail.py), many partitions in one go. While a partition is not in memory
-nothing can be appended to it, so what a load finds stays true until it ends.
+Responsible for loading, by reads in threads (partition_tail.py), many partitions in one go. While a partition is not in
+memory nothing can be appended to it, so what a load finds stays true until it ends.
 
 Responsible for forgetting, too: what lies in a container that this node leads no more leaves memory at once. After a
 promotion the log may hold more than is committed: nothing is loaded before the container serves (invariants 2, 8). The

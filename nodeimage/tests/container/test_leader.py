@@ -12,12 +12,12 @@ import pytest
 
 from headrace.base.errors import StorageFull, TrimmedLog
 from headrace.base.ids import ContainerId, Epoch, NodeId, PartitionletId, Position
-from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
 from headrace.container.leader_state import Member
 from headrace.container.sync_cycle import HANGS_S
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
+from headrace.node.catalog_log import commands_in
 from kit.several_replicas import Unheard
 
 

@@ -10,13 +10,13 @@ from typing import NoReturn, TypeVar
 
 from headrace.base.errors import NewerFormat
 from headrace.base.ids import ContainerId, NodeId, Position
-from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replicas import Replicas
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.log.container_log import LogOptions
+from headrace.node.catalog_log import commands_in
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import Follow, Message
 from headrace.peer.reports import ReplicaState

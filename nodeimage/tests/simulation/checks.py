@@ -12,10 +12,10 @@ import msgspec
 
 from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, Epoch, Position
-from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
 from headrace.log.scrub import Scrubbed, scrub
+from headrace.node.catalog_log import commands_in
 from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX, FEATURES_KEY, NODE_PREFIX, ContainerRecord
 
 if TYPE_CHECKING:

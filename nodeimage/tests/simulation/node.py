@@ -26,7 +26,6 @@ from headrace.base.errors import (
 )
 from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.container import replica_folder
-from headrace.container.catalog_log import commands_in
 from headrace.container.leader import Container
 from headrace.container.listeners import ContainerListener, ReplicaListener
 from headrace.container.local_replica import LocalReplica
@@ -35,6 +34,7 @@ from headrace.control.controller import Controller
 from headrace.control.observations import Settings
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.scrub import Scrubbed, scrub
+from headrace.node.catalog_log import commands_in
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled, Unrecorded

@@ -21,7 +21,6 @@ from headrace.catalog.apply_chains import _finish
 from headrace.catalog.commands import CommitCursors, RollDone, Rolled
 from headrace.catalog.reader import Reader
 from headrace.container import follower_feed, replica_folder
-from headrace.container.catalog_log import CatalogLog
 from headrace.container.follower import Follower
 from headrace.container.history import History
 from headrace.container.in_sync_changes import InSync
@@ -35,6 +34,7 @@ from headrace.control.cluster_clock import Clocks
 from headrace.log import frames
 from headrace.log.container_log import WriteJob
 from headrace.node.catalog import NodeCatalog
+from headrace.node.catalog_log import CatalogLog
 from headrace.partitions import partition_tail
 from headrace.partitions.partition_tail import read_tail
 from headrace.partitions.rolls import steps

@@ -1,4 +1,4 @@
-"""The catalog's container as the catalog sees it: this node's replica, whoever leads (catalog.command_log.CommandLog).
+"""The catalog's container as the catalog sees it: this node's replica, whoever leads (tables.command_log.CommandLog).
 
 The replica stays the same object while its roles change; its log is replaced when it is cut or begins anew.
 """

@@ -220,6 +220,7 @@ class BrokerSide:
             self.catalog.failed.add_done_callback(lambda _: self._sim.restart(self._process, "the catalog failed"))
             runtime = Runtime(executor=self._opening._executor, clock=controller.clocks)
             self.home_links = HomeLinks()
+            self.home_links.looked_up(())  # links, where there are any, are looked up when they begin
             self.forwarding = make_forwarding(
                 self.home_links, runtime=runtime, own_cluster=self.identity.cluster_id, secret=SECRET
             )

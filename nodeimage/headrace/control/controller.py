@@ -136,7 +136,7 @@ class Controller:
         self._dead_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._changes_seen: set[asyncio.Event] = set()
+        self._changes_seen: dict[asyncio.Event, None] = {}
         self._inventory = Inventory()
         self._records_changed: set[ContainerId] = set(view.containers)
         """Since the inventory has taken them in."""
@@ -614,7 +614,7 @@ class Controller:
     async def _shown(self, container: ContainerId) -> None:
         """Until the view has it, or should have: a plan that does not see it would make another."""
         seen = asyncio.Event()
-        self._changes_seen.add(seen)
+        self._changes_seen[seen] = None
         try:
             async with asyncio.timeout(SHOWN_S):
                 while container not in self._view.containers:
@@ -623,7 +623,7 @@ class Controller:
         except TimeoutError:
             log.warning("a new container does not show in the store", container=container)
         finally:
-            self._changes_seen.discard(seen)
+            self._changes_seen.pop(seen, None)
 
     async def _roll(self, change: Roll) -> None:
         node = self._view.nodes.get(change.node)

@@ -4,7 +4,7 @@ What a call changes is one catalog command, so that a repeat, or a crash, leaves
 shown is asked of all nodes; one that does not answer is left out.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, 
 from headrace.links.source.source import Hello
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED, source_problem
-from headrace.partitions.admin_params import NoParams, Params
+from headrace.partitions.admin_params import Methods, NoParams, Params
 from headrace.partitions.lookups import found_one, now
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
@@ -121,7 +121,7 @@ class LinkAdmin:
             behind=self._behind,
         )
 
-    def methods(self) -> Mapping[str, tuple[type[Params], Callable[[Any], Awaitable[object]]]]:
+    def methods(self) -> Methods:
         """By name: what a method takes, and what runs it."""
         return {
             "link.create": (NewLink, self._create),

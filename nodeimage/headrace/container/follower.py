@@ -119,7 +119,7 @@ class Follower:
                 await asyncio.wait([task])
         await self.replica.cycle.flush()
         if self.replica.cycle.owner is self:
-            self.replica.cycle.owner = None
+            self.replica.cycle.hand_to(None)
 
     # --- cycle.Owner
 

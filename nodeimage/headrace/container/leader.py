@@ -68,6 +68,9 @@ class Container:
         in_sync: Iterable[Member] | None = None,
         replicas: Iterable[NodeId] = (),
         min_in_sync: int = 1,
+        volume: str = "default",
+        recovered_epoch: Epoch = Epoch(0),  # noqa: B008
+        closing: bool = False,
         committed: Position = Position(0),  # noqa: B008
         commands: CommandTail | None = None,
         commands_at_once: bool = False,
@@ -93,7 +96,7 @@ class Container:
         self.log = cycle.log
         self.opened_at: Position = self.log.end
         """Where this epoch's frames begin: what is younger was written by this process."""
-        self.closing = False
+        self.closing = closing
         """No new partitionlet opens here any more, and the open ones are rolled away before their next batch."""
         self.leaving = False
         """The same, for as long as its nodes are full and others are not."""
@@ -103,8 +106,8 @@ class Container:
         """Why this node would not learn of it if another had taken over; empty: it would."""
         self.undecided = ""
         """Why no follower can be taken out of the in-sync set at present; empty: they can."""
-        self.volume = "default"
-        self.recovered_epoch = Epoch(0)
+        self.volume = volume
+        self.recovered_epoch = recovered_epoch
         """The last epoch that began with less than was acknowledged before (invariant 15)."""
         self.commands_tail = commands if commands is not None else CommandTail(self.log.end)
         self.commands_at_once = commands_at_once
@@ -137,7 +140,7 @@ class Container:
             committed=committed,
             now=now,
         )
-        cycle.owner = self
+        cycle.hand_to(self)
         self.primary.on_disk(member, self.log.synced, now=now)
 
     @property
@@ -392,7 +395,7 @@ class Container:
         if self.lost:
             return
         self.lost = True
-        self.cycle.owner = None
+        self.cycle.hand_to(None)
         for feed in list(self.feeds):
             feed.close()
         self.feeds.clear()

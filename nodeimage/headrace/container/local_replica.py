@@ -1,9 +1,9 @@
 """One replica on this node: its folder, its log and sync cycle, and what it knows of its epochs, whoever leads.
 
 It stays while roles change: `Container` and `Follower` are its two halves, one at a time. What happens to it and to
-them it reports as `ReplicaEvents`, but for the catalog, which is told of commits. Cutting the log closes it,
-cuts the files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of
-`replica.json` and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
+its halves is reported as `ReplicaEvents`; the catalog alone is told of commits. Cutting the log closes it, cuts the
+files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of `replica.json`
+and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
 """
 
 import asyncio
@@ -378,9 +378,17 @@ class LocalReplica:
     # --- roles
 
     async def lead(
-        self, *, epoch: Epoch, in_sync: frozenset[Member], replicas: tuple[NodeId, ...], min_in_sync: int
+        self,
+        *,
+        epoch: Epoch,
+        in_sync: frozenset[Member],
+        replicas: tuple[NodeId, ...],
+        min_in_sync: int,
+        volume: str = "default",
+        recovered_epoch: Epoch = Epoch(0),  # noqa: B008
+        closing: bool = False,
     ) -> Container:
-        """Become the primary in `epoch`, which nobody has written in."""
+        """Become the primary in `epoch`, which nobody has written in; the rest as the container's record has it."""
         used = max(self._state.led + 1, self._state.seen)
         assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
         await self.stop(newer=epoch)
@@ -402,6 +410,9 @@ class LocalReplica:
             in_sync=in_sync,
             replicas=replicas,
             min_in_sync=min_in_sync,
+            volume=volume,
+            recovered_epoch=recovered_epoch,
+            closing=closing,
             committed=min(self._known_committed, self.log.synced),
             commands=self.commands,
             commands_at_once=self.kind == CATALOG,
@@ -414,7 +425,8 @@ class LocalReplica:
 
     def follow(self, follower: FollowerHalf) -> None:
         """Follow from now on, by that half. It neither led nor followed before."""
-        self.follower = self.cycle.owner = follower
+        self.follower = follower
+        self.cycle.hand_to(follower)
         follower.start()
 
     async def stop(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
@@ -430,7 +442,7 @@ class LocalReplica:
         while self._changes:
             await asyncio.wait(self._changes)
         await self.cycle.flush()
-        self.cycle.owner = None
+        self.cycle.hand_to(None)
 
     # --- the log's files
 
@@ -500,7 +512,7 @@ class LocalReplica:
             self.report_damage()
             raise
         self.cycle = self._new_cycle(container_log)
-        self.cycle.owner = owner
+        self.cycle.hand_to(owner)
         self.forget_beyond()
         if self.commands is not None:
             self.commands.restart(container_log.end)

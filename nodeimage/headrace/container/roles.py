@@ -70,13 +70,15 @@ async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica)
         return None
     if env.view.containers.get(record.container_id) is not record:
         return None  # it has changed while we waited; the next round sees to it
-    container = await replica.lead(
-        epoch=record.epoch, in_sync=members(record), replicas=record.replicas, min_in_sync=record.min_in_sync
+    return await replica.lead(
+        epoch=record.epoch,
+        in_sync=members(record),
+        replicas=record.replicas,
+        min_in_sync=record.min_in_sync,
+        volume=record.volume,
+        recovered_epoch=record.recovered_epoch,
+        closing=record.state != "open",
     )
-    container.volume = record.volume
-    container.recovered_epoch = record.recovered_epoch
-    container.closing = record.state != "open"
-    return container
 
 
 async def _claim(env: Environment, record: ContainerRecord, replica: LocalReplica) -> None:

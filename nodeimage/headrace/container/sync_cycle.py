@@ -64,7 +64,7 @@ class SyncCycle:
     ) -> None:
         self.id = container_id
         self.log = container_log
-        self.owner: Owner | None = None
+        self._owner: Owner | None = None
         self.wants_spares = True
         self._executor = executor
         self._room = room
@@ -86,6 +86,15 @@ class SyncCycle:
         self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
         container_log.on_sync_failed(lambda error: fatal(f"container {container_id}: {error}"))
 
+    @property
+    def owner(self) -> Owner | None:
+        """Who hears of jobs."""
+        return self._owner
+
+    def hand_to(self, owner: Owner | None) -> None:
+        """Have `owner` hear of jobs from now on; None: nobody."""
+        self._owner = owner
+
     # --- writing
 
     def kick(self) -> None:
@@ -105,8 +114,8 @@ class SyncCycle:
         self._waited_s = 0.0
         self._idle.clear()
         try:
-            if self.owner is not None:
-                self.owner.cycle_starts(job)
+            if self._owner is not None:
+                self._owner.cycle_starts(job)
         finally:  # whatever that comes to: without it nothing more would be written
             self._writer.submit(job)
 
@@ -129,8 +138,8 @@ class SyncCycle:
         if self._job_over is not None:
             self._job_over.set_result(None)
             self._job_over = None
-        if self.owner is not None:
-            self.owner.cycle_done()
+        if self._owner is not None:
+            self._owner.cycle_done()
         if not self._due:
             self._cycle()
         if not self._writing:

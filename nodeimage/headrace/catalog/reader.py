@@ -4,13 +4,13 @@ Used through `Catalog.query`, which runs a function of a Reader in a thread, in 
 reads is of one moment. Lists of names, ids and numbers may be of any length.
 """
 
+import itertools
 import sqlite3
 from collections.abc import Collection, Iterable
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 from headrace.base.ids import (
-    PARTITIONLET_BITS,
     ContainerId,
     Home,
     Offset,
@@ -21,6 +21,7 @@ from headrace.base.ids import (
     serial_of,
     stream_of,
 )
+from headrace.catalog.absence import NEVER, Absence, Values
 from headrace.catalog.apply_topics import check_new_topics
 from headrace.catalog.commands import NewTopic
 from headrace.catalog.homes import decode_lists
@@ -55,6 +56,7 @@ from headrace.catalog.selects import (
     partitionlet_row,
     select_link,
     select_open,
+    select_retired,
     select_stream,
     select_topics_by_id,
     select_topics_by_name,
@@ -66,13 +68,10 @@ from headrace.tables.row_checksums import COLUMNS, KEYS, prepare
 from headrace.tables.sqlite_errors import TablesDamaged
 
 _PAGE = 1000
-_NEVER = 1 << 62
 _CHAINS = ("topic", "state", "partition")
 """Of the index of that name."""
-Values = tuple[int | str | bytes, ...]
-"""Of the columns of a key."""
-_STAYS = f"NOT EXISTS (SELECT 1 FROM going g WHERE g.number = p.id >> {PARTITIONLET_BITS})"
-"""Its stream was not deleted: of one that was, rows may be left for a while."""
+_STARTS = ("topic", "partition", "counter", "cluster")
+_CURSORS = ("group", "topic", "partition")
 
 
 class Reader:
@@ -84,7 +83,8 @@ class Reader:
         )
         self._connection.execute("PRAGMA cache_size=-2048")
         self.checks = prepare(self._connection)
-        """Rows are checked as they are read (row_sums.py): the file has their sums."""
+        """Rows are checked as they are read (row_checksums.py), and absences proven: the file has their sums."""
+        self._absence = Absence(self._connection)
 
     def begin(self) -> None:
         """Fix the moment that queries see, from the first of them on."""
@@ -107,6 +107,7 @@ class Reader:
 
     def streams(self, *, after: str = "", limit: int = -1) -> list[StreamRow]:
         """Streams in order of path, those after `after`; `limit` -1 for all."""
+        self._prove_start("streams", ("path",), (after,))
         rows = self._connection.execute(f"{STREAM} WHERE path > ? ORDER BY path LIMIT ?", (after, limit))
         return list(map(stream_row, rows))
 
@@ -156,7 +157,9 @@ class Reader:
         rows = self._connection.execute(
             f"{TOPIC} WHERE t.stream = ? AND t.name > ? ORDER BY t.name LIMIT ?", (found.number, after, limit)
         )
-        return list(map(topic_row, rows))
+        topics = list(map(topic_row, rows))
+        self._prove_topics(found.number, after, [topic.name for topic in topics], limit)
+        return topics
 
     def topics_by_id(self, topic_ids: Collection[bytes]) -> dict[bytes, TopicRow]:
         """By topic id, those of these topics that exist."""
@@ -171,13 +174,33 @@ class Reader:
 
     def all_topics(self, *, after: tuple[int, str] = (0, ""), limit: int = _PAGE) -> list[TopicRow]:
         """A page of the catalog's topics in order of (stream number, name), those after `after`."""
+        limit = _most(limit)
+        stream, name = after
         rows = self._connection.execute(
-            f"{TOPIC} WHERE (t.stream, t.name) > (?, ?) ORDER BY t.stream, t.name LIMIT ?", (*after, limit)
-        )
-        return list(map(topic_row, rows))
+            f"{TOPIC} WHERE t.stream = ? AND t.name > ? ORDER BY t.name LIMIT ?", (stream, name, limit)
+        ).fetchall()
+        if len(rows) < limit:
+            others = f"{TOPIC} WHERE t.stream > ? ORDER BY t.stream, t.name LIMIT ?"
+            rows += self._connection.execute(others, (stream, limit - len(rows))).fetchall()
+        topics = list(map(topic_row, rows))
+        if self.checks:
+            self._absence.prove_start("topics", ("stream", "name"), (stream, f"{name}\0"))
+            self._absence.prove_start("topics", ("stream",), (stream + 1,))
+            last = (topics[-1].stream_number, topics[-1].name) if len(topics) == limit else (NEVER, "")
+            self._prove_streams_gone(after, last, len(topics))
+        return topics
 
     def check_new_topics(self, items: list[NewTopic]) -> list[TopicOutcome | None]:
         """What CreateTopics would refuse now, per item; None for one that it would make (validate_only)."""
+        names: dict[str, list[str]] = {}
+        for item in items:
+            names.setdefault(item.stream, []).append(item.name)
+        for stream, wanted in names.items():
+            self.topics_named(stream, wanted)
+        self.topics_by_id({item.topic_id for item in items})
+        containers = {container for item in items for container in item.container_ids}
+        missing = containers - select_retired(self._connection, containers)
+        self._prove_absent("retired", ("container",), [(container,) for container in missing])
         return check_new_topics(self._connection, items)
 
     def check_rows(self, table: str, *, after: tuple[object, ...] = (), limit: int = _PAGE) -> tuple[object, ...]:
@@ -196,9 +219,21 @@ class Reader:
 
     def open_partitionlets(self, topics: Iterable[int]) -> dict[int, list[PartitionletRow]]:
         """By topic number, the open partitionlet of each partition, in order of partition."""
+        topics = set(topics)
         found: dict[int, list[PartitionletRow]] = {}
         for row in select_open(self._connection, topics):
             found.setdefault(row.topic, []).append(row)
+        if self.checks:
+            rows = self._connection.execute(
+                "SELECT number, partitions FROM topics WHERE number IN (SELECT value FROM json_each(?))",
+                (json_list(topics),),
+            )
+            partitions: dict[int, int] = dict(rows.fetchall())
+            for topic in topics:
+                count = len(found.get(topic, ()))
+                # Each partition has one; others have those alone whose rows are being deleted.
+                if count != partitions.get(topic):
+                    self._prove_count(count, "partitionlets", _CHAINS, (topic, OPEN, 0), (topic, OPEN, NEVER), "id")
         return found
 
     def chain(self, topic: int, partition: int | None = None) -> list[PartitionletRow]:
@@ -209,31 +244,53 @@ class Reader:
             (topic,) if partition is None else (topic, partition),
         )
         found = list(map(partitionlet_row, rows))
+        if any(row.topic != topic or partition not in (None, row.partition) for row in found):
+            raise TablesDamaged(f"partitionlets: rows among those of topic {topic} are not in their places")
         if self.checks and partition is None:
-            self._read_around("partitionlets", _CHAINS, (topic, 0, 0), (topic, _NEVER, 0))
-        elif self.checks and partition is not None:
+            places = [(topic, row.state, row.partition, row.id) for row in found]
+            self._absence.prove_start("partitionlets", _CHAINS[:1], (topic,))
+            self._absence.prove_last("partitionlets", (*_CHAINS, "id"), topic, max(places, default=None))
+        elif self.checks and partition is not None and not _is_complete(found):
             # What has not begun holds nothing.
             states = (SEALED,) if any(row.state == OPEN for row in found) else (SEALED, OPEN)
             for state in states:
-                self._read_around("partitionlets", _CHAINS, (topic, state, partition), (topic, state, partition))
+                self._prove_chain((topic, state, partition), [row.id for row in found if row.state == state])
         return found
+
+    def _prove_chain(self, place: tuple[int, int, int], ids: list[PartitionletId]) -> None:
+        """These are a partition's partitionlets in a state."""
+        last = self._connection.execute(
+            "SELECT id FROM partitionlets WHERE topic = ? AND state = ? AND partition = ? ORDER BY id DESC LIMIT 1",
+            place,
+        ).fetchone()
+        if last != ((ids[-1],) if ids else None) or len({*ids}) < len(ids):
+            raise TablesDamaged(f"partitionlets: those of partition {place[2]} of topic {place[0]} are not in place")
+        self._absence.prove_start("partitionlets", _CHAINS, place)
+        self._absence.prove_end("partitionlets", _CHAINS, place)
 
     def partitionlets(
         self, stream: StreamNumber, *, after: PartitionletId, limit: int = _PAGE
     ) -> list[PartitionletRow]:
         """A page of a stream's partitionlets, those behind `after`, in order of id, the intended ones too."""
         first = partitionlet_id(stream=stream, serial=0)
+        end = partitionlet_id(stream=StreamNumber(stream + 1), serial=0)
+        start = max(first - 1, after)
         rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id >= ? AND p.id > ? AND p.id < ? ORDER BY p.id LIMIT ?",
-            (first, after, partitionlet_id(stream=StreamNumber(stream + 1), serial=0), limit),
+            f"{PARTITIONLET} WHERE p.id > ? AND p.id < ? ORDER BY p.id LIMIT ?", (start, end, limit)
         )
-        return list(map(partitionlet_row, rows))
+        found = list(map(partitionlet_row, rows))
+        if self.checks:
+            self._absence.read_around("partitionlets", ("id",), (start,), (start,))
+            if not 0 <= limit <= len(found):
+                last = found[-1].id if found else start
+                behind = self._absence.read_around("partitionlets", ("id",), (last + 1,), (end - 1,))
+                self._none_left("partitionlets", behind)
+        return found
 
     def log_starts(self, topics: Iterable[int]) -> dict[tuple[int, int], Offset]:
         """(topic number, partition) -> log start, of these topics' partitions where it is above 0."""
         topics = set(topics)
-        for topic in topics if self.checks else ():
-            self._read_around("log_starts", ("topic", "partition"), (topic, 0), (topic, _NEVER))
+        self._prove_of_topics("log_starts", topics)
         rows = self._connection.execute(
             'SELECT topic, partition, "offset" FROM log_starts WHERE topic IN (SELECT value FROM json_each(?))',
             (json_list(topics),),
@@ -243,42 +300,87 @@ class Reader:
     def intended(self) -> list[PartitionletRow]:
         """Every partitionlet of a roll that is not over."""
         # An index is of these alone: they have not begun, so they have no first offset.
-        rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.first < 0 AND p.state = ? AND {_STAYS} ORDER BY p.id", (INTENDED,)
-        )
-        return list(map(partitionlet_row, rows))
+        rows = self._connection.execute(f"{PARTITIONLET} WHERE p.first < 0 ORDER BY p.id")
+        found = list(map(partitionlet_row, rows))
+        if any(row.first >= 0 for row in found) or len({row.id for row in found}) < len(found):
+            raise TablesDamaged("partitionlets: a row that is not in its place is among the intended")
+        going = self._going()
+        return [row for row in found if row.state == INTENDED and stream_of(row.id) not in going]
 
     def open_in(
-        self, container: ContainerId, *, before: int = _NEVER, after: int = 0, limit: int = _PAGE
+        self, container: ContainerId, *, before: int = NEVER, after: int = 0, limit: int = _PAGE
     ) -> list[PartitionletRow]:
         """A page of the open partitionlets of a container, by id. `before`: those alone that were opened before that
         epoch of the container."""
+        return self._in_container(container, OPEN, after, limit, before=before)
+
+    def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
+        """A page of the sealed partitionlets of a container, by id."""
+        return self._in_container(container, SEALED, after, limit, before=NEVER)
+
+    def _in_container(
+        self, container: ContainerId, state: int, after: int, limit: int, *, before: int
+    ) -> list[PartitionletRow]:
+        limit = _most(limit)
+        going = self._going()
+        kept: list[PartitionletRow] = []
+        place = (container, state)
+        if self.checks:
+            self._absence.prove_start("partitionlets", ("container", "state", "id"), (*place, after))
+        while len(kept) < limit:
+            wanted = limit - len(kept) + 1
+            # From `after` itself on, which is there, or was: a search that finds it was not led astray.
+            rows = self._connection.execute(
+                f"{PARTITIONLET} WHERE p.container = ? AND p.state = ? AND p.id >= ? ORDER BY p.id LIMIT ?",
+                (*place, after, wanted),
+            )
+            found = list(map(partitionlet_row, rows))
+            if any(row.id >= following.id for row, following in itertools.pairwise(found)):
+                raise TablesDamaged(f"partitionlets: those of container {container} are not in their places")
+            if self.checks and (len(found) < wanted or (after and found[0].id != after)):
+                self._prove_in_container(place, after, [row.id for row in found], is_last=len(found) < wanted)
+            kept += [
+                row
+                for row in found
+                if row.id != after and row.container_epoch < before and stream_of(row.id) not in going
+            ]
+            if len(found) < wanted:
+                break
+            after = found[-1].id
+        return kept[:limit]
+
+    def _prove_in_container(self, place: tuple[int, int], after: int, found: list[int], *, is_last: bool) -> None:
+        """These are the first of the container's partitionlets in that state from `after` on, or all of them."""
         rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND p.container_epoch < ? "
-            f"AND {_STAYS} ORDER BY p.id LIMIT ?",
-            (after, container, OPEN, before, limit),
+            "SELECT container, state, id FROM partitionlets WHERE container >= ? ORDER BY container, state, id",
+            place[:1],
         )
-        return list(map(partitionlet_row, rows))
+        there: list[int] = []
+        at: tuple[int, ...] = ()
+        for row in rows:
+            if None in row or row <= at:
+                raise TablesDamaged(f"partitionlets: the row {row} is not in its place")
+            if row[:2] > place:
+                break
+            at = row
+            if row[:2] == place and row[2] >= after:
+                there.append(row[2])
+        if there[: None if is_last else len(found)] != found:
+            raise TablesDamaged(f"partitionlets: those of container {place[0]} are not in their places")
 
     def containers(self) -> set[ContainerId]:
         """Those that have partitionlets: a look-up for each."""
         found: set[ContainerId] = set()
         last = -1
         while last is not None:
+            if self.checks:
+                self._absence.prove_start("partitionlets", ("container",), (last + 1,))
             (last,) = self._connection.execute(
                 "SELECT min(container) FROM partitionlets WHERE container > ?", (last,)
             ).fetchone()
             if last is not None:
                 found.add(ContainerId(last))
         return found
-
-    def sealed_in(self, container: ContainerId, *, after: int = 0, limit: int = _PAGE) -> list[PartitionletRow]:
-        """A page of the sealed partitionlets of a container, by id."""
-        rows = self._connection.execute(
-            f"{PARTITIONLET} WHERE p.id > ? AND p.container = ? AND p.state = ? AND {_STAYS} ORDER BY p.id LIMIT ?",
-            (after, container, SEALED, limit),
-        )
-        return list(map(partitionlet_row, rows))
 
     # Retention
 
@@ -290,14 +392,25 @@ class Reader:
         """By id, the partition that each belongs to; those missing are dead."""
         partitionlets = list(partitionlets)
         rows = self._connection.execute(
-            'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", coalesce(l."offset", 0) '
+            'SELECT p.id, p.topic, t.topic_id, p.partition, p.first, p."end", l."offset" '
             "FROM json_each(?) j CROSS JOIN partitionlets p ON p.id = j.value JOIN topics t ON t.number = p.topic "
             "LEFT JOIN log_starts l ON l.topic = p.topic AND l.partition = p.partition",
             (json_list(partitionlets),),
         )
-        owners = {row[0]: Owner._make(row[1:]) for row in rows}
-        for id_ in set(partitionlets) - owners.keys() if self.checks else ():
-            self._prove_dead(id_)
+        owners: dict[PartitionletId, Owner] = {}
+        unmoved: dict[int, set[int]] = {}
+        for id_, topic, topic_id, partition, first, end, log_start in rows:
+            if log_start is None:
+                unmoved.setdefault(topic, set()).add(partition)
+            owners[id_] = Owner(topic, topic_id, partition, first, end, log_start or Offset(0))
+        if self.checks:
+            for id_ in set(partitionlets) - owners.keys():
+                self._prove_dead(id_)
+            for topic, parts in unmoved.items():
+                first, last = (topic, min(parts)), (topic, max(parts))
+                there = self._absence.read_around("log_starts", ("topic", "partition"), first, last)
+                if not parts.isdisjoint(partition for _, partition in there):
+                    raise TablesDamaged(f"log_starts: those of topic {topic} are not in their places")
         return owners
 
     def _prove_dead(self, partitionlet: PartitionletId) -> None:
@@ -311,31 +424,68 @@ class Reader:
     def _prove_absent(self, table: str, key: tuple[str, ...], values: Iterable[Values]) -> None:
         """There are no rows with these values, in the order of an index. Raises TablesDamaged where they may only look
         as if they were not there."""
-        for values_of_one in values if self.checks else ():
-            if self._read_around(table, key, values_of_one, values_of_one):
-                raise TablesDamaged(f"{table}: the row {values_of_one} is not in its place")
+        if self.checks:
+            self._absence.prove(table, key, values)
 
-    def _read_around(self, table: str, key: tuple[str, ...], first: Values, last: Values) -> int:
-        """Read, and so check, all from the row before `first` to the row behind `last`, in the order of an index whose
-        first columns are `key`; how many there are from one to the other.
+    def _prove_start(self, table: str, key: tuple[str, ...], after: Values) -> None:
+        """A page begins behind `after`. It has no end but that of the index."""
+        if self.checks:
+            self._absence.read_around(table, key, after, after)
 
-        A row whose key has changed where it lies is found by no look-up, and leads those for other rows astray; but
-        each of these ends beside it, so it is one of the rows that are read here, damaged or out of order. Raises
-        TablesDamaged.
-        """
-        the_one_before, from_there, from_the_first = _around(table, key)
-        before = self._connection.execute(the_one_before, first).fetchone()
-        # From the row before on, or from the very first: no condition is in the way of what lies in between.
-        count, at = 0, before or ()
-        for row in self._connection.execute(from_there if at else from_the_first, at):
-            if None in row or row < at:
-                raise TablesDamaged(f"{table}: the row {row} is not in its place")
-            if row > last:
-                break
-            count, at = count + (row >= first), row
-        if before is not None and before >= first:
-            raise TablesDamaged(f"{table}: the row {before} is not in its place")
-        return count
+    def _prove_count(
+        self, count: int, table: str, key: tuple[str, ...], first: Values, last: Values, id_column: str = ""
+    ) -> None:
+        """There are that many rows from `first` to `last`."""
+        if len(self._absence.read_around(table, key, first, last, id_column=id_column)) != count:
+            raise TablesDamaged(f"{table}: rows from {first} to {last} are not in their places")
+
+    def _none_left(self, table: str, rows: Collection[object]) -> None:
+        if rows:
+            raise TablesDamaged(f"{table}: rows behind the last one are not in their places")
+
+    def _prove_of_topics(self, table: str, topics: Iterable[int]) -> None:
+        """All rows of these topics are where they are looked for."""
+        for topic in topics if self.checks else ():
+            self._absence.read_around(table, ("topic",), (topic,), (topic,))
+
+    def _prove_topics(self, stream: StreamNumber, after: str, names: list[str], limit: int) -> None:
+        """These names are the next of the stream's topics behind `after`."""
+        if not self.checks:
+            return
+        key = ("stream", "name")
+        self._absence.prove_start("topics", key, (stream, f"{after}\0"))
+        if not 0 <= limit <= len(names):
+            self._prove_last_topic(stream, names[-1] if names else self._last_topic(stream, after, ""), "")
+
+    def _prove_last_topic(self, stream: StreamNumber, name: str | None, where: str) -> None:
+        last = None if name is None else (stream, name)
+        self._absence.prove_last("topics", ("stream", "name"), stream, last, where=where)
+
+    def _last_topic(self, stream: StreamNumber, name: str, where: str) -> str | None:
+        """The name of the last topic up to `name`."""
+        row = self._connection.execute(
+            f"SELECT name FROM topics WHERE {where}stream = ? AND name <= ? ORDER BY name DESC LIMIT 1", (stream, name)
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def _prove_streams_gone(self, after: tuple[int, str], last: tuple[int, str], count: int) -> None:
+        """Of the topics behind `after` up to `last` all but `count` are of streams that are not there."""
+        listed = json_list(self._going())
+        between = "FROM main.topics WHERE (stream, name) > (?, ?) AND (stream, name) <= (?, ?) AND stream NOT IN "
+        others = f"{between}(SELECT value FROM json_each(?))"
+        (there,) = self._connection.execute(f"SELECT count(*) {others}", (*after, *last, listed)).fetchone()
+        if there != count:
+            found = self._connection.execute(f"SELECT DISTINCT stream {others}", (*after, *last, listed)).fetchall()
+            self._prove_none(stream for (stream,) in found)
+
+    def _prove_none(self, streams: Iterable[int]) -> None:
+        """One of these streams, at least, is not there."""
+        if all(self.stream_by_number(StreamNumber(number)) is not None for number in streams):
+            raise TablesDamaged("streams: rows are not in their places")
+
+    def _going(self) -> set[int]:
+        """The streams of which rows are left. Reads, and so checks, all of the few."""
+        return {number for (number,) in self._connection.execute("SELECT number FROM going")}
 
     def not_yet_made(self, partitionlets: Iterable[PartitionletId]) -> list[PartitionletId]:
         """Those whose ids nobody has been given in what this sees: it lags behind the containers that hold them."""
@@ -359,7 +509,11 @@ class Reader:
                     (listed,),
                 )
             )
-        for number in set(streams) - found.keys():
+        missing = set(streams) - found.keys()
+        for table in ("going", "streams"):
+            self._prove_absent(table, ("number",), [(number,) for number in missing])
+        for number in missing:
+            self._prove_start("free_streams", ("first",), (number,))
             free = self._connection.execute(
                 "SELECT max(next_serial) FROM (SELECT next_serial, first, count FROM free_streams "
                 "WHERE first <= ? ORDER BY first DESC LIMIT 1) WHERE ? < first + count",
@@ -396,6 +550,14 @@ class Reader:
         for topic in map(topic_row, rows):
             rule = retention(held[topic.stream_number].policy, topic.configs)
             overrides[topic.stream_number][topic.number] = rule
+        for number in held if self.checks else ():
+            there = self._absence.read_around(
+                "topics", ("stream",), (number,), (number,), id_column="number", where="own_retention = 1"
+            )
+            if {topic for _, topic in there} != overrides[number].keys():
+                raise TablesDamaged(
+                    f"topics: those of stream {number} with their own retention are not in their places"
+                )
         return {
             number: StreamRetention(Retention(row.policy.ttl_ms, row.policy.retention_bytes), overrides[number])
             for number, row in held.items()
@@ -405,27 +567,54 @@ class Reader:
 
     def links(self, stream: str | None = None) -> list[LinkRow]:
         """Links in order of name: all, or those of the stream at a path."""
-        where, parameters = ("", ()) if stream is None else ("WHERE s.path = ? ", (stream,))
-        return list(map(link_row, self._connection.execute(f"{LINK} {where}ORDER BY l.name", parameters)))
+        found = list(map(link_row, self._connection.execute(f"{LINK} ORDER BY l.name")))
+        if self.checks:
+            streams = [number for (number,) in self._connection.execute("SELECT stream FROM links")]
+            if len(streams) != len(found):  # a deleted stream leaves none
+                self._prove_none(set(streams))
+        return found if stream is None else [link for link in found if link.stream == stream]
 
     def link(self, name: str) -> LinkRow | None:
         """The link of that name."""
-        return select_link(self._connection, name)
+        found = select_link(self._connection, name)
+        if found is None and self.checks:
+            row = self._connection.execute("SELECT stream FROM links WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                self._prove_absent("links", ("name",), [(name,)])
+            else:
+                self.stream_by_number(row[0])
+        return found
 
     def copies(self, stream: str, own_cluster: str, *, after: str = "", limit: int = _PAGE) -> list[TopicRow]:
         """A page of a stream's topics whose home is another cluster than `own_cluster`, in order of name."""
         found = self.stream(stream)
         if found is None:
             return []
-        rows = self._connection.execute(
-            f"{TOPIC} WHERE t.stream = ? AND t.home_cluster IS NOT NULL AND t.home_cluster <> ? AND t.name > ? "
-            "ORDER BY t.name LIMIT ?",
-            (found.number, own_cluster, after, limit),
-        )
-        return list(map(topic_row, rows))
+        has_home, key, number = "home_cluster IS NOT NULL", ("stream", "name"), found.number
+        limit = _most(limit)
+        topics: list[TopicRow] = []
+        while (wanted := limit - len(topics)) > 0:
+            if self.checks:
+                self._absence.prove_start("topics", key, (number, f"{after}\0"), where=has_home)
+            # Which home it is cannot be asked before the row is checked.
+            rows = self._connection.execute(
+                f"{TOPIC} WHERE t.stream = ? AND t.{has_home} AND t.name > ? ORDER BY t.name LIMIT ?",
+                (number, after, wanted),
+            )
+            page = list(map(topic_row, rows))
+            topics += [topic for topic in page if topic.home is not None and topic.home.cluster != own_cluster]
+            if len(page) < wanted:
+                if self.checks:
+                    last = page[-1].name if page else self._last_topic(number, after, f"{has_home} AND ")
+                    self._prove_last_topic(number, last, has_home)
+                break
+            after = page[-1].name
+        return topics
 
     def histories(self, topics: Iterable[int]) -> dict[tuple[int, int], list[HomeStart]]:
         """(topic number, partition) -> where each home begins, in rising order; those missing know only the first."""
+        topics = set(topics)
+        self._prove_of_topics("home_starts", topics)
         found: dict[tuple[int, int], list[HomeStart]] = {}
         rows = self._connection.execute(
             'SELECT topic, partition, counter, cluster, "offset" FROM home_starts '
@@ -438,6 +627,8 @@ class Reader:
 
     def settled(self, topics: Iterable[int]) -> dict[tuple[int, int], Home]:
         """(topic number, partition) -> the home that it was last rolled for; those missing: their topic's first."""
+        topics = set(topics)
+        self._prove_of_topics("settled_homes", topics)
         rows = self._connection.execute(
             "SELECT topic, partition, counter, cluster FROM settled_homes "
             "WHERE topic IN (SELECT value FROM json_each(?))",
@@ -448,15 +639,23 @@ class Reader:
     def settled_at(self, topic: int, partition: int) -> HomeStart | None:
         """The home that one partition was last rolled for, and where that begins in it; None: its topic's first."""
         row = self._connection.execute(
-            'SELECT s.counter, s.cluster, coalesce(h."offset", 0) FROM settled_homes s LEFT JOIN home_starts h '
+            'SELECT s.counter, s.cluster, h."offset" FROM settled_homes s LEFT JOIN home_starts h '
             "ON h.topic = s.topic AND h.partition = s.partition AND h.counter = s.counter AND h.cluster = s.cluster "
             "WHERE s.topic = ? AND s.partition = ?",
             (topic, partition),
         ).fetchone()
-        return None if row is None else HomeStart(*row)
+        if row is None:
+            self._prove_absent("settled_homes", ("topic", "partition"), [(topic, partition)])
+            return None
+        counter, cluster, offset = row
+        if offset is None:
+            self._prove_absent("home_starts", _STARTS, [(topic, partition, counter, cluster)])
+        return HomeStart(counter, cluster, offset or Offset(0))
 
     def pending(self, topics: Iterable[int]) -> dict[int, dict[int, list[HomeStart]]]:
         """Topic number -> partition -> the history that it gets when it is settled for its topic's home."""
+        topics = set(topics)
+        self._prove_of_topics("pending_homes", topics)
         rows = self._connection.execute(
             "SELECT topic, lists FROM pending_homes WHERE topic IN (SELECT value FROM json_each(?))",
             (json_list(topics),),
@@ -465,15 +664,43 @@ class Reader:
 
     def unsettled(self, *, after: int = 0, limit: int = _PAGE) -> list[TopicRow]:
         """A page of the topics that have partitions still to be rolled for their home, by number; scans those moved."""
-        rows = self._connection.execute(
-            f"{TOPIC} WHERE t.number IN (SELECT m.number FROM topics m WHERE m.number > ? AND m.home_counter > 0 AND "
-            "m.home_cluster IS NOT NULL AND m.partitions > (SELECT count(*) FROM settled_homes h "
-            "WHERE h.topic = m.number AND h.counter = m.home_counter AND h.cluster = m.home_cluster) "
-            "AND EXISTS (SELECT 1 FROM streams s WHERE s.number = m.stream) "
-            "ORDER BY m.number LIMIT ?) ORDER BY t.number",
-            (after, limit),
+        limit = _most(limit)
+        listed = json_list(self._going())
+        numbers: list[int] = []
+        while len(numbers) < limit:
+            moved = self._moved(after, limit)
+            rows = self._connection.execute(
+                "SELECT m.number FROM topics m WHERE m.number IN (SELECT value FROM json_each(?)) "
+                "AND m.partitions > (SELECT count(*) FROM settled_homes h "
+                "WHERE h.topic = m.number AND h.counter = m.home_counter AND h.cluster = m.home_cluster) "
+                "AND (SELECT m.stream) NOT IN (SELECT value FROM json_each(?)) ORDER BY m.number LIMIT ?",
+                (json_list(moved), listed, limit - len(numbers)),
+            )
+            numbers += [number for (number,) in rows]
+            if len(moved) < limit:
+                break
+            after = moved[-1]
+        self._prove_of_topics("settled_homes", numbers)
+        found = self._connection.execute(
+            f"{TOPIC} WHERE t.number IN (SELECT value FROM json_each(?)) ORDER BY t.number", (json_list(numbers),)
         )
-        return list(map(topic_row, rows))
+        topics = list(map(topic_row, found))
+        if self.checks:
+            self._prove_gone("number", set(numbers) - {topic.number for topic in topics})
+        return topics
+
+    def _moved(self, after: int, limit: int) -> list[int]:
+        """The numbers of the next topics that were moved, behind `after`."""
+        where = "home_counter > 0"
+        if self.checks:
+            rows = self._absence.read_around(
+                "topics", ("number",), (after,), None, id_column="home_counter", where=where, most=limit + 1
+            )
+            return [number for number, _ in rows if number > after][:limit]
+        found = self._connection.execute(
+            f"SELECT number FROM topics WHERE {where} AND number > ? ORDER BY number LIMIT ?", (after, limit)
+        )
+        return [number for (number,) in found]
 
     # Groups
 
@@ -486,6 +713,7 @@ class Reader:
 
     def groups(self, *, after: str = "", limit: int = -1) -> list[GroupRow]:
         """Groups in order of name, those after `after`; `limit` -1 for all."""
+        self._prove_start("groups", ("name",), (after,))
         rows = self._connection.execute(f"{GROUP} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
         return list(map(group_row, rows))
 
@@ -508,20 +736,48 @@ class Reader:
 
     def cursors_after(self, after: tuple[str, int, int], *, limit: int) -> list[tuple[str, CursorRow]]:
         """Cursors with their groups, those after (group, topic number, partition), in that order."""
-        rows = self._connection.execute(
-            'SELECT c."group", t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, c.metadata, '
-            "c.committed_at FROM cursors c CROSS JOIN topics t ON t.number = c.topic JOIN streams s ON "
-            's.number = t.stream WHERE (c."group", c.topic, c.partition) > (?, ?, ?) '
-            'ORDER BY c."group", c.topic, c.partition LIMIT ?',
-            (*after, limit),
-        )
-        return [(row[0], CursorRow._make(row[1:])) for row in rows]
+        limit = _most(limit)
+        group, topic, partition = after
+        rows: list[tuple[Any, ...]] = []
+        for where, values in (
+            ('c."group" = ? AND c.topic = ? AND c.partition > ?', (group, topic, partition)),
+            ('c."group" = ? AND c.topic > ?', (group, topic)),
+            ('c."group" > ?', (group,)),
+        ):
+            rows += self._connection.execute(
+                'SELECT c."group", c.topic, t.topic_id, s.path, t.name, c.partition, c."offset", c.leader_epoch, '
+                "c.metadata, c.committed_at FROM cursors c CROSS JOIN topics t ON t.number = c.topic JOIN streams s ON "
+                f's.number = t.stream WHERE {where} ORDER BY c."group", c.topic, c.partition LIMIT ?',
+                (*values, limit - len(rows)),
+            )
+        places: list[tuple[str, int, int]] = []
+        found: list[tuple[str, CursorRow]] = []
+        for group, topic, *row in rows:
+            cursor = CursorRow._make(row)
+            places.append((group, topic, cursor.partition))
+            found.append((group, cursor))
+        if self.checks:
+            last = places[-1] if len(found) == limit else None
+            group, topic, partition = after
+            self._absence.prove_start("cursors", _CURSORS, (group, topic, partition + 1))
+            self._absence.prove_start("cursors", _CURSORS[:2], (group, topic + 1))
+            self._absence.prove_start("cursors", _CURSORS[:1], (f"{group}\0",))
+            there = self._absence.read_around("cursors", _CURSORS, after, last)
+            self._prove_gone("number", {place[1] for place in {*there} - {*places, after}})
+        return found
 
     def _count_cursors(self, group: str, topics: Iterable[int] | None) -> int:
         """How many there are, each proven: one that is not there has a consumer begin anew."""
+        if topics is None:
+            self._absence.prove_start("cursors", ("group",), (group,))
+            found = self._connection.execute(
+                'SELECT "group", topic, partition FROM cursors WHERE "group" = ? ORDER BY topic, partition', (group,)
+            ).fetchall()
+            self._absence.prove_last("cursors", _CURSORS, group, found[-1] if found else None)
+            return len(found)
         return sum(
-            self._read_around("cursors", ("group", "topic", "partition"), (group, first, 0), (group, last, _NEVER))
-            for first, last in (((0, _NEVER),) if topics is None else ((topic, topic) for topic in topics))
+            len(self._absence.read_around("cursors", _CURSORS, (group, topic, 0), (group, topic, NEVER)))
+            for topic in topics
         )
 
     def _prove_gone(self, key: str, topics: Iterable[int | bytes]) -> None:
@@ -534,15 +790,14 @@ class Reader:
                 self.stream_by_number(row[0])
 
 
-@cache
-def _around(table: str, key: tuple[str, ...]) -> tuple[str, str, str]:
-    """SELECTs of the row before one, of all from one on, and of all."""
-    names = ", ".join(f'"{each}"' for each in key)
-    backwards = ", ".join(f'"{each}" DESC' for each in key)
-    marks = ", ".join("?" * len(key))
-    every = f"SELECT {names} FROM {table}"
-    return (
-        f"{every} WHERE ({names}) < ({marks}) ORDER BY {backwards} LIMIT 1",
-        f"{every} WHERE ({names}) >= ({marks}) ORDER BY {names}",
-        f"{every} ORDER BY {names}",
-    )
+def _most(limit: int) -> int:
+    """`limit`, of which -1 is none."""
+    return NEVER if limit < 0 else limit
+
+
+def _is_complete(chain: list[PartitionletRow]) -> bool:
+    """Whether it begins with a partition's first record, and goes on without a gap to the partitionlet that is open."""
+    begun = [row for row in chain if row.state != INTENDED]
+    if not begun or begun[-1].state != OPEN or begun[0].first != 0:
+        return False
+    return all(row.end == following.first for row, following in itertools.pairwise(begun))

@@ -19,7 +19,7 @@ from headrace.tables.sqlite_errors import TablesDamaged
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
 TOPIC = (
-    "SELECT t.number, t.topic_id, t.stream, s.path, t.name, t.partitions, t.configs, t.created, "
+    "SELECT t.number, t.topic_id, s.number, s.path, t.name, t.partitions, t.configs, t.created, "
     "t.home_counter, t.home_cluster, t.home_origin "
     "FROM topics t JOIN streams s ON s.number = t.stream"
 )
@@ -127,10 +127,14 @@ def select_topics_by_name(
     connection: sqlite3.Connection, stream: StreamNumber, names: Iterable[str]
 ) -> dict[str, TopicRow]:
     """The topics of a stream with these names, of those that exist."""
+    wanted = set(names)
     rows = connection.execute(
-        f"{TOPIC} WHERE t.stream = ? AND t.name IN (SELECT value FROM json_each(?))", (stream, json_list(names))
+        f"{TOPIC} WHERE t.stream = ? AND t.name IN (SELECT value FROM json_each(?))", (stream, json_list(wanted))
     )
-    return {row[4]: topic_row(row) for row in rows}
+    found = {row[4]: topic_row(row) for row in rows}
+    if not found.keys() <= wanted:
+        raise TablesDamaged(f"topics: those of stream {stream} are not in their places")
+    return found
 
 
 def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterator[PartitionletRow]:

@@ -64,15 +64,22 @@ SCANS: Final = (
             ("topics", '"topic_id"'),
             ("topics", '"stream", "name"'),
             ("partitionlets", '"id"'),
-            ("partitionlets", '"topic", "state", "partition"'),
+            ("partitionlets", '"topic", "state", "partition", "id"'),
+            ("free_streams", '"first"'),
             ("log_starts", '"topic", "partition"'),
+            ("log_starts", '"topic"'),
+            ("home_starts", '"topic"'),
+            ("home_starts", '"topic", "partition", "counter", "cluster"'),
+            ("settled_homes", '"topic"'),
+            ("settled_homes", '"topic", "partition"'),
+            ("pending_homes", '"topic"'),
             ("groups", '"name"'),
             ("cursors", '"group", "topic", "partition"'),
         )
     }
 )
 """Statements that scan what may grow, and why they may."""
-SCANNED_INDEXES: Final = ("partitionlets_intended",)
+SCANNED_INDEXES: Final = ("partitionlets_intended", "topics_own_retention", "topics_with_home", "topics_moved")
 """Of a few rows of a large table: a scan of it reads all that is asked for."""
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar, cast, overload
 
 import structlog
 
@@ -77,6 +77,7 @@ from headrace.catalog.rows import (
     StreamOutcome,
     TopicOutcome,
 )
+from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
 from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
 from headrace.tables.command_log import CommandLog, open_and_replay
@@ -128,6 +129,7 @@ class Catalog:
         self._loop = asyncio.get_running_loop()
         self._reading = ReaderThreads(
             lambda: snapshots.live_file(folder),
+            Reader,
             generation=lambda: self._applier.generation,
             damaged=self.found_damage,
         )
@@ -162,6 +164,7 @@ class Catalog:
             command_log=command_log,
             connection=connection,
             outcomes=self._outcomes,
+            schema=SCHEMA,
             told=self._tell,
             replaced=self._tell_replaced,
             damaged=lambda error: self.found_damage(str(error)),
@@ -199,7 +202,7 @@ class Catalog:
         `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
         a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
-        open_tables = partial(open_and_replay, folder, command_log, sums=may(Level.FENCED))
+        open_tables = partial(open_and_replay, folder, command_log, SCHEMA, sums=may(Level.FENCED))
         connection, position = await asyncio.to_thread(open_tables)
         catalog = cls(
             folder,
@@ -222,7 +225,7 @@ class Catalog:
 
         A replica's log that is opened later may take this as its `committed`. Raises as `open`.
         """
-        return snapshots.applied_in(folder)
+        return snapshots.applied_in(folder, SCHEMA)
 
     @property
     def applied(self) -> Position:
@@ -308,7 +311,7 @@ class Catalog:
         except ValueError as error:
             raise KafkaError(Code.INVALID_REQUEST, f"the request holds text that is not Unicode: {error}") from error
         _check_size(payload)
-        return await self._submitter.submit(command, payload, here=here)
+        return cast(Outcome, await self._submitter.submit(command, payload, here=here))
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
         """For another node's `route`: write its command to the log that this node leads; the position once committed.
@@ -513,7 +516,8 @@ class Catalog:
         self._connection.close()
 
     def _tell(self, done: Sequence[AppliedCommand]) -> None:
-        self._call([(each.command, each.decided) for each in done if not isinstance(each.decided, KafkaError)])
+        decided = [each for each in done if not isinstance(each.decided, KafkaError)]
+        self._call([(cast(Command, each.command), cast(Outcome, each.decided)) for each in decided])
         for each in done:
             self._outcomes.tell(each.position, each.payload, each.decided)
         self._snapshot_if_due()

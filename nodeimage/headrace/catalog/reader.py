@@ -63,9 +63,9 @@ from headrace.catalog.selects import (
     stream_row,
     topic_row,
 )
-from headrace.catalog.tables import applied
 from headrace.tables.row_checksums import COLUMNS, KEYS, prepare
 from headrace.tables.sqlite_errors import TablesDamaged
+from headrace.tables.transactions import applied
 
 _PAGE = 1000
 _CHAINS = ("topic", "state", "partition")

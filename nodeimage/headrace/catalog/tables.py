@@ -21,14 +21,13 @@ applied position moves in the same transaction as the rows, so that replay appli
 is the truth, hence no sync per commit (WAL, synchronous=NORMAL): a machine that loses power replays a little more.
 """
 
-import contextlib
 import sqlite3
 from pathlib import Path
+from typing import Final, cast
 
 import structlog
 
-from headrace.base.errors import Code, FolderRefused, KafkaError
-from headrace.base.ids import Position
+from headrace.base.errors import FolderRefused
 from headrace.base.wal import WalBound
 from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
 from headrace.catalog.commands import (
@@ -60,20 +59,18 @@ from headrace.catalog.commands import (
     SetLogStart,
     ShortenChains,
     SkipNumbers,
+    decode,
 )
-from headrace.catalog.rows import Decided, Outcome
-from headrace.tables.row_checksums import GRID, SUMMED_FORMAT, Tables, is_summed
+from headrace.catalog.rows import Outcome
+from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, Tables, is_summed
 from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
-from headrace.tables.table_check import damage_in
+from headrace.tables.transactions import applied
 
 log = structlog.get_logger(__name__)
 
-APPLICATION_ID = 0x48524143
-"""'HRAC' in the file's header, so that `file` and we know one."""
-FORMAT = SUMMED_FORMAT
-"""The newest of the schema, in user_version. A newer one is refused, an older one brought up to it; from
-UNSUMMED_FORMAT on only where the cluster's feature level lets rows have checksums."""
 UNSUMMED_FORMAT = 3
+"""The newest without checksums of rows. Files come from it to FORMAT only where the cluster's feature level lets rows
+have some."""
 
 WAL_BYTES = 16 << 20
 """Of the write-ahead log, above which it is cut, be there readers or not."""
@@ -220,101 +217,21 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
                 break
 
 
-def applied(connection: sqlite3.Connection) -> Position:
-    """The position below which every command is applied."""
-    row = connection.execute("SELECT value FROM counters WHERE name = 'applied'").fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError("the catalog has no applied position")
-    return Position(row[0])
+class CatalogSchema:
+    """The catalog's, of which there is one."""
+
+    decode = staticmethod(decode)
+    open = staticmethod(open_tables)
+    bring_up = staticmethod(bring_up)
+
+    def apply(self, connection: Tables, command: object) -> Outcome:
+        """Change rows by a command."""
+        if not isinstance(command, _OF_GROUPS):
+            connection.sizes.clear()
+        return _dispatch(connection, cast(Command, command))
 
 
-def set_back(connection: Tables, position: Position) -> None:
-    """Go on from `position`, where the log ends now, with the rows as they are."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        connection.keep(position)
-        connection.execute("COMMIT")
-    except BaseException:
-        _roll_back(connection)
-        raise
-    connection.committed(position)
-    connection.marks.clear()
-    connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
-
-
-def apply_all(connection: Tables, commands: list[tuple[Position, Command]]) -> list[Decided]:
-    """Apply commands, each with the position after its frame, in one transaction; what each one came to.
-
-    Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
-    (full disk, damage) nothing is applied.
-    """
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        decided: list[Decided] = []
-        last = connection.applied
-        for position, command in commands:
-            assert position > last, f"a command at {position} after {last}: the log went backwards"
-            crosses = position // GRID > last // GRID
-            last = position
-            decided.append(_apply_one(connection, command))
-            if crosses and connection.summed:
-                connection.mark(position)
-        connection.keep(last)
-        connection.execute("COMMIT")
-    except BaseException:
-        _roll_back(connection)
-        raise
-    connection.committed(last)
-    connection.wal.written()
-    return decided
-
-
-def _roll_back(connection: Tables) -> None:
-    with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
-        connection.execute("ROLLBACK")
-    connection.rolled_back()
-
-
-def _apply_one(connection: Tables, command: Command) -> Decided:
-    """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
-    if not isinstance(command, _OF_GROUPS):
-        connection.sizes.clear()
-    connection.execute("SAVEPOINT command")
-    moved = dict(connection.moved)
-    refusal: KafkaError
-    try:
-        outcome = _dispatch(connection, command)
-    except KafkaError as error:
-        refusal = error
-    except UnicodeDecodeError as error:
-        if not connection.tolerates:
-            raise TablesDamaged(NO_TEXT) from error
-        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
-    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
-        if isinstance(error, TypeError) and not connection.tolerates:
-            _raise_damage(connection)
-        # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
-        log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
-        refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
-    except sqlite3.DatabaseError as error:
-        if not connection.tolerates or not is_damage(error):
-            raise
-        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
-    else:
-        connection.execute("RELEASE command")
-        return outcome
-    connection.execute("ROLLBACK TO command")
-    connection.execute("RELEASE command")
-    connection.moved = moved
-    return refusal
-
-
-def _raise_damage(connection: Tables) -> None:
-    """A row that has to be there may not be, as its key has changed: elsewhere the command takes place. Raises
-    TablesDamaged."""
-    (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
-    if found := damage_in(Path(path)):
-        raise TablesDamaged("; ".join(found))
+SCHEMA: Final = CatalogSchema()
 
 
 def _dispatch(connection: Tables, command: Command) -> Outcome:

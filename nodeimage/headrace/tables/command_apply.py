@@ -25,15 +25,14 @@ import structlog
 from headrace.base.errors import CorruptLog, HeadraceError, OutOfDescriptors, StorageFull, TrimmedLog
 from headrace.base.ids import Position
 from headrace.base.levels import Level
-from headrace.catalog.commands import Command, decode
-from headrace.catalog.rows import Decided
-from headrace.catalog.tables import apply_all
 from headrace.tables import snapshots
 from headrace.tables.command_log import CommandLog, Written, next_batch, replay, shortened
 from headrace.tables.live_copy import Room
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.row_checksums import Mark, Tables
+from headrace.tables.schema import Command, Decided, Schema
 from headrace.tables.sqlite_errors import cannot_open, is_damage, is_full
+from headrace.tables.transactions import apply_all
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +72,7 @@ class Applier:
         command_log: CommandLog,
         connection: Tables,
         outcomes: Outcomes,
+        schema: Schema,
         told: Callable[[Sequence[AppliedCommand]], None],
         replaced: Callable[[Position], None],
         damaged: Callable[[sqlite3.Error], None],
@@ -97,6 +97,7 @@ class Applier:
         self._damaged = damaged
         self._may = may
         self._outcomes = outcomes
+        self._schema = schema
         self._told = told
         self._replaced = replaced
         self._room = room
@@ -174,6 +175,7 @@ class Applier:
                         self.connection,
                         snapshot,
                         position,
+                        self._schema,
                         sums=self._sums(),
                         damaged=self.paused or self.connection.tolerates,
                         room=self._room,
@@ -208,7 +210,8 @@ class Applier:
                     self._folder,
                     before,
                     snapshot,
-                    lambda tables: replay(tables, self._log.commands(position, until)),
+                    lambda tables: replay(tables, self._log.commands(position, until), self._schema),
+                    self._schema,
                     sums=self._sums(),
                     keep=position if keep else None,
                     room=self._room,
@@ -415,13 +418,13 @@ class Applier:
     def _apply(self, batch: list[Written]) -> list[AppliedCommand] | None:
         """[catalog thread] Apply in one transaction, and wait while the disk is full, or SQLite can open no file. None
         if it closed meanwhile."""
-        commands = [self._outcomes.command(payload) or decode(payload) for _, payload in batch]
+        commands = [self._outcomes.command(payload) or self._schema.decode(payload) for _, payload in batch]
         work = [(position, command) for (position, _), command in zip(batch, commands, strict=True)]
         waited = False
         unopened = 0
         while True:
             try:
-                decided = apply_all(self.connection, work)
+                decided = apply_all(self.connection, work, self._schema)
             except sqlite3.Error as error:
                 if not is_full(error):
                     unopened += 1  # by now there may be descriptors again

@@ -10,12 +10,12 @@ import structlog
 
 from headrace.base.errors import StorageFull
 from headrace.base.ids import Position
-from headrace.catalog.commands import Command, decode
-from headrace.catalog.tables import applied, apply_all, set_back
 from headrace.log.descriptors import put_off_without_descriptors
 from headrace.tables import snapshots
 from headrace.tables.row_checksums import Tables
+from headrace.tables.schema import Schema
 from headrace.tables.sqlite_errors import is_damage, is_full
+from headrace.tables.transactions import applied, apply_all, set_back
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,9 @@ class CommandLog(Protocol):
         """Commands below `until` are no longer needed here."""
 
 
-def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True) -> tuple[Tables, Position]:
+def open_and_replay(
+    folder: Path, command_log: CommandLog, schema: Schema, *, sums: bool = True
+) -> tuple[Tables, Position]:
     """[blocking] The tables with the log's committed commands applied, and the position up to which they are.
 
     From a snapshot if the tables are missing or damaged. Only where this node leads does it conclude, from tables that
@@ -80,27 +82,27 @@ def open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool = True)
     """
     try:
         with put_off_without_descriptors(folder):
-            return _open_and_replay(folder, command_log, sums=sums)
+            return _open_and_replay(folder, command_log, schema, sums=sums)
     except sqlite3.Error as error:
         if is_full(error):
             raise StorageFull(f"no room for the catalog in {folder}; free some, then start again") from error
         raise
 
 
-def _open_and_replay(folder: Path, command_log: CommandLog, *, sums: bool) -> tuple[Tables, Position]:
+def _open_and_replay(folder: Path, command_log: CommandLog, schema: Schema, *, sums: bool) -> tuple[Tables, Position]:
     leads, end, committed = command_log.leads, command_log.end, command_log.committed
     if leads:
         snapshots.drop_above(folder, end)
-    connection = snapshots.open_newest(folder, sums=sums)
+    connection = snapshots.open_newest(folder, schema, sums=sums)
     try:
-        return connection, _replay(connection, command_log, committed, end if leads else None)
+        return connection, _replay(connection, command_log, schema, committed, end if leads else None)
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
         log.error("catalog_damaged", folder=str(folder), error=str(error))
         reason = str(error)
-    connection = snapshots.restore(folder, sums=sums, reason=reason)
-    return connection, _replay(connection, command_log, committed, end if leads else None)
+    connection = snapshots.restore(folder, schema, sums=sums, reason=reason)
+    return connection, _replay(connection, command_log, schema, committed, end if leads else None)
 
 
 def next_batch(commands: Iterator[Written]) -> tuple[list[Written], bool]:
@@ -124,7 +126,9 @@ def shortened(connection: Tables, end: Position) -> None:
     set_back(connection, end)
 
 
-def _replay(connection: Tables, command_log: CommandLog, committed: Position, end: Position | None) -> Position:
+def _replay(
+    connection: Tables, command_log: CommandLog, schema: Schema, committed: Position, end: Position | None
+) -> Position:
     """Apply the committed commands above the applied position; what they come to is nobody's concern any more."""
     try:
         if end is not None and applied(connection) > end:
@@ -132,18 +136,17 @@ def _replay(connection: Tables, command_log: CommandLog, committed: Position, en
         at = applied(connection)
         if at >= committed:
             return at
-        replay(connection, command_log.commands(at, committed))
+        replay(connection, command_log.commands(at, committed), schema)
     except BaseException:
         connection.close()
         raise
     return committed
 
 
-def replay(connection: Tables, commands: Iterator[Written]) -> None:
+def replay(connection: Tables, commands: Iterator[Written], schema: Schema) -> None:
     """[blocking] Apply commands; what they come to is nobody's concern any more."""
     last = False
     while not last:
         batch, last = next_batch(commands)
         if batch:
-            work: list[tuple[Position, Command]] = [(position, decode(payload)) for position, payload in batch]
-            apply_all(connection, work)
+            apply_all(connection, [(position, schema.decode(payload)) for position, payload in batch], schema)

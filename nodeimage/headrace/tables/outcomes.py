@@ -13,8 +13,7 @@ import asyncio
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Position
-from headrace.catalog.commands import Command
-from headrace.catalog.rows import Decided, Outcome
+from headrace.tables.schema import Command, Decided, Outcome
 
 
 class CatalogFailed(HeadraceError):

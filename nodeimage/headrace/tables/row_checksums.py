@@ -62,6 +62,10 @@ KEYS: Final[Mapping[str, int]] = {"log_starts": 2, "cursors": 3, "home_starts": 
 """How many of a table's first columns are its primary key, where that is not one."""
 SUMMED_FORMAT: Final = 4
 """The first format whose rows have sums."""
+FORMAT: Final = SUMMED_FORMAT
+"""The newest, in user_version. A newer one is refused, an older one brought up to it."""
+APPLICATION_ID: Final = 0x48524143
+"""'HRAC' in the file's header, so that `file` and we know one."""
 SHAPE: Final = 1954623424
 """Of the tables in SUMMED_FORMAT (shape_of)."""
 GRID: Final = 1 << 20

@@ -28,13 +28,14 @@ from crc32c import crc32c
 
 from headrace.base.errors import HeadraceError, NewerFormat
 from headrace.base.ids import Position
-from headrace.catalog.tables import APPLICATION_ID, FORMAT, applied, bring_up, open_tables
 from headrace.log.descriptors import listing
 from headrace.log.files import OpenFile, is_lost
 from headrace.tables.live_copy import Room, copy_live, plenty, sync, unlink_all
-from headrace.tables.row_checksums import Tables
+from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, Tables
+from headrace.tables.schema import Schema
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
 from headrace.tables.table_check import damage, damage_in, is_small
+from headrace.tables.transactions import applied
 
 log = structlog.get_logger(__name__)
 
@@ -61,11 +62,11 @@ def is_live_small(folder: Path) -> bool:
         return True
 
 
-def open_newest(folder: Path, *, sums: bool = True) -> Tables:
+def open_newest(folder: Path, schema: Schema, *, sums: bool = True) -> Tables:
     """The live tables; where they are missing or damaged, from the newest snapshot; where there is none, empty.
 
     Small ones are checked to the last row, so that a start takes no longer for it; larger ones by who goes on with
-    them. `sums`: see `open_tables`. Raises FolderRefused for a newer format, OSError.
+    them. `sums`: see `Schema.open`. Raises FolderRefused for a newer format, OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for torn in listing(folder):
@@ -76,7 +77,7 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
     if not suspect and live_file(folder).exists():
         connection = None
         try:
-            connection = open_tables(live_file(folder), sums=sums)
+            connection = schema.open(live_file(folder), sums=sums)
             at = applied(connection)
             if is_small(live_file(folder)):
                 _raise_damage(damage_in(live_file(folder)))
@@ -94,19 +95,19 @@ def open_newest(folder: Path, *, sums: bool = True) -> Tables:
             # The live file lost what was not synced when the power went, or was to be replaced when the process ended.
             log.warning("catalog_behind_snapshot", folder=str(folder), applied=at, snapshot=ahead[-1].name)
             connection.close()
-    return restore(folder, sums=sums, reason=reason)
+    return restore(folder, schema, sums=sums, reason=reason)
 
 
-def applied_in(folder: Path) -> Position:
+def applied_in(folder: Path, schema: Schema) -> Position:
     """The applied position of the tables that a start would use: all below was committed. Raises as `open_newest`."""
-    connection = open_newest(folder, sums=False)
+    connection = open_newest(folder, schema, sums=False)
     try:
         return applied(connection)
     finally:
         connection.close()
 
 
-def restore(folder: Path, *, sums: bool = True, reason: str = "") -> Tables:
+def restore(folder: Path, schema: Schema, *, sums: bool = True, reason: str = "") -> Tables:
     """Set the live file aside and start from the newest snapshot that is whole, or from nothing.
 
     `reason`: what is damaged in it, if anything is. Raises NewerFormat, with all as it was, where a newer version wrote
@@ -131,7 +132,7 @@ def restore(folder: Path, *, sums: bool = True, reason: str = "") -> Tables:
         fresh.rename(live_file(folder))
         log.info("catalog_restored", snapshot=snapshot.name)
         break
-    connection = open_tables(live_file(folder), sums=sums)
+    connection = schema.open(live_file(folder), sums=sums)
     sync(folder)
     (folder / _SUSPECT).unlink(missing_ok=True)
     connection.restored = reason
@@ -143,6 +144,7 @@ def rebuild(
     connection: Tables,
     snapshot: Path | None,
     replay: Callable[[Tables], None],
+    schema: Schema,
     *,
     sums: bool,
     keep: Position | None = None,
@@ -164,7 +166,7 @@ def rebuild(
                 raise HeadraceError(f"the snapshot of the catalog is damaged, ask for it again: {'; '.join(found)}")
             room(snapshot.stat().st_size)
             shutil.copyfile(snapshot, fresh)
-        made = open_tables(fresh, sums=sums)
+        made = schema.open(fresh, sums=sums)
         try:
             while made.fill_some():
                 pass
@@ -185,7 +187,7 @@ def rebuild(
             unlink_all(fresh)
         raise
     (folder / _SUSPECT).unlink(missing_ok=True)
-    return open_tables(live_file(folder), sums=sums)
+    return schema.open(live_file(folder), sums=sums)
 
 
 def _keep_only(folder: Path, snapshot: Path, position: Position) -> None:
@@ -254,6 +256,7 @@ def install(
     connection: Tables,
     snapshot: Path,
     position: Position,
+    schema: Schema,
     *,
     sums: bool = True,
     damaged: bool = False,
@@ -277,7 +280,8 @@ def install(
         _link(snapshot, fresh)
         anew = damaged or (_format(fresh) < FORMAT and (sums or connection.summed))
         if not anew:
-            _bring_up(fresh, sums=sums)  # before anybody sees it, and while nothing has changed if there is no room
+            # Before anybody sees it, and while nothing has changed if there is no room.
+            _bring_up(fresh, schema, sums=sums)
         sync(fresh)
         fresh.rename(kept)
         sync(folder)
@@ -286,10 +290,10 @@ def install(
         try:
             if anew:
                 with_sums = sums or connection.summed
-                connection = rebuild(folder, connection, kept, lambda _made: None, sums=with_sums, stop=stop)
+                connection = rebuild(folder, connection, kept, lambda _made: None, schema, sums=with_sums, stop=stop)
             else:
                 source.backup(connection)
-                bring_up(connection, sums=sums)
+                schema.bring_up(connection, sums=sums)
         finally:
             source.close()
     except BaseException:
@@ -312,10 +316,10 @@ def _format(file: Path) -> int:
     return int(found)
 
 
-def _bring_up(snapshot: Path, *, sums: bool) -> None:
+def _bring_up(snapshot: Path, schema: Schema, *, sums: bool) -> None:
     connection = sqlite3.connect(snapshot, isolation_level=None, factory=Tables)
     try:
-        bring_up(connection, sums=sums)
+        schema.bring_up(connection, sums=sums)
     finally:
         connection.close()
 

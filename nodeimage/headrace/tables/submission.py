@@ -15,11 +15,10 @@ from typing import Final
 
 from headrace.base.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import Position
-from headrace.catalog.commands import Command
-from headrace.catalog.rows import Outcome
 from headrace.tables.command_apply import Applier
 from headrace.tables.command_log import CommandLog
 from headrace.tables.outcomes import NotCommitted, Outcomes, Submitted
+from headrace.tables.schema import Command, Outcome
 
 Route = Callable[[bytes], Awaitable[Position]]
 """Has the catalog's primary write a command's payload; the position behind it, once committed.

@@ -15,8 +15,10 @@ from headrace.base.wal import WalBound
 from headrace.catalog import tables
 from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
 from headrace.catalog.reader import Reader
+from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.store import sqlite as store_module
 from headrace.store.sqlite import SqliteStore
+from headrace.tables.transactions import apply_all
 
 MOST = 256 << 10
 ROUNDS = 600
@@ -62,8 +64,8 @@ def test_the_catalogs_wal_stays_small_under_readers_that_are_never_idle(
 ) -> None:
     monkeypatch.setattr(tables, "WAL_BYTES", bound)
     path = tmp_path / "catalog.sqlite"
-    connection = tables.open_tables(path)
-    tables.apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), Millis(1)))])
+    connection = open_tables(path)
+    apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), Millis(1)))], SCHEMA)
     readers = [Reader(path), Reader(path)]
 
     def begin_of(reader: Reader) -> Callable[[], Callable[[], None]]:
@@ -77,7 +79,7 @@ def test_the_catalogs_wal_stays_small_under_readers_that_are_never_idle(
     most = 0
     with never_idle([begin_of(each) for each in readers]):
         for position in range(2, ROUNDS):
-            tables.apply_all(connection, [(Position(position), RaiseLevel(0))])
+            apply_all(connection, [(Position(position), RaiseLevel(0))], SCHEMA)
             most = max(most, size(path))
     for each in readers:
         each.close()

@@ -54,7 +54,8 @@ from headrace.catalog.commands import (
     StreamPolicy,
 )
 from headrace.catalog.rows import INTENDED, OPEN, Expired, Retention
-from headrace.catalog.tables import applied, apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, open_tables
+from headrace.tables.transactions import applied, apply_all
 from kit.catalog import Tables
 
 NOW = Millis(1_700_000_000_000)
@@ -570,7 +571,7 @@ def test_a_log_that_goes_backwards_is_refused_and_changes_nothing(tables: Tables
     tables.apply(CreateStream("/t", StreamPolicy(), NOW))
     at = applied(tables.connection)
     with pytest.raises(AssertionError, match="backwards"):
-        apply_all(tables.connection, [(at, DeleteStream("/t", NOW))])
+        apply_all(tables.connection, [(at, DeleteStream("/t", NOW))], SCHEMA)
     assert tables.reader.stream("/t") is not None
     assert applied(tables.connection) == at
 

@@ -41,8 +41,9 @@ from headrace.catalog.commands import (
     SkipNumbers,
     StreamPolicy,
 )
-from headrace.catalog.tables import apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.tables.row_checksums import COLUMNS
+from headrace.tables.transactions import apply_all
 from kit.catalog import Tables
 
 NOW = Millis(1)
@@ -406,7 +407,7 @@ def test_tables_of_before_get_what_is_new_and_a_full_disk_does_not_keep_them_shu
 ) -> None:
     path = tmp_path / "catalog.sqlite"
     connection = open_tables(path, sums=False)
-    apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), NOW))])
+    apply_all(connection, [(Position(1), CreateStream("/s", StreamPolicy(), NOW))], SCHEMA)
     for each in ("partitionlets_by_container", "partitionlets_intended", "topics_moved"):
         connection.execute(f"DROP INDEX {each}")
     connection.execute("DROP TABLE going")

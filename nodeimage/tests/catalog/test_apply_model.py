@@ -61,8 +61,9 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, SEALED
-from headrace.catalog.tables import apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.tables.table_check import damage_in
+from headrace.tables.transactions import apply_all
 
 PATHS = st.sampled_from(["/a", "/b/c"])
 NAMES = st.sampled_from(["t", "u", "v.w"])
@@ -337,7 +338,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
     def apply(self, command: Command) -> Any:
         position = Position(10 * (len(self.log) + 1))
         self.log.append((position, encode(command)))
-        (decided,) = apply_all(self.connection, [(position, command)])
+        (decided,) = apply_all(self.connection, [(position, command)], SCHEMA)
         return decided.code if isinstance(decided, KafkaError) else decided
 
     @rule(path=PATHS, now=TIMES)
@@ -640,7 +641,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         commands = [(position, decode(payload)) for position, payload in self.log]
         half = len(commands) // 2
         for part in (commands[:half], commands[half:]):
-            apply_all(again, part)
+            apply_all(again, part, SCHEMA)
         assert list(again.iterdump()) == list(self.connection.iterdump())
         for connection in (again, self.connection):
             (_, _, path) = connection.execute("PRAGMA database_list").fetchone()

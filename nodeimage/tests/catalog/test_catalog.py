@@ -21,9 +21,10 @@ from headrace.base.ids import Position
 from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import DeleteStream, encode
 from headrace.catalog.reader import Reader
-from headrace.catalog.tables import applied
+from headrace.catalog.tables import SCHEMA
 from headrace.tables import command_apply, snapshots
 from headrace.tables.command_log import open_and_replay
+from headrace.tables.transactions import applied
 from kit.catalog import NOW, MemoryLog, paths, stream, topics, until
 
 
@@ -160,10 +161,10 @@ async def test_a_file_copied_between_any_two_transactions_catches_up_to_the_same
             shutil.copyfile(tmp_path / "live" / name, copy / name)
         copies.append(copy)
     await catalog.close()
-    wanted = dump(open_and_replay(tmp_path / "live", log))
+    wanted = dump(open_and_replay(tmp_path / "live", log, SCHEMA))
     for copy in copies:
-        assert dump(open_and_replay(copy, log)) == wanted
-    assert dump(open_and_replay(tmp_path / "from-nothing", log)) == wanted
+        assert dump(open_and_replay(copy, log, SCHEMA)) == wanted
+    assert dump(open_and_replay(tmp_path / "from-nothing", log, SCHEMA)) == wanted
 
 
 def dump(opened: tuple[sqlite3.Connection, Position]) -> list[str]:
@@ -405,7 +406,7 @@ async def test_files_that_the_disk_cannot_read_are_damaged(
     newest = snapshots.snapshots(tmp_path)[-1]
     newest.unlink()
     newest.symlink_to("/proc/self/mem")  # what is read at its start is EIO
-    open_tables, tried = snapshots.open_tables, 0
+    open_tables, tried = SCHEMA.open, 0
 
     def unreadable(path: Path, *, sums: bool) -> sqlite3.Connection:
         nonlocal tried
@@ -416,7 +417,7 @@ async def test_files_that_the_disk_cannot_read_are_damaged(
             raise error
         return open_tables(path, sums=sums)
 
-    monkeypatch.setattr(snapshots, "open_tables", unreadable)
+    monkeypatch.setattr(SCHEMA, "open", unreadable)
     catalog = await Catalog.open(tmp_path, log)
     assert await paths(catalog) == ["/a", "/b", "/c"]
     assert (tmp_path / "catalog.damaged").exists()
@@ -441,7 +442,7 @@ async def test_a_disk_that_cannot_be_reached_at_all_is_no_damage(
         raise OSError(errno.EROFS, "read-only file system")
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshots, "open_tables", unreadable)
+        patched.setattr(SCHEMA, "open", unreadable)
         patched.setattr(os, "replace", read_only)
         with pytest.raises(OSError, match="read-only"):
             await Catalog.open(tmp_path, log)
@@ -594,8 +595,8 @@ def test_a_killed_process_loses_nothing_that_was_answered_and_applies_nothing_tw
     told += [line.strip().decode() for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
 
     log = FileLog(folder / "log")
-    recovered, _ = open_and_replay(folder / "catalog", log)
+    recovered, _ = open_and_replay(folder / "catalog", log, SCHEMA)
     assert applied(recovered) == max(position for position, _ in log.commands(Position(0), log.end))
     names = {row[0] for row in recovered.execute("SELECT name FROM topics")}
     assert names >= set(told)
-    assert dump((recovered, log.end)) == dump(open_and_replay(tmp_path / "from-nothing", log))
+    assert dump((recovered, log.end)) == dump(open_and_replay(tmp_path / "from-nothing", log, SCHEMA))

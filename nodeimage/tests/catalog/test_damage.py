@@ -52,11 +52,12 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.link_commands import HomeChange
 from headrace.catalog.reader import Reader
-from headrace.catalog.tables import UNSUMMED_FORMAT, apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, UNSUMMED_FORMAT, open_tables
 from headrace.tables import snapshots, table_check
 from headrace.tables.outcomes import CatalogFailed
 from headrace.tables.row_checksums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
+from headrace.tables.transactions import apply_all
 from kit.catalog import NOW, MemoryLog, Tables, paths, stream, topics, until
 
 TOPIC = b"t" * 16
@@ -444,14 +445,14 @@ def test_an_index_that_leads_to_no_row_is_found_by_the_check(tables: Tables, tmp
 def test_the_totals_of_two_that_applied_the_same_are_equal_however_it_was_cut_into_transactions(tmp_path: Path) -> None:
     work = [(Position(GRID // 3 * number), command) for number, command in enumerate(commands(), start=1)]
     one, other = open_tables(tmp_path / "one.sqlite"), open_tables(tmp_path / "other.sqlite")
-    apply_all(one, work)
+    apply_all(one, work, SCHEMA)
     for each in work:
-        apply_all(other, [each])
+        apply_all(other, [each], SCHEMA)
     assert len(one.marks) == len(work) // 3
     assert list(one.marks) == list(other.marks)
     assert one.now() == other.now()
-    apply_all(one, [(Position(GRID * 5), SetLogStart([LogStart(TOPIC, 1, Offset(5))]))])
-    apply_all(other, [(Position(GRID * 5), SetLogStart([LogStart(TOPIC, 1, Offset(6))]))])
+    apply_all(one, [(Position(GRID * 5), SetLogStart([LogStart(TOPIC, 1, Offset(5))]))], SCHEMA)
+    apply_all(other, [(Position(GRID * 5), SetLogStart([LogStart(TOPIC, 1, Offset(6))]))], SCHEMA)
     assert one.marks[-1].position == other.marks[-1].position
     assert one.marks[-1].digest != other.marks[-1].digest
     one.close()
@@ -476,7 +477,7 @@ def test_commits_of_offsets_know_a_topic_as_the_commands_before_have_left_it(tab
     before = tables.position
     decided = apply_all(tables.connection, [(before + each, command) for each, command in enumerate(
         (commit(2), more, commit(2), DeleteTopics([TOPIC], NOW), commit(0)), start=1
-    )])  # fmt: skip
+    )], SCHEMA)  # fmt: skip
     tables.position = before + 5
     assert [decided[each] for each in (0, 2, 4)] == [
         [Code.UNKNOWN_TOPIC_OR_PARTITION], [Code.NONE], [Code.UNKNOWN_TOPIC_OR_PARTITION]
@@ -493,7 +494,7 @@ def test_what_a_transaction_that_failed_has_read_is_forgotten(tables: Tables, mo
     with monkeypatch.context() as patched:
         patched.setattr(tables.connection, "keep", fails)
         with pytest.raises(sqlite3.OperationalError):
-            apply_all(tables.connection, [(tables.position + 1, more), (tables.position + 2, commit)])
+            apply_all(tables.connection, [(tables.position + 1, more), (tables.position + 2, commit)], SCHEMA)
     assert tables.apply(commit) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
     assert table_check.damage_in(path_of(tables)) == []
 
@@ -508,7 +509,7 @@ def path_of(tables: Tables) -> Path:
 def test_a_file_without_sums_is_written_as_before_until_they_may_be_there(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     older = open_tables(path, sums=False)
-    apply_all(older, [(Position(100 * at), command) for at, command in enumerate(commands(), start=1)])
+    apply_all(older, [(Position(100 * at), command) for at, command in enumerate(commands(), start=1)], SCHEMA)
     assert older.execute("PRAGMA user_version").fetchone() == (UNSUMMED_FORMAT,)
     older.execute("INSERT INTO retired VALUES (5)")  # as the version before writes it
     assert table_check.damage_in(path) == []
@@ -528,12 +529,12 @@ def test_a_file_without_sums_is_written_as_before_until_they_may_be_there(tmp_pa
 def test_rows_get_their_sums_piece_by_piece_while_commands_are_applied(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     older = open_tables(path, sums=False)
-    apply_all(older, [(Position(100), stream("/s")), (Position(200), topics(30))])
+    apply_all(older, [(Position(100), stream("/s")), (Position(200), topics(30))], SCHEMA)
     older.add_sums()
     position = 200
     while older.fill_some(rows=4):
         position += 100
-        apply_all(older, [(Position(position), topics(1))])
+        apply_all(older, [(Position(position), topics(1))], SCHEMA)
         assert table_check.damage_in(path) == []
     assert position > 2000
     assert older.filled
@@ -716,8 +717,9 @@ async def test_a_crash_at_any_step_of_making_tables_anew_leaves_what_the_next_st
         patched.setattr(module, name, step)
 
     with monkeypatch.context() as patched:
-        for each in ("sync", "_link", "_set_aside", "open_tables"):
+        for each in ("sync", "_link", "_set_aside"):
             before(snapshots, each)
+        before(SCHEMA, "open")
         for each in ("rename", "replace", "unlink"):
             before(Path, each)
         await (here.rebuild(path, position) if elsewhere else here.rebuild_alone())

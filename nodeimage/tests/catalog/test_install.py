@@ -18,8 +18,8 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
-from headrace.catalog.tables import applied
 from headrace.tables import snapshots
+from headrace.tables.transactions import applied
 from kit.catalog import MemoryLog, paths, stream, topics, until
 
 

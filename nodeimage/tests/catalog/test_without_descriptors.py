@@ -13,6 +13,7 @@ import pytest
 
 from headrace.base.errors import CorruptLog, OutOfDescriptors
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.tables import SCHEMA
 from headrace.tables import command_apply, snapshots
 from kit.catalog import MemoryLog, paths, stream, until
 
@@ -57,7 +58,7 @@ async def test_a_start_does_not_begin_with_nothing(tmp_path: Path) -> None:
     await catalog.snapshot()
     await catalog.close()
     with no_descriptors(), pytest.raises((OutOfDescriptors, sqlite3.OperationalError)):
-        snapshots.open_newest(tmp_path)
+        snapshots.open_newest(tmp_path, SCHEMA)
     assert not (tmp_path / "catalog.damaged").exists()
     catalog = await Catalog.open(tmp_path, log)
     assert await paths(catalog) == ["/s"]
@@ -99,10 +100,10 @@ async def test_what_cannot_be_applied_waits(tmp_path: Path, monkeypatch: pytest.
     catalog = await Catalog.open(tmp_path, MemoryLog())
     apply_all, lacking = command_apply.apply_all, [True]
 
-    def limited(connection: sqlite3.Connection, work: list[object]) -> object:
+    def limited(connection: sqlite3.Connection, work: list[object], schema: object) -> object:
         if lacking:
             raise cannot_open()
-        return apply_all(connection, work)
+        return apply_all(connection, work, schema)
 
     monkeypatch.setattr(command_apply, "apply_all", limited)
     with no_descriptors():
@@ -121,7 +122,7 @@ async def test_a_file_that_can_never_be_opened_is_found_out(tmp_path: Path, monk
     monkeypatch.setattr(command_apply, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
 
-    def never(_connection: sqlite3.Connection, _work: list[object]) -> object:
+    def never(_connection: sqlite3.Connection, _work: list[object], _schema: object) -> object:
         raise cannot_open()
 
     monkeypatch.setattr(command_apply, "apply_all", never)

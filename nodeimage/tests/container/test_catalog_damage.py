@@ -11,13 +11,14 @@ from msgspec import structs
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId, Position
 from headrace.catalog.commands import AlterStream, PolicyChanges
-from headrace.catalog.tables import apply_all
+from headrace.catalog.tables import SCHEMA
 from headrace.node import tables_repair
 from headrace.node.tables_repair import differing
 from headrace.store import features
 from headrace.store.records import CATALOG_ID
 from headrace.tables import table_check
 from headrace.tables.outcomes import CatalogFailed
+from headrace.tables.transactions import apply_all
 from kit.catalog_nodes import WithTables
 from kit.several_replicas import until
 
@@ -130,7 +131,7 @@ async def test_a_node_that_has_applied_in_another_way_finds_it_by_the_others(nod
     tables = nodes.tables(2)
     connection, applied = tables._connection, tables.applied
     connection.delete("streams", "path = ?1", "/b")  # as a fault of its program would
-    apply_all(connection, [])
+    apply_all(connection, [], SCHEMA)
     connection.committed(connection.applied)
     assert await asyncio.to_thread(table_check.damage_in, live(nodes, 2)) == []
     await nodes.catalog(2)._repair.compare()  # type: ignore[union-attr]

@@ -142,11 +142,11 @@ async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_
     whole, applying, go_on = applying_module.apply_all, asyncio.Event(), threading.Event()
     loop, slow = asyncio.get_running_loop(), nodes.tables(2)._connection
 
-    def slowly(connection: sqlite3.Connection, work: Any) -> Any:
+    def slowly(connection: sqlite3.Connection, work: Any, schema: Any) -> Any:
         if connection is slow and b"/lost" in repr(work).encode():
             loop.call_soon_threadsafe(applying.set)
             assert go_on.wait(20)
-        return whole(connection, work)
+        return whole(connection, work, schema)
 
     await nodes.write(0, "/common", applied_by=(1, 2))
     await nodes.stop(1)

@@ -11,7 +11,8 @@ from headrace.base.ids import ContainerId, Epoch, Millis, Position
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import Command, CreateStream, CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.reader import Reader
-from headrace.catalog.tables import apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, open_tables
+from headrace.tables.transactions import apply_all
 
 NOW = Millis(1)
 FRAME = 50
@@ -158,7 +159,7 @@ class Tables:
 
     def apply(self, command: Command) -> Any:
         self.position += 100
-        (decided,) = apply_all(self.connection, [(Position(self.position), command)])
+        (decided,) = apply_all(self.connection, [(Position(self.position), command)], SCHEMA)
         if isinstance(decided, KafkaError):
             raise decided
         return decided

@@ -13,9 +13,10 @@ import pytest
 from headrace.base.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.base.ids import Position
 from headrace.catalog.commands import CreateStream, StreamPolicy
-from headrace.catalog.tables import applied, apply_all, open_tables
+from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.tables import received_snapshot, snapshots
 from headrace.tables.received_snapshot import ReceivedSnapshot
+from headrace.tables.transactions import applied, apply_all
 from kit.catalog import NOW, until
 
 STEPS = {"open", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
@@ -164,7 +165,7 @@ def tables(folder: Path, paths: list[str]) -> Position:
     connection = open_tables(snapshots.live_file(folder))
     for path in paths:
         at = Position(applied(connection) + 100)
-        apply_all(connection, [(at, CreateStream(path, StreamPolicy(), NOW))])
+        apply_all(connection, [(at, CreateStream(path, StreamPolicy(), NOW))], SCHEMA)
     try:
         return applied(connection)
     finally:
@@ -173,7 +174,7 @@ def tables(folder: Path, paths: list[str]) -> Position:
 
 def streams(folder: Path) -> list[str]:
     """What a start finds, with all that it does to the files."""
-    connection = snapshots.open_newest(folder)
+    connection = snapshots.open_newest(folder, SCHEMA)
     try:
         return [path for (path,) in connection.execute("SELECT path FROM streams ORDER BY path")]
     finally:
@@ -233,7 +234,7 @@ def test_a_crash_at_any_step_of_an_install_leaves_the_old_tables_or_the_new_ones
 
         def install() -> None:
             connection = open_tables(snapshots.live_file(folder))
-            snapshots.install(folder, connection, received, position)
+            snapshots.install(folder, connection, received, position, SCHEMA)
             received.unlink()
             connection.close()
 
@@ -255,7 +256,7 @@ def test_a_crash_at_any_step_of_a_snapshot_or_a_restore_loses_nothing(tmp_path: 
 
     def restored(folder: Path) -> Callable[[], None]:
         written(folder)()
-        return lambda: snapshots.restore(folder).close()
+        return lambda: snapshots.restore(folder, SCHEMA).close()
 
     for number, made in enumerate((written, restored)):
         folder = tmp_path / str(number)
@@ -275,7 +276,7 @@ def test_a_file_system_without_links_gets_a_copy(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(snapshots.os, "link", none)
     connection = open_tables(snapshots.live_file(tmp_path / "follower"))
     source = snapshots.path_of(tmp_path / "primary", position)
-    snapshots.install(tmp_path / "follower", connection, source, position)
+    snapshots.install(tmp_path / "follower", connection, source, position, SCHEMA)
     assert connection.execute("SELECT COUNT(*) FROM streams").fetchone() == (2,)
     connection.close()
     kept = snapshots.path_of(tmp_path / "follower", position)
@@ -294,7 +295,7 @@ def test_an_install_that_has_no_room_for_what_goes_through_the_wal_changes_nothi
 
     source = snapshots.path_of(tmp_path / "primary", position)
     with pytest.raises(StorageFull):
-        snapshots.install(tmp_path / "follower", connection, source, position, room=none)
+        snapshots.install(tmp_path / "follower", connection, source, position, SCHEMA, room=none)
     assert connection.execute("SELECT path FROM streams").fetchall() == [("/old",)]
     connection.close()
     assert not snapshots.snapshots(tmp_path / "follower")

@@ -1,0 +1,113 @@
+"""Transactions on the tables: commands and the applied position in one, so that each command is applied once.
+
+A command that is refused, or that breaks on a value, leaves no trace, and those around it are applied.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import structlog
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Position
+from headrace.tables.row_checksums import GRID, Tables
+from headrace.tables.schema import Command, Decided, Schema
+from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
+from headrace.tables.table_check import damage_in
+
+log = structlog.get_logger(__name__)
+
+
+def applied(connection: sqlite3.Connection) -> Position:
+    """The position below which every command is applied."""
+    row = connection.execute("SELECT value FROM counters WHERE name = 'applied'").fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("the catalog has no applied position")
+    return Position(row[0])
+
+
+@contextlib.contextmanager
+def transaction(connection: Tables) -> Iterator[None]:
+    """Change rows in one transaction, which is committed at the end; on any error nothing has changed."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
+            connection.execute("ROLLBACK")
+        connection.rolled_back()
+        raise
+
+
+def set_back(connection: Tables, position: Position) -> None:
+    """Go on from `position`, where the log ends now, with the rows as they are."""
+    with transaction(connection):
+        connection.keep(position)
+    connection.committed(position)
+    connection.marks.clear()
+    connection.execute("PRAGMA wal_checkpoint(FULL)")  # durable before the log grows past where it was
+
+
+def apply_all(connection: Tables, commands: Sequence[tuple[Position, Command]], schema: Schema) -> list[Decided]:
+    """Apply commands, each with the position after its frame, in one transaction; what each one came to.
+
+    Commands at or below the applied position are refused (AssertionError): replay starts above it. On sqlite3.Error
+    (full disk, damage) nothing is applied.
+    """
+    decided: list[Decided] = []
+    last = connection.applied
+    with transaction(connection):
+        for position, command in commands:
+            assert position > last, f"a command at {position} after {last}: the log went backwards"
+            crosses = position // GRID > last // GRID
+            last = position
+            decided.append(_apply_one(connection, command, schema))
+            if crosses and connection.summed:
+                connection.mark(position)
+        connection.keep(last)
+    connection.committed(last)
+    connection.wal.written()
+    return decided
+
+
+def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
+    """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
+    connection.execute("SAVEPOINT command")
+    moved = dict(connection.moved)
+    refusal: KafkaError
+    try:
+        outcome = schema.apply(connection, command)
+    except KafkaError as error:
+        refusal = error
+    except UnicodeDecodeError as error:
+        if not connection.tolerates:
+            raise TablesDamaged(NO_TEXT) from error
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {NO_TEXT}")
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and not connection.tolerates:
+            _raise_damage(connection)
+        # The same on every replica, since it comes from the command and the rows; a full disk does not come here.
+        log.error("catalog_command_failed", command=type(command).__name__, error=repr(error))
+        refusal = KafkaError(Code.UNKNOWN_SERVER_ERROR, f"the catalog cannot apply {type(command).__name__}: {error}")
+    except sqlite3.DatabaseError as error:
+        if not connection.tolerates or not is_damage(error):
+            raise
+        refusal = KafkaError(Code.KAFKA_STORAGE_ERROR, f"what the catalog holds of this is damaged: {error}")
+    else:
+        connection.execute("RELEASE command")
+        return outcome
+    connection.execute("ROLLBACK TO command")
+    connection.execute("RELEASE command")
+    connection.moved = moved
+    return refusal
+
+
+def _raise_damage(connection: Tables) -> None:
+    """A row that has to be there may not be, as its key has changed: elsewhere the command takes place. Raises
+    TablesDamaged."""
+    (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
+    if found := damage_in(Path(path)):
+        raise TablesDamaged("; ".join(found))

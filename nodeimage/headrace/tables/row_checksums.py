@@ -19,10 +19,11 @@ of format 4. Its rows then get their sums by `fill_some`, a piece at a time; a r
 over.
 """
 
+import contextlib
 import hashlib
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -248,7 +249,20 @@ class Tables(sqlite3.Connection):
         """Set a counter, be it there or not."""
         self.insert("counters", [(name, value, None) if self.summed else (name, value)], upsert=True)
 
-    # --- totals
+    # --- transactions and totals
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Change rows in one transaction, which is committed at the end; on any error nothing has changed."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
+                self.execute("ROLLBACK")
+            self.rolled_back()
+            raise
 
     def keep(self, applied: Position) -> None:
         """Before a COMMIT: write that all up to `applied` is applied, and what the tables come to."""
@@ -291,19 +305,13 @@ class Tables(sqlite3.Connection):
 
     def add_sums(self) -> None:
         """Make a file of format 3 one of format 4, at once. Rows are without sums until `fill_some` has no more."""
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self.transaction():
             self.execute("ALTER TABLE main.counters ADD COLUMN totals BLOB")
             for table in COLUMNS:
                 self.execute(f"ALTER TABLE main.{table} ADD COLUMN sum INTEGER")
             row = ("applied", self.applied, _encode((dict.fromkeys(COLUMNS, 0), list(COLUMNS))))
             self.execute(_KEEP, (*row, row_sum("counters", row)))
             self.execute(f"PRAGMA user_version={SUMMED_FORMAT}")
-            self.execute("COMMIT")
-        except BaseException:
-            if self.in_transaction:
-                self.execute("ROLLBACK")
-            raise
         self.begin()
 
     def fill_some(self, rows: int = 1000) -> bool:
@@ -323,21 +331,17 @@ class Tables(sqlite3.Connection):
         ).fetchall()
         chosen = " AND ".join(f'"{key}" = ?' for key in keys)
         sums = [row_sum(table, row) for row in found]
-        self.execute("BEGIN IMMEDIATE")
+        done = len(found) < rows
         try:
-            self.executemany(
-                f"UPDATE main.{table} SET sum = ? WHERE {chosen}",
-                [(each, *row[: len(keys)]) for each, row in zip(sums, found, strict=True)],
-            )
-            self._move(table, sum(sums))
-            done = len(found) < rows
-            self._unfilled = self._unfilled[1:] if done else self._unfilled
-            self.keep(self.applied)
-            self.execute("COMMIT")
+            with self.transaction():
+                self.executemany(
+                    f"UPDATE main.{table} SET sum = ? WHERE {chosen}",
+                    [(each, *row[: len(keys)]) for each, row in zip(sums, found, strict=True)],
+                )
+                self._move(table, sum(sums))
+                self._unfilled = unfilled[1:] if done else unfilled
+                self.keep(self.applied)
         except BaseException:
-            if self.in_transaction:
-                self.execute("ROLLBACK")
-            self.rolled_back()
             self._unfilled = unfilled
             raise
         self.committed(self.applied)

@@ -3,9 +3,8 @@
 A command that is refused, or that breaks on a value, leaves no trace, and those around it are applied.
 """
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -28,23 +27,9 @@ def applied(connection: sqlite3.Connection) -> Position:
     return Position(row[0])
 
 
-@contextlib.contextmanager
-def transaction(connection: Tables) -> Iterator[None]:
-    """Change rows in one transaction, which is committed at the end; on any error nothing has changed."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # SQLite itself rolls back on some errors
-            connection.execute("ROLLBACK")
-        connection.rolled_back()
-        raise
-
-
 def set_back(connection: Tables, position: Position) -> None:
     """Go on from `position`, where the log ends now, with the rows as they are."""
-    with transaction(connection):
+    with connection.transaction():
         connection.keep(position)
     connection.committed(position)
     connection.marks.clear()
@@ -59,7 +44,7 @@ def apply_all(connection: Tables, commands: Sequence[tuple[Position, Command]], 
     """
     decided: list[Decided] = []
     last = connection.applied
-    with transaction(connection):
+    with connection.transaction():
         for position, command in commands:
             assert position > last, f"a command at {position} after {last}: the log went backwards"
             crosses = position // GRID > last // GRID

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from bench import jars
 from bench.servers import HEAP, HeadraceServer, KafkaServer, Process, Server
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection
 
 NODES = 3
 STREAM = "/default"
@@ -144,10 +145,10 @@ def admin(address: str, method: str, **params: object) -> Any:
     """One of Headrace's own calls; its result. Raises RuntimeError with the answer's message."""
     host, _, port = address.rpartition(":")
     with BrokerConnection(host, int(port), timeout_s=120.0) as connection:
-        answer = admin_call(connection, method, params)
-    if answer["error"]:
-        raise RuntimeError(f"{method}: {answer['message']}")
-    return answer["result"]
+        try:
+            return connection.admin(method, params)
+        except KafkaError as error:
+            raise RuntimeError(f"{method}: {error}") from error
 
 
 def make(name: str, folder: Path, *, brokers: int = 1) -> Pair:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection
 from kit.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -491,9 +492,10 @@ class Cluster:
         """The result of one of Headrace's own admin calls."""
         node = next(each for each in self.nodes.values() if each.is_up)
         with BrokerConnection(node.host, node.port, "e2e", 30.0) as connection:
-            answer = admin_call(connection, method, params or {})
-        assert not answer["error"], answer
-        return answer["result"]
+            try:
+                return connection.admin(method, params)
+            except KafkaError as error:
+                raise AssertionError(f"{method}: {error}") from error
 
     def busiest(self, led_by: Callable[[int], Sequence[Any]]) -> Node:
         """The node that leads most, by what `led_by` says of an id."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import resident_bytes
 from kit.own_ports import own_port
@@ -74,9 +74,7 @@ class EmbeddedCluster:
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The result of one of Headrace's own admin calls; fails on an error."""
         with BrokerConnection(self.host, self.port, "test", 30.0) as connection:
-            answer = admin_call(connection, method, dict(params or {}))
-        assert not answer["error"], answer
-        return answer["result"]
+            return connection.admin(method, params)
 
     def stream(self, **policy: Any) -> str:
         """Makes a stream of this test's own and gives its path."""

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import HeadraceError, KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire.api_keys import ApiKey
 
 log = structlog.get_logger()
@@ -193,21 +193,13 @@ def _tell(connection: BrokerConnection, method: str, params: Mapping[str, Any]) 
 
 
 def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] | None) -> Any:
-    answer = admin_call(connection, method, dict(params or {}))
-    if answer["error"]:
-        try:
-            code = Code(answer["error"])
-        except ValueError:
-            code = Code.UNKNOWN_SERVER_ERROR
-        raise KafkaError(code, answer.get("message") or f"{method} failed")
+    result = connection.admin(method, params)
     _tell(connection, method, params or {})
-    return answer["result"]
+    return result
 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-    from headrace.wire import generic_codec
-
-    answer = connection.call(api_key, version, generic_codec.encode_request(api_key, version, fields))
+    answer = connection.ask(api_key, version, fields)
     what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
     log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
-    return generic_codec.decode_response(api_key, version, answer)
+    return answer

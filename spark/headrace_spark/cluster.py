@@ -8,17 +8,20 @@ all speak, so none are negotiated.
 from collections.abc import Iterable, Sequence
 
 from headrace.base.errors import Code, HeadraceError
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import metadata
 from headrace.wire.api_keys import ApiKey
-from headrace_spark.connection import NodeConnection
 from headrace_spark.errors import RETRIABLE, BrokerError, Unreachable, code_name
 from headrace_spark.options import Connection, Partition
 from headrace_spark.retry import Retry
 
+CLIENT_ID = "headrace-spark"
 METADATA_VERSION = 9
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 40.0
 """How long an answer may take before the connection counts as lost."""
+LARGEST_ANSWER = 1 << 30
+"""Bytes of the longest answer that is taken."""
 BROKEN = (OSError, HeadraceError)
 """What a connection to a dying or wrong node raises: lost, refused, slow, or bytes that are no answer."""
 
@@ -33,7 +36,7 @@ class Cluster:
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[Partition, int] = {}
         self._counts: dict[str, int] = {}
-        self._open: dict[Address, NodeConnection] = {}
+        self._open: dict[Address, BrokerConnection] = {}
 
     def __enter__(self) -> "Cluster":
         return self
@@ -57,7 +60,7 @@ class Cluster:
         """Where a node is reached. Raises KeyError for one that the cluster has not named."""
         return self._nodes[node]
 
-    def to_node(self, node: int) -> NodeConnection:
+    def to_node(self, node: int) -> BrokerConnection:
         """A connection to a node by its id, kept for later calls. Raises OSError, KeyError for an unknown node."""
         return self._to(self._nodes[node])
 
@@ -66,16 +69,16 @@ class Cluster:
         self._close(self._nodes.get(node))
         self._leaders = {partition: leader for partition, leader in self._leaders.items() if leader != node}
 
-    def call(self, address: Address, api_key: int, version: int, body: bytes) -> tuple[memoryview, int]:
-        """One request to one node; the answer, and where its body starts. Raises one of BROKEN."""
+    def call(self, address: Address, api_key: int, version: int, body: bytes) -> memoryview:
+        """One request to one node; the body of its answer. Raises one of BROKEN."""
         try:
             return self._to(address).call(api_key, version, body)
         except BROKEN:
             self._close(address)
             raise
 
-    def call_any(self, api_key: int, version: int, body: bytes) -> tuple[memoryview, int]:
-        """The answer of the first node that gives one. Raises what the last node raised."""
+    def call_any(self, api_key: int, version: int, body: bytes) -> memoryview:
+        """The answer's body of the first node that gives one. Raises what the last node raised."""
         reason: Exception = Unreachable("the option bootstrap names no node")
         for address in dict.fromkeys((*self._open, *self._connection.bootstrap, *self._nodes.values())):
             try:
@@ -84,11 +87,16 @@ class Cluster:
                 reason = error
         raise reason
 
-    def _to(self, address: Address) -> NodeConnection:
+    def _to(self, address: Address) -> BrokerConnection:
         found = self._open.get(address)
         if found is None:
-            found = self._open[address] = NodeConnection(*address, timeout_s=CONNECT_TIMEOUT_S)
-            found.set_answer_timeout(ANSWER_TIMEOUT_S)
+            found = self._open[address] = BrokerConnection(
+                *address,
+                CLIENT_ID,
+                ANSWER_TIMEOUT_S,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                answer_bytes=LARGEST_ANSWER,
+            )
         return found
 
     def _close(self, address: Address | None) -> None:
@@ -150,8 +158,8 @@ class Cluster:
         if topics is not None:
             names = [(topic, None) for topic in topics]
         request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest(names, create))
-        answer, body = self.call_any(ApiKey.METADATA, METADATA_VERSION, request)
-        response = metadata.decode_response(answer, body, METADATA_VERSION)
+        answer = self.call_any(ApiKey.METADATA, METADATA_VERSION, request)
+        response = metadata.decode_response(answer, 0, METADATA_VERSION)
         self._nodes = {node.node_id: (node.host, node.port) for node in response.brokers}
         for topic in response.topics:
             if topic.error in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):

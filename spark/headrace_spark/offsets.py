@@ -4,35 +4,23 @@ Responsible for ListOffsets, FindCoordinator, OffsetCommit and OffsetFetch over 
 module of its own because tasks do without it: kio's schemas take a while to load.
 """
 
-import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, Final
 
-from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v3.response import FindCoordinatorResponse
-from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.list_offsets.v7.response import ListOffsetsResponse
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from kio.schema.offset_commit.v8.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
-from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
-from kio.schema.types import BrokerId, GroupId, TopicName
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import DecodeError
-from kio.static.primitive import i8, i32, i64
-from kio.static.protocol import Entity, Payload
-
-from headrace.base.errors import Code, MalformedRequest
+from headrace.base.errors import Code
+from headrace.wire import generic_codec
+from headrace.wire.api_keys import ApiKey
 from headrace_spark.cluster import BROKEN, Address, Cluster
 from headrace_spark.errors import RETRIABLE, BrokerError, code_name
 from headrace_spark.options import LATEST, Partition
 
-Answer = TypeVar("Answer", bound=Entity)
+VERSIONS: Final = {
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+}
 
 
 def find_offsets(cluster: Cluster, wanted: Mapping[Partition, int], *, read_committed: bool) -> dict[Partition, int]:
@@ -87,17 +75,15 @@ def _list_offsets(
     cluster: Cluster, node: int, wanted: Mapping[Partition, int], *, read_committed: bool
 ) -> dict[Partition, tuple[int, int]]:
     """(error code, offset) of each partition."""
-    topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    topics: dict[str, list[dict[str, int]]] = defaultdict(list)
     for (topic, number), at in wanted.items():
-        topics[topic].append(ListOffsetsPartition(partition_index=i32(number), timestamp=i64(at)))
-    request = ListOffsetsRequest(
-        replica_id=BrokerId(-1),
-        isolation_level=i8(1 if read_committed else 0),
-        topics=tuple(
-            ListOffsetsTopic(name=TopicName(topic), partitions=tuple(asked)) for topic, asked in topics.items()
-        ),
-    )
-    answer = _ask(cluster, cluster.address(node), request, ListOffsetsResponse)
+        topics[topic].append({"partition_index": number, "timestamp": at})
+    fields = {
+        "replica_id": -1,
+        "isolation_level": 1 if read_committed else 0,
+        "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
+    }
+    answer = _ask(cluster, cluster.address(node), ApiKey.LIST_OFFSETS, fields)
     return {
         (str(topic.name), int(one.partition_index)): (int(one.error_code), int(one.offset))
         for topic in answer.topics
@@ -107,48 +93,39 @@ def _list_offsets(
 
 def commit_cursors(cluster: Cluster, group: str, cursors: Mapping[Partition, int]) -> None:
     """Commit a group's cursors. Topics that are gone are left out. Raises SourceError."""
-    topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for (topic, number), offset in cursors.items():
-        topics[topic].append(
-            OffsetCommitRequestPartition(
-                partition_index=i32(number), committed_offset=i64(offset), committed_metadata=""
-            )
-        )
-    request = OffsetCommitRequest(
-        group_id=GroupId(group),
-        generation_id_or_member_epoch=i32(-1),
-        member_id="",
-        topics=tuple(
-            OffsetCommitRequestTopic(name=TopicName(topic), partitions=tuple(asked)) for topic, asked in topics.items()
-        ),
-    )
+        topics[topic].append({"partition_index": number, "committed_offset": offset, "committed_metadata": ""})
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
+    }
 
-    def codes(answer: OffsetCommitResponse) -> Iterator[int]:
+    def codes(answer: Any) -> Iterator[int]:
         return (int(one.error_code) for topic in answer.topics for one in topic.partitions)
 
     if cursors:
         absent = (Code.UNKNOWN_TOPIC_OR_PARTITION,)
-        _ask_coordinator(cluster, group, request, OffsetCommitResponse, codes=codes, accepted=absent)
+        _ask_coordinator(cluster, group, ApiKey.OFFSET_COMMIT, fields, codes=codes, accepted=absent)
 
 
 def committed_cursors(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """A group's cursors, of those partitions that have one. Raises SourceError."""
-    topics: dict[str, list[i32]] = defaultdict(list)
+    topics: dict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:
-        topics[topic].append(i32(number))
-    request = OffsetFetchRequest(
-        group_id=GroupId(group),
-        topics=tuple(
-            OffsetFetchRequestTopic(name=TopicName(topic), partition_indexes=tuple(asked))
-            for topic, asked in topics.items()
-        ),
-    )
+        topics[topic].append(number)
+    fields = {
+        "group_id": group,
+        "topics": [{"name": topic, "partition_indexes": asked} for topic, asked in topics.items()],
+    }
 
-    def codes(answer: OffsetFetchResponse) -> Iterator[int]:
+    def codes(answer: Any) -> Iterator[int]:
         yield int(answer.error_code)
         yield from (int(one.error_code) for topic in answer.topics for one in topic.partitions)
 
-    answer = _ask_coordinator(cluster, group, request, OffsetFetchResponse, codes=codes, accepted=())
+    answer = _ask_coordinator(cluster, group, ApiKey.OFFSET_FETCH, fields, codes=codes, accepted=())
     return {
         (str(topic.name), int(one.partition_index)): int(one.committed_offset)
         for topic in answer.topics
@@ -160,20 +137,20 @@ def committed_cursors(cluster: Cluster, group: str, partitions: Iterable[Partiti
 def _ask_coordinator(
     cluster: Cluster,
     group: str,
-    request: Payload,
-    answer: type[Answer],
+    key: ApiKey,
+    fields: Mapping[str, Any],
     *,
-    codes: Callable[[Answer], Iterator[int]],
+    codes: Callable[[Any], Iterator[int]],
     accepted: Sequence[int],
-) -> Answer:
+) -> Any:
     """An answer from the group's coordinator all of whose codes are NONE or accepted. Raises SourceError."""
     retry = cluster.retry(f"reach the cursors of group {group}")
     while True:
         try:
-            where = _ask(cluster, None, FindCoordinatorRequest(key=group, key_type=i8(0)), FindCoordinatorResponse)
+            where = _ask(cluster, None, ApiKey.FIND_COORDINATOR, {"key": group, "key_type": 0})
             bad = int(where.error_code)
             if bad == Code.NONE:
-                found = _ask(cluster, (where.host, int(where.port)), request, answer)
+                found = _ask(cluster, (where.host, int(where.port)), key, fields)
                 bad = next((code for code in codes(found) if code != Code.NONE and code not in accepted), 0)
                 if bad == Code.NONE:
                     return found
@@ -185,17 +162,9 @@ def _ask_coordinator(
         retry.pause(bad)
 
 
-def _ask(cluster: Cluster, address: Address | None, request: Payload, answer: type[Answer]) -> Answer:
-    """One request and its answer; of any node for no address. Raises one of BROKEN."""
-    body = io.BytesIO()
-    entity_writer(type(request))(body, request)
-    key, version = int(request.__api_key__), int(request.__version__)
-    if address is None:
-        buffer, start = cluster.call_any(key, version, body.getvalue())
-    else:
-        buffer, start = cluster.call(address, key, version, body.getvalue())
-    try:
-        entity, _ = entity_reader(answer)(buffer[start:].toreadonly(), 0)
-    except DecodeError as error:
-        raise MalformedRequest(f"an answer of API {key} cannot be read: {error}") from error
-    return entity
+def _ask(cluster: Cluster, address: Address | None, key: ApiKey, fields: Mapping[str, Any]) -> Any:
+    """One request and its answer, as kio's entity; of any node for no address. Raises one of BROKEN."""
+    version = VERSIONS[key]
+    body = generic_codec.encode_request(key, version, fields)
+    answer = cluster.call_any(key, version, body) if address is None else cluster.call(address, key, version, body)
+    return generic_codec.decode_response(key, version, answer)

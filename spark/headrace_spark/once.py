@@ -85,8 +85,8 @@ def _read_back(cluster: Cluster, partition: Partition, offset: int) -> memoryvie
             if node is None:
                 retry.pause(Code.LEADER_NOT_AVAILABLE)
                 continue
-            answer, body = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
-            response = fetch.decode_response(answer, body, VERSION)
+            answer = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
+            response = fetch.decode_response(answer, 0, VERSION)
         except (*BROKEN, KeyError) as error:
             if node is not None:
                 cluster.drop(node)

@@ -87,8 +87,8 @@ def _send(
         timeout_ms=ANSWER_WITHIN_MS,
         partitions=[produce.PartitionRecords(topic, number, memoryview(batch)) for (topic, number), batch in group],
     )
-    answer, body = cluster.to_node(node).call(ApiKey.PRODUCE, VERSION, produce.encode_request(VERSION, request))
-    results, _ = produce.decode_response(answer, body, VERSION)
+    answer = cluster.to_node(node).call(ApiKey.PRODUCE, VERSION, produce.encode_request(VERSION, request))
+    results, _ = produce.decode_response(answer, 0, VERSION)
     by_partition = {(result.topic, result.partition): result for result in results}
     refused: list[Outgoing] = []
     reason = 0

@@ -88,8 +88,8 @@ def mean_record_bytes(
             answer_bytes=SAMPLE_BYTES * len(group),
         )
         try:
-            answer, body = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
-            response = fetch.decode_response(answer, body, VERSION)
+            answer = cluster.to_node(node).call(ApiKey.FETCH, VERSION, request)
+            response = fetch.decode_response(answer, 0, VERSION)
         except (*BROKEN, KeyError):
             cluster.drop(node)
             continue
@@ -177,8 +177,8 @@ class _RangeReader:
     def _receive(self, node: int, group: list[_Progress]) -> list[_Decoding]:
         """The answer's records, in the order asked; positions move past them."""
         try:
-            answer, body = self._cluster.to_node(node).receive(passing=True)
-            response = fetch.decode_response(answer, body, VERSION)
+            answer = self._cluster.to_node(node).receive(passing=True)
+            response = fetch.decode_response(answer, 0, VERSION)
         except BROKEN as error:
             self._lost(node, group, error)
             return []

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import free_port
 
@@ -107,9 +107,7 @@ class Node:
     def admin(self, method: str, params: Mapping[str, Any]) -> Any:
         """The result of one of Headrace's own admin calls."""
         with BrokerConnection("127.0.0.1", self.port, "test", 30.0) as connection:
-            answer = admin_call(connection, method, dict(params))
-        assert not answer["error"], answer
-        return answer["result"]
+            return connection.admin(method, params)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:

@@ -19,9 +19,9 @@ import msgspec
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
 from headrace.partitions.admin_params import Methods, Params
 from headrace.partitions.caller import Caller
+from headrace.wire.admin_call import decode_admin_request, encode_admin_response
 
 log = structlog.get_logger(__name__)
 

@@ -95,6 +95,14 @@ class Code(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114
 
 
+def code_of(number: int) -> Code:
+    """A code as it came from elsewhere; one that is not known here, a newer version's, is UNKNOWN_SERVER_ERROR."""
+    try:
+        return Code(number)
+    except ValueError:
+        return Code.UNKNOWN_SERVER_ERROR
+
+
 class HeadraceError(Exception):
     """Every error that Headrace raises on purpose. `code` is what a Kafka client is told."""
 

@@ -11,12 +11,12 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import HeadraceError, KafkaError, code_of
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.folder import ClusterNotRunning, default_folder
 from headrace.wire.api_keys import ApiKey
 
@@ -84,22 +84,15 @@ class Cluster:
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The result of one of Headrace's own admin calls. Raises KafkaError with the node's message."""
         with _lost():
-            answer = admin_call(self._connection, method, dict(params or {}))
-        if answer["error"]:
-            raise KafkaError(_code(answer["error"]), answer.get("message") or f"{method} failed")
-        return answer["result"]
+            return self._connection.admin(method, params)
 
     def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """The response entity of one of Kafka's cold APIs."""
-        from headrace.wire import generic_codec
-
         try:
-            request = generic_codec.encode_request(api_key, version, fields)
+            with _lost():
+                return self._connection.ask(api_key, version, fields)
         except (ValueError, OverflowError, struct.error) as error:
             raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
-        with _lost():
-            body = self._connection.call(api_key, version, request)
-        return generic_codec.decode_response(api_key, version, body)
 
 
 @contextmanager
@@ -133,8 +126,8 @@ def _lost() -> Iterator[None]:
 
 def _knock(host: str, port: int) -> None:
     """Makes sure that a node answers, where others could be asked: one that stands still accepts connections too."""
-    with BrokerConnection(host, port, CLIENT_ID, KNOCK_S) as connection:
-        admin_call(connection, "node.settings", {})
+    with BrokerConnection(host, port, CLIENT_ID, KNOCK_S) as connection, suppress(KafkaError):
+        connection.admin("node.settings")
 
 
 @contextmanager
@@ -182,11 +175,5 @@ def check(error_code: object, message: str | None, *, what: str) -> None:
     """Raises KafkaError for a Kafka error code that is not 0, with the node's message or the code's name."""
     code = int(error_code)  # type: ignore[call-overload]
     if code:
-        raise KafkaError(_code(code), f"{what}: {message or _code(code).name.lower().replace('_', ' ')}")
-
-
-def _code(number: int) -> Code:
-    try:
-        return Code(number)
-    except ValueError:
-        return Code.UNKNOWN_SERVER_ERROR
+        known = code_of(code)
+        raise KafkaError(known, f"{what}: {message or known.name.lower().replace('_', ' ')}")

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headrace.base.errors import Code, HeadraceError, MalformedRequest
+from headrace.base.errors import Code, HeadraceError, MalformedRequest, code_of
 from headrace.cli.kafka_client import client_errors, partitions_of
 from headrace.kafka_client.blocking_client import BrokerConnection
-from headrace.wire import generic_codec
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -161,9 +160,8 @@ class TimeZeroProducer:
         return _Batch(bytes(content), len(records), (first + len(records)) & MOST_SEQUENCE)
 
     def _take_id(self, connection: BrokerConnection) -> tuple[int, int]:
-        api, version = ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION
-        body = generic_codec.encode_request(api, version, {"transactional_id": None, "transaction_timeout": 0})
-        answer = generic_codec.decode_response(api, version, connection.call(api, version, body))
+        fields = {"transactional_id": None, "transaction_timeout": 0}
+        answer = connection.ask(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, fields)
         _check(int(answer.error_code), "no producer id", None)
         return int(answer.producer_id), int(answer.producer_epoch)
 
@@ -209,10 +207,7 @@ class _Again(Exception):
 def _check(error: int, message: str | None, place: Place | None) -> None:
     if not error:
         return
-    try:
-        code = Code(error)
-    except ValueError:
-        code = Code.UNKNOWN_SERVER_ERROR
+    code = code_of(error)
     said = message or code.name.lower().replace("_", " ")
     if code in TRANSIENT:
         raise _Again(said)

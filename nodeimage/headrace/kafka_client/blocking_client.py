@@ -1,34 +1,31 @@
-"""A small blocking client: one connection to one node, one request at a time. For the command line and Spark.
+"""The client as one thread has it: a connection to one node over a blocking socket. For the command line and Spark.
 
-HEADRACE_ADMIN, our own API (key 24000, version 0, header v1), is answered by Headrace only:
+`call` sends a request and waits for its answer. Who sends the next request before the last answer is there uses `send`
+and `receive`. Requests are in versions that the caller knows the node to speak: none are negotiated.
 
-    Request  => reserved INT8 (0), msgpack [method, params]
-    Response => msgpack {"error": code, "message": text or null, "result": anything}
+A command, or a task of Spark, starts without what it does not ask for: kio's schemas and msgspec are imported by the
+calls that need them.
 """
 
 import socket
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
 
-import msgspec
-
 from headrace.base.errors import MalformedRequest
+from headrace.kafka_client.exchange import Exchange
+from headrace.kafka_client.responses import fresh_memory
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.header import read_response_header, request_header
 
 MAX_RESPONSE: Final = 256 << 20
 """Bytes of the largest response that is read; above it the other side does not speak Kafka."""
 
-_LENGTH = struct.Struct(">i")
-_admin_requests = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
-
 
 class BrokerConnection:
-    """A connection to `host`:`port`, opened at once. Raises ConnectionError or TimeoutError, here and in `call`.
+    """A connection to `host`:`port`, opened at once. Raises ConnectionError or TimeoutError, here and in each call.
 
-    After an error the connection is closed: what is left of an answer must not be taken for the next one.
+    After an error the connection is closed.
     """
 
     def __init__(
@@ -39,11 +36,13 @@ class BrokerConnection:
         timeout_s: float = 30.0,
         *,
         connect_timeout_s: float | None = None,
+        answer_bytes: int = MAX_RESPONSE,
     ) -> None:
-        """`timeout_s`: for each call, and for the connection itself where `connect_timeout_s` is not given."""
+        """`timeout_s`: for the next bytes of an answer, and for connecting where `connect_timeout_s` is not given."""
         self.address = f"{host}:{port}"
-        self._client_id = client_id
-        self._correlation_id = 0
+        self._exchange = Exchange[None](client_id=client_id, answer_bytes=answer_bytes)
+        self._reused = memoryview(b"")
+        """Memory of the last passing answer."""
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
             self._socket.settimeout(timeout_s)
@@ -71,75 +70,75 @@ class BrokerConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Closing twice is fine."""
+        """Close the connection; answers that are still to come are lost. Closing twice is fine."""
         self._socket.close()
 
+    # --- calls
+
     def call(self, api_key: int, version: int, body: bytes) -> memoryview:
-        """Send a request and wait for the body of its response."""
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = request_header(api_key, version, self._correlation_id, self._client_id)
+        """Send a request and wait for the body of its response; no other request may be under way."""
+        self.send(api_key, version, body)
+        return self.receive()
+
+    def ask(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+        """Any API of `wire/generic_codec.py`: kio's entity of the answer. Codes in it are the caller's to read.
+
+        Raises also `MalformedRequest`, and as `generic_codec.encode_request` for fields that cannot be sent.
+        """
+        from headrace.wire import generic_codec
+
+        answer = self.call(key, version, generic_codec.encode_request(key, version, fields))
+        return generic_codec.decode_response(key, version, answer)
+
+    def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The result of one of Headrace's own calls, or KafkaError with the node's code and message.
+
+        A node that is not Headrace's is a ConnectionError.
+        """
+        from headrace.wire import admin_call
+
+        request = admin_call.encode_admin_request(method, params or {})
+        answer = self.call(ApiKey.HEADRACE_ADMIN, 0, request)
         try:
-            self._socket.sendall(_LENGTH.pack(len(header) + len(body)) + header + body)
-            answer = self._receive()
-            correlation_id, start = read_response_header(answer, api_key, version)
+            return admin_call.decode_admin_response(method, answer, admin_call.ANYTHING)
+        except MalformedRequest as error:
+            raise ConnectionError(f"{self.address} gave no admin answer: {error}") from error
+
+    # --- requests and answers apart
+
+    def send(self, api_key: int, version: int, body: bytes) -> None:
+        """Send a request."""
+        with self._closed_on_errors():
+            self._socket.sendall(self._exchange.ask(api_key, version, len(body), None) + body)
+
+    def receive(self, *, passing: bool = False) -> memoryview:
+        """The body of the answer to the oldest request under way.
+
+        A `passing` answer is good until the next passing one is received over this connection: fresh memory costs as
+        much as receiving into it.
+        """
+        allocate = self._memory_again if passing else fresh_memory
+        with self._closed_on_errors():
+            while (answer := self._exchange.answer(allocate)) is None:
+                count = self._socket.recv_into(self._exchange.responses.get_buffer())
+                if not count:
+                    raise ConnectionError("closed by the other side")
+                self._exchange.responses.came(count)
+        return answer[1]
+
+    def _memory_again(self, length: int) -> memoryview:
+        if length > len(self._reused):
+            self._reused = memoryview(bytearray(max(length, 2 * len(self._reused))))
+        return self._reused[:length]
+
+    @contextmanager
+    def _closed_on_errors(self) -> Iterator[None]:
+        """What is left of an answer must not be taken for the next one."""
+        try:
+            yield
         except TimeoutError as error:
             self.close()
             raise TimeoutError(f"{self.address} did not answer in time") from error
         except (OSError, MalformedRequest) as error:
             self.close()
             raise ConnectionError(f"{self.address}: {error}") from error
-        if correlation_id != self._correlation_id:
-            self.close()
-            raise ConnectionError(f"{self.address} answered request {correlation_id}, not {self._correlation_id}")
-        return answer[start:]
-
-    def _receive(self) -> memoryview:
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if not 0 <= length <= MAX_RESPONSE:
-            raise ConnectionError(f"a response of {length} bytes; is this a Kafka port?")
-        return self._exactly(length)
-
-    def _exactly(self, count: int) -> memoryview:
-        room = memoryview(bytearray(count))
-        got = 0
-        while got < count:
-            read = self._socket.recv_into(room[got:])
-            if not read:
-                raise ConnectionError("closed by the other side")
-            got += read
-        return room
-
-
-def encode_admin_request(method: str, params: Mapping[str, Any]) -> bytes:
-    """The body of an admin request."""
-    return b"\x00" + msgspec.msgpack.encode([method, params])
-
-
-def decode_admin_request(body: bytes | memoryview) -> tuple[str, dict[str, Any]]:
-    """Method and parameters of an admin request. Raises `MalformedRequest`."""
-    try:
-        if not len(body) or body[0]:
-            raise MalformedRequest("an admin request starts with a zero byte")
-        return _admin_requests.decode(body[1:])
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedRequest(f"not an admin request: {error}") from error
-
-
-def encode_admin_response(result: Any, *, error: int = 0, message: str | None = None) -> bytes:
-    """The body of an admin response; `result` is anything that msgpack can hold."""
-    return msgspec.msgpack.encode({"error": error, "message": message, "result": result})
-
-
-def admin_call(conn: BrokerConnection, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Call `method` on the node; the whole answer, with `error` 0 or a Kafka code, `message` and `result`.
-
-    Raises ConnectionError, also where the other side is not a Headrace node, and TimeoutError.
-    """
-    body = conn.call(ApiKey.HEADRACE_ADMIN, 0, encode_admin_request(method, params))
-    try:
-        answer = msgspec.msgpack.decode(body)
-    except msgspec.DecodeError as error:
-        raise ConnectionError(f"{conn.address} gave no admin answer: {error}") from error
-    if not isinstance(answer, dict) or "error" not in answer:
-        raise ConnectionError(f"{conn.address} gave no admin answer")
-    return answer

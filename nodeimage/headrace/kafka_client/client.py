@@ -24,12 +24,12 @@ import msgspec
 from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError, MalformedRequest
 from headrace.base.ids import NodeId
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.kafka_client.connection import Connection, Limits
 from headrace.kafka_client.connection_setup import open_connection
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.security.client_security import Security
 from headrace.wire import fetch, generic_codec, metadata, produce
+from headrace.wire.admin_call import decode_admin_response, encode_admin_request
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.fetch import FetchRequest, FetchResponse
 from headrace.wire.metadata import Broker, MetadataRequest, MetadataResponse
@@ -52,14 +52,6 @@ class Lane(Enum):
     CALLS = "calls"
     FETCHES = "fetches"
     POLLS = "polls"
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """An admin answer; its result is decoded by type."""
-
-    error: int
-    message: str | None = None
-    result: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
 class _Place:
@@ -194,7 +186,7 @@ class Client:
             if error.timed_out or self._closing:
                 raise
             raise SourceUnreachable(f"{error}, asked {method} (is it a Headrace cluster, of this version?)") from error
-        return await self._decoded(connection, answer, lambda: _admin_result(method, answer, result))
+        return await self._decoded(connection, answer, lambda: decode_admin_response(method, answer, result))
 
     async def lacks(self, key: ApiKey, lowest: int) -> str | None:
         """For people: that the cluster does not speak an API in that version or a later one; None: it does."""
@@ -369,20 +361,3 @@ class Client:
     def _nonsense(self, connection: Connection, error: MalformedRequest) -> SourceUnreachable:
         connection.abort("its answer could not be read")
         return SourceUnreachable(f"{connection.address} gave an answer that cannot be read: {error}")
-
-
-_answers = msgspec.msgpack.Decoder(_Answer)
-
-
-def _admin_result(method: str, answer: Buffer, result: msgspec.msgpack.Decoder[T]) -> T:
-    try:
-        said = _answers.decode(answer)
-        if not said.error:
-            return result.decode(said.result)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRequest(f"{method}: {error}") from error
-    try:
-        code = Code(said.error)
-    except ValueError:  # a newer cluster's
-        code = Code.UNKNOWN_SERVER_ERROR
-    raise KafkaError(code, said.message or "")

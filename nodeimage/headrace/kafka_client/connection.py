@@ -12,8 +12,6 @@ that goes away leaves its place taken until its answer has come. There is no tas
 
 import asyncio
 import ssl
-import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -21,13 +19,11 @@ from typing import Final, cast
 from headrace.base.errors import MalformedRequest
 from headrace.base.sockets import endpoints, keep_alive
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
-from headrace.kafka_client.responses import ResponseReader
-from headrace.wire.header import read_response_header, request_header
+from headrace.kafka_client.exchange import Exchange
 from headrace.wire.primitives import Buffer
 
 SILENCES: Final = 10
 """So many times its silence may a call take, where bytes trickle in."""
-_LENGTH = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,9 @@ class Limits:
 class _Waiting:
     """A call that is not answered yet."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "next_since", "silence_s", "version")
+    __slots__ = ("future", "next_since", "silence_s")
 
-    def __init__(
-        self, correlation_id: int, api_key: int, version: int, future: asyncio.Future[memoryview], silence_s: float
-    ) -> None:
-        self.correlation_id = correlation_id
-        self.api_key = api_key
-        self.version = version
+    def __init__(self, future: asyncio.Future[memoryview], silence_s: float) -> None:
         self.future = future
         self.silence_s = silence_s
         self.next_since = 0.0
@@ -61,7 +52,7 @@ class _Waiting:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection; `links.opening` makes them. Made on the loop's thread, and used there only."""
+    """A connection; `connection_setup` makes them. Made on the loop's thread, and used there only."""
 
     def __init__(self, address: str, limits: Limits, client_id: str = "headrace-link") -> None:
         """`address`: for messages."""
@@ -75,15 +66,12 @@ class Connection(asyncio.BufferedProtocol):
         self.is_to_itself = False
         """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
         self._limits = limits
-        self._client_id = client_id
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._responses = ResponseReader(limits.answer_bytes)
-        self._waiting: deque[_Waiting] = deque()
+        self._exchange = Exchange[_Waiting](client_id=client_id, answer_bytes=limits.answer_bytes)
         self._room = asyncio.Semaphore(limits.under_way)
         self._writable: asyncio.Future[None] | None = None
         """Resolved when the server reads again; None while it does."""
-        self._correlation_id = 0
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._life: asyncio.TimerHandle | None = None
@@ -116,24 +104,19 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException:
             self._room.release()
             raise
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        header = request_header(api_key, version, self._correlation_id, self._client_id)
         future: asyncio.Future[memoryview] = self._loop.create_future()
-        waiting = _Waiting(
-            self._correlation_id, api_key, version, future, self._limits.silence_s if silence_s is None else silence_s
-        )
-        if not self._waiting:
+        waiting = _Waiting(future, self._limits.silence_s if silence_s is None else silence_s)
+        if not self._exchange.under_way:
             waiting.next_since = self._loop.time()
-        self._waiting.append(waiting)
+        start = self._exchange.ask(api_key, version, sum(map(len, body)), waiting)
         self._watch()
-        length = len(header) + sum(map(len, body))
-        self._transport.writelines([_LENGTH.pack(length) + header, *body])
+        self._transport.writelines([start, *body])
         return await future
 
     def retire(self) -> None:
         """Take no more calls; end when the last has been answered."""
         self._retired = True
-        if not self._waiting:
+        if not self._exchange.under_way:
             self.abort("closed on this side")
 
     def retire_after(self, seconds: float) -> None:
@@ -175,17 +158,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes from the socket go."""
-        return self._responses.get_buffer()
+        return self._exchange.responses.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
-        self._responses.came(nbytes)
+        self._exchange.responses.came(nbytes)
         try:
-            while (response := self._responses.next()) is not None:
-                self._answer(response)
+            while (answer := self._exchange.answer()) is not None:
+                self._answered(*answer)
                 if self._error is not None:
                     return
         except MalformedRequest as error:
@@ -219,27 +202,20 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- inside
 
-    def _answer(self, response: memoryview) -> None:
-        if not self._waiting:
-            raise MalformedRequest("an answer that nobody asked for")
-        waiting = self._waiting[0]
-        correlation_id, body = read_response_header(response, waiting.api_key, waiting.version)
-        if correlation_id != waiting.correlation_id:
-            raise MalformedRequest(f"answered request {correlation_id}, where {waiting.correlation_id} was next")
-        self._waiting.popleft()
+    def _answered(self, waiting: _Waiting, body: memoryview) -> None:
         self._room.release()
         self.hint = ""
         if not waiting.future.done():  # its caller may have gone
-            waiting.future.set_result(response[body:])
-        if self._waiting:
-            self._waiting[0].next_since = self._heard_at
+            waiting.future.set_result(body)
+        if self._exchange.under_way:
+            self._exchange.next.next_since = self._heard_at
         elif self._retired:
             self.abort("closed on this side")
 
     def _watch(self) -> None:
         """Have a timer run while a call waits; it is not moved with each answer, but when it goes off."""
-        if self._timer is None and self._waiting:
-            self._timer = self._loop.call_at(self._due(self._waiting[0]), self._check)
+        if self._timer is None and self._exchange.under_way:
+            self._timer = self._loop.call_at(self._due(self._exchange.next), self._check)
 
     def _due(self, waiting: _Waiting) -> float:
         since = waiting.next_since
@@ -247,9 +223,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         self._timer = None
-        if self._error is not None or not self._waiting:
+        if self._error is not None or not self._exchange.under_way:
             return
-        waiting = self._waiting[0]
+        waiting = self._exchange.next
         if self._loop.time() < self._due(waiting):
             self._watch()
             return
@@ -272,8 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if self._writable is not None:
             self.resume_writing()
-        while self._waiting:
-            waiting = self._waiting.popleft()
+        for waiting in self._exchange.give_up():
             self._room.release()
             if not waiting.future.done():
                 waiting.future.set_exception(self.error())

@@ -4,11 +4,13 @@
 
 Small responses come through a staging buffer and are copied out of it. A large one gets memory of its own as soon as
 its length is known, and the socket then reads right into it: batches of a fetch are never copied. Either way the
-memory belongs to whoever gets the response, may be written to, and lives as long as any slice of it.
+memory belongs to whoever gets the response, may be written to, and lives as long as any slice of it; but who asks for
+the next response may name other memory for a large one.
 """
 
 import mmap
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from headrace.base.errors import MalformedRequest
@@ -21,6 +23,14 @@ _MAPPED: Final = 4 << 20
 _ALERT: Final = b"\x15\x03"
 """How an alert of TLS begins."""
 _LENGTH = struct.Struct(">i")
+
+Allocate = Callable[[int], memoryview]
+"""Gives memory of so many bytes."""
+
+
+def fresh_memory(length: int) -> memoryview:
+    """Memory that nobody else has."""
+    return memoryview(mmap.mmap(-1, length) if length > _MAPPED else bytearray(length))
 
 
 class ResponseReader:
@@ -56,8 +66,11 @@ class ResponseReader:
         else:
             self._end += count
 
-    def next(self) -> memoryview | None:
-        """The next whole response, or None. Raises `MalformedRequest`."""
+    def next(self, allocate: Allocate = fresh_memory) -> memoryview | None:
+        """The next whole response, or None; then `allocate` gives its memory, if it is large.
+
+        Raises `MalformedRequest`.
+        """
         if self._large is not None:
             if self._large_end < len(self._large):
                 return None
@@ -78,7 +91,7 @@ class ResponseReader:
             self._start = begin + length
             return memoryview(bytearray(self._staging[begin : self._start]))
         if length > _LARGE:
-            large = memoryview(mmap.mmap(-1, length) if length > _MAPPED else bytearray(length))
+            large = allocate(length)
             large[:have] = self._staging[begin : self._end]
             self._large, self._large_end = large, have
             self._start = self._end = 0

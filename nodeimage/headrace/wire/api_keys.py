@@ -66,7 +66,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     LIST_CONFIG_RESOURCES = 74
     HEADRACE_ADMIN = 24000
-    """Our own: streams, chains, scrub. Its body is in `kafka_client/blocking_client.py`. Never advertised."""
+    """Our own: streams, chains, scrub. Its body is in `wire/admin_call.py`. Never advertised."""
 
 
 _RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {

@@ -11,7 +11,7 @@ from headrace.admin import stream_metrics
 from headrace.base.errors import Code, MalformedRequest
 from headrace.catalog.commands import CommitCursors, Cursor
 from headrace.kafka.connection import Connection
-from headrace.kafka_client.blocking_client import encode_admin_request
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 
 

@@ -12,10 +12,11 @@ from headrace.base.errors import Code
 from headrace.base.levels import FEATURE, NEWEST
 from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker
-from headrace.kafka_client.blocking_client import BrokerConnection, encode_admin_request
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.store.records import FEATURES_KEY, FeaturesRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire import generic_codec
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 
 Ask = Callable[..., Awaitable[Any]]

@@ -8,6 +8,7 @@ import pytest
 from headrace.base.errors import Code
 from headrace.cli import time_zero
 from headrace.cli.time_zero import NotStored, Record, TimeZeroProducer
+from headrace.wire import generic_codec
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_batches, iter_records
@@ -28,9 +29,11 @@ class Node:
     def close(self) -> None:
         """Nothing to close."""
 
+    def ask(self, api: ApiKey, version: int, fields: dict[str, object]) -> Any:
+        assert api == ApiKey.INIT_PRODUCER_ID
+        return generic_codec.decode_response(api, version, bytes(6) + (7).to_bytes(8, "big") + bytes(2))
+
     def call(self, api: int, version: int, body: bytes) -> memoryview:
-        if api == ApiKey.INIT_PRODUCER_ID:
-            return memoryview(bytes(6) + (7).to_bytes(8, "big") + bytes(2))
         (brought,) = codec.decode_request(memoryview(bytearray(body)), 0, version).partitions
         trouble = self.troubles.pop(0) if self.troubles else None
         if isinstance(trouble, Code):

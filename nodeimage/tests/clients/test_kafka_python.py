@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
 from kafka.errors import InvalidPartitionsError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
-
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 POLL_MS = 5_000

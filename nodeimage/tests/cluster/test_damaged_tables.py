@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.tables import table_check
 from kit.cluster_nodes import Cluster, until
 
@@ -37,7 +37,7 @@ def tables(three: Cluster, number: int) -> Path:
 def kinds_of(three: Cluster, number: int) -> set[str]:
     """Of the events of a node."""
     with BrokerConnection("127.0.0.1", three.nodes[number].port) as connection:
-        return {event["kind"] for event in admin_call(connection, "cluster.events", {"events": 200})["result"]}
+        return {event["kind"] for event in connection.admin("cluster.events", {"events": 200})}
 
 
 @pytest.mark.parametrize("role", ["primary", "follower"])

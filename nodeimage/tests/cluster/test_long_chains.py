@@ -8,9 +8,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
+
 from kit.cluster_clients import at, make_topics
 from kit.cluster_nodes import Cluster
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.base.errors import MalformedRequest
-from headrace.kafka_client.blocking_client import decode_admin_request
 from headrace.wire import fetch, generic_codec, metadata, produce
+from headrace.wire.admin_call import decode_admin_request
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.header import read_request_header, read_response_header
 

@@ -9,15 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.base.errors import MalformedRequest
-from headrace.kafka_client.blocking_client import (
-    BrokerConnection,
-    admin_call,
-    decode_admin_request,
-    encode_admin_request,
-    encode_admin_response,
-)
+from headrace.base.errors import Code, KafkaError, MalformedRequest
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import generic_codec
+from headrace.wire.admin_call import decode_admin_request, encode_admin_request, encode_admin_response
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, read_request_header, response_header
 
@@ -80,25 +75,26 @@ def test_calls_are_answered_one_after_the_other(version: int) -> None:
             assert generic_codec.decode_response(ApiKey.HEARTBEAT, version, answer).error_code == code
 
 
-def test_an_admin_call_brings_the_whole_answer() -> None:
+def test_an_admin_call_brings_the_result_or_the_nodes_error() -> None:
     def answer(header: RequestHeader, body: bytes) -> bytes:
         method, params = decode_admin_request(body)
-        reply = encode_admin_response({"method": method, **params}, error=3, message="no such stream")
+        refused = {"error": 3, "message": "no such stream"} if method == "stream.drop" else {}
+        reply = encode_admin_response({"method": method, **params}, **refused)
         return framed(response_header(header.api_key, header.api_version, header.correlation_id) + reply)
 
     with server(answer) as port, BrokerConnection("127.0.0.1", port) as conn:
-        assert admin_call(conn, "stream.show", {"path": "/x", "depth": 2}) == {
-            "error": 3,
-            "message": "no such stream",
-            "result": {"method": "stream.show", "path": "/x", "depth": 2},
-        }
+        with pytest.raises(KafkaError, match="no such stream") as raised:
+            conn.admin("stream.drop", {"path": "/x"})
+        assert raised.value.code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        found = conn.admin("stream.show", {"path": "/x", "depth": 2})
+        assert found == {"method": "stream.show", "path": "/x", "depth": 2}
 
 
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
         (b"", "closed by the other side"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is this a Kafka port"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is it a Kafka port"),
         (framed(b"\x00\x00"), "end early"),
         (framed(b"\x00\x00\x00\x63"), "answered request 99"),
     ],
@@ -120,7 +116,40 @@ def test_another_kafkas_answer_to_an_admin_call_is_a_connection_error() -> None:
         BrokerConnection("127.0.0.1", port) as conn,
         pytest.raises(ConnectionError, match="no admin answer"),
     ):
-        admin_call(conn, "status", {})
+        conn.admin("status")
+
+
+def echo(header: RequestHeader, body: bytes) -> bytes:
+    return framed(response_header(header.api_key, header.api_version, header.correlation_id) + body)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    with server(echo) as port, BrokerConnection("127.0.0.1", port) as conn:
+        for body in (b"one", b"two", b"three"):
+            conn.send(ApiKey.METADATA, 1, body)
+        assert [bytes(conn.receive()) for _ in range(3)] == [b"one", b"two", b"three"]
+
+
+def test_only_the_next_passing_answer_overwrites_a_passing_one() -> None:
+    large, plain = bytes(100_000), b"p" * 100_000
+    with server(echo) as port, BrokerConnection("127.0.0.1", port) as conn:
+        conn.send(ApiKey.METADATA, 1, large)
+        passing = conn.receive(passing=True)
+        kept = conn.call(ApiKey.METADATA, 1, plain)
+        assert bytes(passing) == large
+        conn.send(ApiKey.METADATA, 1, large.replace(b"\0", b"n"))
+        conn.receive(passing=True)
+        assert bytes(kept) == plain
+        assert bytes(passing[:1]) == b"n", "its memory is used again"
+
+
+def test_an_answer_longer_than_the_limit_is_a_connection_error() -> None:
+    with (
+        server(echo) as port,
+        BrokerConnection("127.0.0.1", port, answer_bytes=1000) as conn,
+        pytest.raises(ConnectionError, match="1000 is the limit"),
+    ):
+        conn.call(ApiKey.METADATA, 1, bytes(1000))
 
 
 def test_silence_is_a_timeout_that_names_the_address() -> None:

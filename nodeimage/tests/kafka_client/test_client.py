@@ -16,12 +16,12 @@ import pytest
 from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import NodeId
-from headrace.kafka_client.blocking_client import decode_admin_request, encode_admin_response
 from headrace.kafka_client.client import ANY, Client, Lane
 from headrace.kafka_client.connection import Limits
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.security.client_security import Security, security_of
 from headrace.wire import fetch
+from headrace.wire.admin_call import decode_admin_request, encode_admin_response
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic, FetchTopicResult
@@ -321,8 +321,8 @@ async def test_no_more_calls_are_under_way_than_the_limit(connect: Connect) -> N
 
         server.answer = answer
         calls = [asyncio.ensure_future(ask(client, number=number)) for number in range(50)]
-        await until(lambda: any(len(each._waiting) >= QUICK.under_way for each in client._connections))
-        assert max(len(each._waiting) for each in client._connections) == QUICK.under_way
+        await until(lambda: any(each._exchange.under_way >= QUICK.under_way for each in client._connections))
+        assert max(each._exchange.under_way for each in client._connections) == QUICK.under_way
         held.set()
         assert [answer["number"] for answer in await asyncio.gather(*calls)] == list(range(50))
 

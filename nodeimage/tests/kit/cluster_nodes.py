@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import KafkaError
 from headrace.base.ids import NodeId
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.founding import STORE_FILE
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore
@@ -417,9 +418,10 @@ class Cluster:
         """The result of one of Headrace's own admin calls; fails on an error."""
         number = node or next(each.number for each in self.nodes.values() if each.is_up and not each.stopped)
         with BrokerConnection(HOST, self.nodes[number].port, "test", 30.0) as connection:
-            answer = admin_call(connection, method, dict(params or {}))
-        assert not answer["error"], answer
-        return answer["result"]
+            try:
+                return connection.admin(method, params)
+            except KafkaError as error:
+                raise AssertionError(f"{method}: {error}") from error
 
     def events(self) -> str:
         """Who leads what, and what the nodes have logged last: for the report of a failure."""

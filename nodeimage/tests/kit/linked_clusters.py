@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.links.serving.params import VERSIONS
 from headrace.wire import fetch, metadata
 from headrace.wire.api_keys import ApiKey
@@ -131,10 +132,10 @@ def call(cluster: Cluster, method: str, **params: Any) -> Any:
     """The result of an admin call of any node that serves. Raises Refused."""
     number = next(each.number for each in cluster.nodes.values() if each.is_up and not each.stopped)
     with BrokerConnection(HOST, cluster.nodes[number].port, "test", 180.0) as connection:
-        answer = admin_call(connection, method, params)
-    if answer["error"]:
-        raise Refused(answer["message"])
-    return answer["result"]
+        try:
+            return connection.admin(method, params)
+        except KafkaError as error:
+            raise Refused(str(error)) from error
 
 
 def link(target: Cluster, source: Cluster, name: str = "l", **params: Any) -> dict[str, Any]:
@@ -307,9 +308,7 @@ def sent(cluster: Cluster) -> int:
     total = 0
     for node in cluster.nodes.values():
         with BrokerConnection(HOST, node.port, "test", CALL_S) as connection:
-            answer = admin_call(connection, "status", {})
-        assert not answer["error"], answer
-        total += answer["result"]["clients"]["out_since_start_bytes"]
+            total += connection.admin("status")["clients"]["out_since_start_bytes"]
     return total
 
 

@@ -16,7 +16,6 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.kafka_client.client import Client
 from headrace.links.failover.home_apply import Settler
 from headrace.links.source.source import Source
@@ -25,6 +24,7 @@ from headrace.node import Node
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.security.client_security import Security
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.batch import Record, build_batch, iter_batches, iter_records, read_batch
 from headrace.wire.produce import PartitionRecords
 

@@ -11,8 +11,8 @@ import time
 from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
 from kafka import KafkaConsumer, KafkaProducer
+
 from kit.cluster_history import History, Read, Where, Write
 from kit.java_clients import JavaClients, program
 

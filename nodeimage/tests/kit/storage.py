@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.base.errors import Code
 from headrace.kafka.dispatch import Broker, NodeSettings
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.node import Node, Options
 from headrace.wire import fetch, generic_codec, produce
 from headrace.wire.api_keys import ApiKey
@@ -39,9 +39,7 @@ class Client:
         return generic_codec.decode_response(key, version, body)
 
     def admin(self, method: str, **params: Any) -> Any:
-        answer = admin_call(self.connection, method, params)
-        assert not answer["error"], answer
-        return answer["result"]
+        return self.connection.admin(method, params)
 
     def produce(
         self,

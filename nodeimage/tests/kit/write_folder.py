@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import StartOptions, start
 from kit.folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, SHORT, TOPIC, committed, key_of, value_of
 
@@ -28,9 +28,7 @@ def write(folder: Path) -> None:
 
     def admin(method: str, **params: object) -> object:
         with BrokerConnection("127.0.0.1", port) as connection:
-            answer = admin_call(connection, method, params)
-        assert not answer["error"], answer
-        return answer["result"]
+            return connection.admin(method, params)
 
     address = {"bootstrap.servers": f"127.0.0.1:{port}"}
     admin("stream.create", path="/short", policy={"ttl_ms": 1})

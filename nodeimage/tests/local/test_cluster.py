@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from headrace.base.errors import FolderRefused
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import (
     AlreadyRunning,
     NodeDied,
@@ -34,7 +34,7 @@ def started(folder: Path, **options: object) -> Started:
 
 def cluster_id(running: Started) -> str:
     with BrokerConnection("127.0.0.1", running.cluster.nodes[0].port) as connection:
-        return str(admin_call(connection, "status", {})["result"]["cluster"])
+        return str(connection.admin("status")["cluster"])
 
 
 def test_a_cluster_starts_is_found_and_stops(tmp_path: Path) -> None:

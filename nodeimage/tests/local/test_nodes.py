@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import AlreadyRunning, NodeDied, Started, StartOptions, running_cluster, start, stop
 from headrace.local.folder import ClusterNotRunning, NodeProcess, node_folders, read_cluster_file
 from headrace.local.founding import OtherNodes
@@ -41,9 +41,7 @@ def three(tmp_path: Path) -> Iterator[Started]:
 
 def node_list(port: int) -> list[dict[str, object]]:
     with BrokerConnection("127.0.0.1", port) as connection:
-        answer = admin_call(connection, "node.list", {})
-    assert not answer["error"], answer
-    return list(answer["result"])
+        return list(connection.admin("node.list"))
 
 
 def await_state(port: int, node: int, state: str) -> dict[str, object]:
@@ -157,7 +155,7 @@ def test_a_node_whose_folder_is_gone_is_told_and_not_made_up(three: Started) -> 
 
 def test_a_cluster_whose_node_was_removed_by_way_of_an_address_starts_without_it(three: Started) -> None:
     with BrokerConnection("127.0.0.1", three.cluster.nodes[0].port) as connection:
-        assert not admin_call(connection, "node.remove", {"node": 3, "force": True})["error"]
+        connection.admin("node.remove", {"node": 3, "force": True})
     assert three.children["node-3"].wait(timeout=30) == 0
     three.stop()
     said: list[str] = []
@@ -215,7 +213,7 @@ def test_a_store_that_is_lost_or_old_is_built_anew_from_the_nodes(
     port = again.cluster.nodes[0].port
     assert [(each["node"], each["replicas"]) for each in node_list(port)] == before
     with BrokerConnection("127.0.0.1", port) as connection:
-        assert admin_call(connection, "topic.show", {"topic": topic})["result"]["topic"] == topic
+        assert connection.admin("topic.show", {"topic": topic})["topic"] == topic
     again.stop()
 
 
@@ -238,7 +236,7 @@ def test_a_lone_node_that_lost_what_it_had_synced_goes_on_once_recover_store_was
         assert any("what lay behind is lost" in warning for warning in done.warnings) == warned
         again = start(running.folder, StartOptions(), progress=silent)
         with BrokerConnection("127.0.0.1", again.cluster.nodes[0].port) as connection:
-            assert admin_call(connection, "topic.show", {"topic": topic})["result"]["topic"] == topic, "tables keep it"
+            assert connection.admin("topic.show", {"topic": topic})["topic"] == topic, "tables keep it"
         new_topic(again, "/default:next")
         again.stop()
         harm(path)

@@ -21,7 +21,6 @@ from headrace.coordination import takeover
 from headrace.kafka import metadata, produce
 from headrace.kafka.connection import Connection
 from headrace.kafka.dispatch import Broker, NodeSettings
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.log.frames import FrameType
 from headrace.node import Node, Options
 from headrace.partitions import partitions
@@ -35,6 +34,7 @@ from headrace.store.sqlite import SqliteStore
 from headrace.wire import generic_codec
 from headrace.wire import metadata as wire_metadata
 from headrace.wire import produce as wire_produce
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import read_request_header, request_header

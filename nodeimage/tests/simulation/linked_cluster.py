@@ -19,12 +19,12 @@ from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
 from headrace.kafka import produce
 from headrace.kafka.list_offsets import settled
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.links.topics.topic_plan import is_copied
 from headrace.node.links import make_links
 from headrace.partitions.partition import Partition
 from headrace.partitions.partition_tail import read_chain
 from headrace.partitions.topics import Topic
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 from simulation.broker_side import SECRET, BrokerSide, Slot, Talk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.base.errors import Code, StorageFull
+from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Millis
 from headrace.catalog.commands import RollIntent, RollTarget
 from headrace.log.container_log import ContainerLog
@@ -210,10 +210,12 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
     assert made == [other.log]
 
 
-def _roll_error(node: Running) -> int:
-    from headrace.kafka_client.blocking_client import admin_call
-
-    return int(admin_call(node.client.connection, "roll", {"topic": TOPIC})["error"])
+def _roll_error(node: Running, name: str = TOPIC) -> int:
+    try:
+        node.client.connection.admin("roll", {"topic": name})
+    except KafkaError as error:
+        return error.code
+    return Code.NONE
 
 
 async def test_an_intent_for_another_container_is_carried_out_where_it_was_meant(new_node: NewNode) -> None:
@@ -281,7 +283,4 @@ async def test_a_roll_of_a_topic_that_is_deleted_meanwhile_leaves_nothing_behind
 
 
 def _roll_or_gone(node: Running, name: str) -> None:
-    from headrace.kafka_client.blocking_client import admin_call
-
-    answer = admin_call(node.client.connection, "roll", {"topic": name})
-    assert answer["error"] in (0, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID), answer
+    assert _roll_error(node, name) in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)

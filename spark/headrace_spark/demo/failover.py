@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headrace.kafka_client.blocking_client import BrokerConnection, admin_call
+from headrace.base.errors import KafkaError
+from headrace.kafka_client.blocking_client import BrokerConnection
 
 ANSWER_S: Final = 5.0
 
@@ -77,10 +78,9 @@ class Eyes:
 def _ask(address: Address, method: str) -> Any:
     try:
         with BrokerConnection(*address, client_id="demo", timeout_s=ANSWER_S) as connection:
-            answer = admin_call(connection, method, {})
-    except (ConnectionError, TimeoutError):
+            return connection.admin(method)
+    except (ConnectionError, TimeoutError, KafkaError):
         return None
-    return answer["result"] if not answer["error"] else None
 
 
 def busiest(before: Mapping[int, int], after: Mapping[int, int]) -> tuple[int, int]:

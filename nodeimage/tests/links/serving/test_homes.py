@@ -23,9 +23,9 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.link_commands import HomeChange, LinkConfig
 from headrace.kafka.connection import Connection
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.links.failover.home_apply import Settler
 from headrace.links.serving import homes, topics
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 
 STREAM = "/plant"

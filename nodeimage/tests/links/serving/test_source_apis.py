@@ -11,9 +11,9 @@ from headrace.base.errors import Code
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteCursors, DeleteGroups, LogStart, SetLogStart
 from headrace.catalog.rows import Replaced
 from headrace.kafka.connection import Connection
-from headrace.kafka_client.blocking_client import encode_admin_request
 from headrace.links.serving import change_feed, source_apis
 from headrace.links.serving.change_feed import ROUNDED_S
+from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_response_header, request_header
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import aiokafka
 import confluent_kafka as ck
+import kafka
 import pytest
 from bench import jars
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-import kafka
 from kit.certificates import Certificates
 from kit.cluster_nodes import Cluster, until
 from kit.linked_clusters import CALL_S, STREAM, Linked, await_caught_up, headrace, headrace_json, shown

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from headrace.store.kubernetes import objects
+from headrace.store.record_types import default_min_in_sync, default_replicas
 
 GROUP: Final = objects.GROUP
 VERSION: Final = objects.VERSION
@@ -141,12 +142,12 @@ class ClusterSpec(Spec, frozen=True):
     @property
     def replicas(self) -> int:
         """Of the default volume: never two in a pod."""
-        return self.replication.replicas or min(3, self.nodes)
+        return self.replication.replicas or default_replicas(self.nodes)
 
     @property
     def min_in_sync(self) -> int:
         """Of the default volume."""
-        return self.replication.min_in_sync or (2 if self.replicas == 3 else 1)
+        return self.replication.min_in_sync or default_min_in_sync(self.replicas)
 
 
 class VolumeSpec(Spec, frozen=True):

@@ -19,6 +19,7 @@ from headrace.partitions.placement import may_hold, volume_fault, volume_warning
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store import records
 from headrace.store.protocol import StoreCall
+from headrace.store.record_types import default_min_in_sync
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 log = structlog.get_logger()
@@ -88,7 +89,7 @@ class VolumeCalls:
             raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
         default = self._cluster.view.volumes.get("default") or VolumeRecord("default")
         replicas = default.replicas if isinstance(params.replicas, UnsetType) else params.replicas
-        draft = VolumeRecord(params.name, replicas=replicas, min_in_sync=(replicas + 1) // 2)
+        draft = VolumeRecord(params.name, replicas=replicas, min_in_sync=default_min_in_sync(replicas))
 
         def decide(present: VolumeRecord | None) -> VolumeRecord:
             if present is not None:

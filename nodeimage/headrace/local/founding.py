@@ -18,7 +18,7 @@ from headrace.local.folder import keep_room, node_folders, node_name, node_numbe
 from headrace.local.hints import quoted
 from headrace.node.folder import DataFolder, Identity, level_seen
 from headrace.store import container_records, records
-from headrace.store.records import VolumeRecord
+from headrace.store.record_types import VolumeRecord, default_min_in_sync, default_replicas
 from headrace.store.sqlite import SqliteStore
 
 STORE_FILE = "cluster.sqlite"
@@ -45,15 +45,9 @@ class NewNode:
 
 
 def default_volume(nodes: int) -> VolumeRecord:
-    """The volume `default` of a cluster that starts with so many nodes: three replicas where it has them, and of three
-    two in sync at least; of two one, so that either may stop."""
-    replicas = min(3, nodes)
-    return VolumeRecord("default", replicas=replicas, min_in_sync=least_in_sync(replicas))
-
-
-def least_in_sync(replicas: int) -> int:
-    """How many replicas must have a record where nobody says it: the larger half, so of 3 two, of 2 one."""
-    return (replicas + 1) // 2
+    """The volume `default` of a cluster that starts with so many nodes."""
+    replicas = default_replicas(nodes)
+    return VolumeRecord("default", replicas=replicas, min_in_sync=default_min_in_sync(replicas))
 
 
 @contextmanager

@@ -70,6 +70,7 @@ from headrace.peer.session import Session
 from headrace.storage.disk_room import DiskRoom
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreCall, StoreUnavailable
+from headrace.store.record_types import default_min_in_sync, default_replicas
 from headrace.store.records import CATALOG_ID, ClusterRecord, NodeRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
@@ -398,8 +399,8 @@ class Node:
         told = features.get_features(store)
         features.check_level(told)
         level = told.required
-        replicas = cluster.replicas or min(3, cluster.first_nodes)
-        minimum = cluster.min_in_sync or (2 if replicas == 3 else 1)
+        replicas = cluster.replicas or default_replicas(cluster.first_nodes)
+        minimum = cluster.min_in_sync or default_min_in_sync(replicas)
         records.ensure_volume(store, records.VolumeRecord("default", replicas=replicas, min_in_sync=minimum))
         present = self._folder.identity()
         lost = False

@@ -76,9 +76,9 @@ class ClusterRecord(Record, frozen=True):
     first_nodes: int = 1
     """So many nodes the first containers wait for, a few seconds at most."""
     replicas: int = 0
-    """Of the volume `default`, as it is made; 0: three, or one for each of the first nodes if those are fewer."""
+    """Of the volume `default`, as it is made; 0: `default_replicas` of the first nodes."""
     min_in_sync: int = 0
-    """Likewise; 0: two with three replicas, else one."""
+    """Likewise; 0: `default_min_in_sync` of its replicas."""
 
 
 class SupportedLevels(Record, frozen=True):
@@ -329,6 +329,19 @@ _DECODERS: Final[Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]]] = {
     )
 }
 """Made here, once: msgspec learns a class at the first use, and two threads that come first at once crash in it."""
+
+
+def default_replicas(nodes: int) -> int:
+    """Replicas of the volume `default` of a cluster of so many nodes, where nobody says it."""
+    return min(3, nodes)
+
+
+def default_min_in_sync(replicas: int) -> int:
+    """How many replicas of a volume must have a record where nobody says it: the larger half.
+
+    Of three two, and of two one, so that either may stop.
+    """
+    return (replicas + 1) // 2
 
 
 def check_volume(volume: VolumeRecord) -> None:

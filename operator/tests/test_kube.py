@@ -125,11 +125,15 @@ async def test_absent_is_as_good_as_deleted(api: FakeApi) -> None:
 
 
 async def test_an_event_that_cannot_be_posted_stops_nothing(api: FakeApi) -> None:
+    refused: list[tuple[str, str]] = []
+
     def refuse(method: str, path: str) -> ApiError | None:
+        refused.append((method, path))
         return ApiError(403, "the namespace is being terminated")
 
     api.refuse = refuse
     await Kube(api).tell(service(), reason="X", message="y")
+    assert [method for method, path in refused if "/events" in path] == ["POST"]
 
 
 async def test_a_status_goes_to_that_resource_and_to_no_later_one(api: FakeApi) -> None:

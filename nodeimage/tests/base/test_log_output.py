@@ -18,8 +18,10 @@ from headrace.base.log_output import MOST_OF_A_LINE, Lossy, log_to, telling
 def test_a_log_on_a_full_disk_loses_lines_and_breaks_nothing() -> None:
     full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115  # closing it fails, too
     lossy = Lossy(full)
+    with pytest.raises(OSError, match="No space left"):
+        full.write("a line\n")
     for _ in range(3):
-        lossy.write("a line\n")
+        assert lossy.write("a line\n") == len("a line\n")
         lossy.flush()
     with contextlib.suppress(OSError):
         full.close()

@@ -259,7 +259,10 @@ async def test_a_fetch_of_nothing_waits_for_nothing(connect: Any) -> None:
     client = await connect()
     nothing = fetch.FetchRequest(60_000, 1, 1, 0, 0, -1, [], [], "")
     client.send(client.request(ApiKey.FETCH, 12, fetch.encode_request(12, nothing)))
-    await client.answer()
+    answer = await client.answer()
+    _, body = read_response_header(answer, ApiKey.FETCH, 12)
+    response = fetch.decode_response(memoryview(answer), body, 12)
+    assert (response.error, response.topics) == (0, [])
 
 
 async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Broker) -> None:

@@ -55,8 +55,16 @@ def test_a_process_that_stays_is_killed(press: Child) -> None:
 
 
 def test_orders_to_a_process_that_is_gone_are_lost_quietly(press: Child) -> None:
+    os.kill(press.pid, signal.SIGKILL)
+    wait_for(lambda: not press.running)
+    before = press.report
+    press.order("work", 0.01)
+    assert press.report == before
+    with pytest.raises(ProcessEnded):
+        press.check()
     press.kill()
-    press.order("work", 1)
+    press.order("work", 0.01)  # over a pipe that is closed on this side
+    assert press.report == before
 
 
 def test_a_wrong_start_tells_its_last_lines(tmp_path: Path) -> None:

@@ -364,6 +364,8 @@ def test_a_server_that_names_a_year_once_is_asked_again(
     monkeypatch.setattr(api_module, "MOST_BUSY_S", 0.2)
     api.busy, api.busy_s = 1, 31_536_000
     store.put("volume/a", b'{"name":"a"}', None)
+    assert api.busy == 0
+    assert store.get("volume/a") is not None
 
 
 def test_a_server_that_stays_busy_is_away_in_the_end(

@@ -17,7 +17,11 @@ _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 def own_port() -> int:
     """A free port that nobody else who asks here gets, in whichever process of these tests."""
-    while (port := random.choice(PORTS)) in _chosen or port % _workers != _worker or not port_is_free(HOST, port):
+    while (
+        (port := random.choice(PORTS)) in _chosen
+        or port % _workers != _worker % _workers
+        or not port_is_free(HOST, port)
+    ):
         pass
     _chosen.add(port)
     return port

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.admin.admin_api import decode_admin_request, encode_admin_response
 from headrace.base.errors import Code, KafkaError
+from headrace.wire.admin_call import decode_admin_request, encode_admin_response
 from headrace_operator import admin as admin_module
 from headrace_operator.admin import Admin, Unreachable
 

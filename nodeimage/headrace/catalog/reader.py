@@ -222,6 +222,8 @@ class Reader:
         topics = set(topics)
         found: dict[int, list[PartitionletRow]] = {}
         for row in select_open(self._connection, topics):
+            if row.state != OPEN:
+                raise TablesDamaged(f"partitionlets: those of topic {row.topic} are not in their places")
             found.setdefault(row.topic, []).append(row)
         if self.checks:
             rows = self._connection.execute(
@@ -335,7 +337,9 @@ class Reader:
                 (*place, after, wanted),
             )
             found = list(map(partitionlet_row, rows))
-            if any(row.id >= following.id for row, following in itertools.pairwise(found)):
+            if any((row.container, row.state) != place for row in found) or any(
+                row.id >= following.id for row, following in itertools.pairwise(found)
+            ):
                 raise TablesDamaged(f"partitionlets: those of container {container} are not in their places")
             if self.checks and (len(found) < wanted or (after and found[0].id != after)):
                 self._prove_in_container(place, after, [row.id for row in found], is_last=len(found) < wanted)

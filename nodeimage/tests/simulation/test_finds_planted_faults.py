@@ -188,14 +188,14 @@ def applies_in_its_own_way() -> Any:
 
 def takes_a_snapshot_for_newer_than_it_is() -> Any:
     """What lies between the snapshot and where the log goes on is left out."""
-    take = NodeCatalog._take
+    take = NodeCatalog.snapshot
 
     async def planted(catalog: NodeCatalog, least: Position) -> Any:
         given = await take(catalog, least)
         given.position = catalog.tables.applied
         return given
 
-    return mock.patch.object(NodeCatalog, "_take", planted)
+    return mock.patch.object(NodeCatalog, "snapshot", planted)
 
 
 def takes_what_it_does_not_know_for_dead() -> Any:

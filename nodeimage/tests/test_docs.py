@@ -11,8 +11,8 @@ import pytest
 import typer.main
 
 from headrace.cli.main import app
-from headrace.kafka.dispatch import NodeSettings
 from headrace.node.options import parse
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire.api_keys import ADVERTISED
 from headrace_spark import options as spark_options
 

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import structlog
@@ -26,6 +27,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CommitCursors, Cursor, DeleteGroups, PutGroup
 from headrace.catalog.rows import GroupRow
 from headrace.coordination.coordinator import Coordinator
+from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import (
     Answer,
     Departure,
@@ -365,3 +367,9 @@ def _snapshot(row: GroupRow) -> GroupSnapshot:
         leader=row.leader,
         members=members,
     )
+
+
+def make_service(*, runtime: Runtime, catalog: Catalog, limits: GroupLimits) -> GroupService:
+    """The group service of a node, with member ids made unique by uuids."""
+    coordinator = Coordinator(limits=limits, new_suffix=lambda: str(uuid4()))
+    return GroupService(runtime=runtime, catalog=catalog, coordinator=coordinator)

@@ -5,146 +5,173 @@ threads; a topic that nobody uses is not brought into memory for them.
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from headrace.base.errors import Code
 from headrace.base.ids import ContainerId, PartitionletId, StreamNumber
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import topic_rows, turn
 from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
+from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 BROKERS: Final = 1
 """DescribeCluster's endpoint type for brokers; 2 asks for KRaft controllers (KIP-919)."""
 _PAGE: Final = 1000
 
 
-async def describe_cluster(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeCluster 0-1: the nodes that live, by which kafka-topics knows what is unavailable."""
-    if field(request, "endpoint_type", BROKERS) != BROKERS:
+class ClusterApis:
+    """What is shown of the cluster and its disks."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        layout: Layout,
+        node: NodeIdentity,
+        folder: Path,
+        runtime: Runtime,
+        look_around: Callable[[], None],
+    ) -> None:
+        self._topics = topics
+        self._catalog = catalog
+        self._cluster = cluster
+        self._layout = layout
+        self._node = node
+        self._folder = folder
+        self._runtime = runtime
+        self._look_around = look_around
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
         return {
-            "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
-            "error_message": "this is a broker's address; there are no controllers to connect to",
-            "endpoint_type": BROKERS,
+            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
+            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
         }
-    broker.look_around()
-    return {
-        "error_code": 0,
-        "error_message": None,
-        "endpoint_type": BROKERS,
-        "cluster_id": broker.node.cluster_id,
-        "controller_id": broker.node.node_id,
-        "brokers": [
-            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-            for each in broker.layout.living(session.listener)
-        ],
-        "cluster_authorized_operations": told(CLUSTER_OPERATIONS, asked=request.include_cluster_authorized_operations),
-    }
 
-
-# --- DescribeLogDirs
-
-
-async def describe_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeLogDirs 1-4: this node's data folder, with the bytes that it stores of each partition, replicas of
-    containers that others lead among them. Clients ask every node."""
-    topics = (
-        await _all_sizes(broker)
-        if request.topics is None
-        else await _sizes_of(broker, {topic.topic: set(topic.partitions) for topic in request.topics})
-    )
-    folder = broker.folder
-    usage = await broker.loop.run_in_executor(broker.executor, shutil.disk_usage, folder)
-    return {
-        "error_code": 0,
-        "results": [
-            {
-                "error_code": 0,
-                "log_dir": str(folder),
-                "topics": topics,
-                "total_bytes": usage.total,
-                "usable_bytes": usage.free,
+    async def describe_cluster(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DescribeCluster 0-1: the nodes that live, by which kafka-topics knows what is unavailable."""
+        if field(request, "endpoint_type", BROKERS) != BROKERS:
+            return {
+                "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
+                "error_message": "this is a broker's address; there are no controllers to connect to",
+                "endpoint_type": BROKERS,
             }
-        ],
-    }
+        self._look_around()
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "endpoint_type": BROKERS,
+            "cluster_id": self._node.cluster_id,
+            "controller_id": self._node.node_id,
+            "brokers": [
+                {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+                for each in self._layout.living(session.listener)
+            ],
+            "cluster_authorized_operations": told(
+                CLUSTER_OPERATIONS, asked=request.include_cluster_authorized_operations
+            ),
+        }
 
+    # --- DescribeLogDirs
 
-async def _all_sizes(broker: "Broker") -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    after = (StreamNumber(0), "")
-    while True:
-        page = await broker.catalog.query(partial(_page, after=after))
-        found += await _described(broker, [(broker.topics.shown(row), row) for row in page])
-        if len(page) < _PAGE:
-            return found
-        after = (page[-1].stream_number, page[-1].name)
+    async def describe_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DescribeLogDirs 1-4: this node's data folder, with the bytes that it stores of each partition, replicas of
+        containers that others lead among them. Clients ask every node."""
+        topics = (
+            await self._all_sizes()
+            if request.topics is None
+            else await self._sizes_of({topic.topic: set(topic.partitions) for topic in request.topics})
+        )
+        folder = self._folder
+        usage = await self._runtime.loop.run_in_executor(self._runtime.executor, shutil.disk_usage, folder)
+        return {
+            "error_code": 0,
+            "results": [
+                {
+                    "error_code": 0,
+                    "log_dir": str(folder),
+                    "topics": topics,
+                    "total_bytes": usage.total,
+                    "usable_bytes": usage.free,
+                }
+            ],
+        }
+
+    async def _all_sizes(self) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        after = (StreamNumber(0), "")
+        while True:
+            page = await self._catalog.query(partial(_page, after=after))
+            found += await self._described([(self._topics.shown(row), row) for row in page])
+            if len(page) < _PAGE:
+                return found
+            after = (page[-1].stream_number, page[-1].name)
+
+    async def _sizes_of(self, wanted: Mapping[str, set[int]]) -> list[dict[str, object]]:
+        """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
+        names = list(wanted)
+        rows = zip(names, await topic_rows(self._catalog, names), strict=True)
+        found = await self._described([(name, row) for name, row in rows if isinstance(row, TopicRow)])
+        return [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    each for each in topic["partitions"] if each["partition_index"] in wanted[topic["name"]]
+                ],
+            }
+            for topic in found
+        ]
+
+    async def _described(self, topics: Sequence[tuple[str, TopicRow]]) -> list[dict[str, Any]]:
+        chains = await self._catalog.query(lambda reader: chains_of(reader, [row for _, row in topics]))
+        stored = await self._stored([row for chain in chains.values() for row in chain])
+        described: list[dict[str, Any]] = []
+        for index, (name, topic) in enumerate(topics):
+            sizes: dict[int, int] = {}
+            for row in chains[topic.number]:
+                if row.id in stored:
+                    sizes[row.partition] = sizes.get(row.partition, 0) + stored[row.id].size
+            if sizes:
+                partitions = [
+                    {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+                    for partition, size in sizes.items()
+                ]
+                described.append({"name": name, "partitions": partitions})
+            await turn(index)
+        return described
+
+    async def _stored(self, rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
+        """What this node's replicas hold of these partitionlets, whoever leads them."""
+        by_container: dict[ContainerId, list[PartitionletId]] = {}
+        for row in rows:
+            if row.state != INTENDED:
+                by_container.setdefault(row.container, []).append(row.id)
+        found: dict[PartitionletId, Extent] = {}
+        for container, wanted in by_container.items():
+            replica = replica_of(self._cluster, container)
+            if replica is not None:
+                found |= await extents_of(self._runtime, replica, wanted, set())
+        return found
 
 
 def _page(reader: Reader, *, after: tuple[StreamNumber, str]) -> list[TopicRow]:
     """[blocking]"""
     return reader.all_topics(after=after, limit=_PAGE)
-
-
-async def _sizes_of(broker: "Broker", wanted: Mapping[str, set[int]]) -> list[dict[str, object]]:
-    """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
-    names = list(wanted)
-    rows = zip(names, await topic_rows(broker.catalog, names), strict=True)
-    found = await _described(broker, [(name, row) for name, row in rows if isinstance(row, TopicRow)])
-    return [
-        {
-            "name": topic["name"],
-            "partitions": [each for each in topic["partitions"] if each["partition_index"] in wanted[topic["name"]]],
-        }
-        for topic in found
-    ]
-
-
-async def _described(broker: "Broker", topics: Sequence[tuple[str, TopicRow]]) -> list[dict[str, Any]]:
-    chains = await broker.catalog.query(lambda reader: chains_of(reader, [row for _, row in topics]))
-    stored = await _stored(broker, [row for chain in chains.values() for row in chain])
-    described: list[dict[str, Any]] = []
-    for index, (name, topic) in enumerate(topics):
-        sizes: dict[int, int] = {}
-        for row in chains[topic.number]:
-            if row.id in stored:
-                sizes[row.partition] = sizes.get(row.partition, 0) + stored[row.id].size
-        if sizes:
-            partitions = [
-                {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": False}
-                for partition, size in sizes.items()
-            ]
-            described.append({"name": name, "partitions": partitions})
-        await turn(index)
-    return described
-
-
-async def _stored(broker: "Broker", rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
-    """What this node's replicas hold of these partitionlets, whoever leads them."""
-    by_container: dict[ContainerId, list[PartitionletId]] = {}
-    for row in rows:
-        if row.state != INTENDED:
-            by_container.setdefault(row.container, []).append(row.id)
-    found: dict[PartitionletId, Extent] = {}
-    for container, wanted in by_container.items():
-        replica = replica_of(broker.cluster, container)
-        if replica is not None:
-            found |= await extents_of(broker.runtime, replica, wanted, set())
-    return found
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
-    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
-}

@@ -4,15 +4,20 @@ Cursors are kept by topic id, so within a group every form of a topic's name mea
 frequent: with the group and its topics in memory it waits only for its own sync.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import LeaderEpoch, Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
-from headrace.kafka.group_host import Host, NamedTopic, Session
+from headrace.coordination.takeover import Coordination
+from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
+from headrace.partitions.topic import Topic
+from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 
@@ -24,47 +29,188 @@ AT_ONCE: Final = 1000
 _NO_OFFSET = -1
 
 
-Handler = Callable[[Any, Any, Any], Awaitable[Mapping[str, object]]]
+class CommittedOffsetApis:
+    """Committed offsets of groups."""
 
+    def __init__(self, *, topics: Topics, catalog: Catalog, coordination: Coordination) -> None:
+        self._topics = topics
+        self._catalog = catalog
+        self._coordination = coordination
 
-async def offset_commit(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """OffsetCommit 2-9. A fault of the group is every partition's; otherwise each partition has its own code."""
-    group_id, member_id = request.group_id, request.member_id
-    generation = request.generation_id_or_member_epoch
-    instance_id = field(request, "group_instance_id", None)
-    try:
-        groups = await host.coordination.service()
-        code = await groups.may_commit(group_id, member_id, instance_id, generation)
-        topics = await host.topics.resolve([topic.name for topic in request.topics], session)
-    except HeadraceError as error:
-        code = error.code
-    if code is not Code.NONE:
-        return _committed(request, lambda topic, part: code)
-    refused: dict[tuple[int, int], Code] = {}
-    places: list[tuple[int, int]] = []
-    cursors: list[Cursor] = []
-    for place, (asked, topic) in enumerate(zip(request.topics, topics, strict=True)):
-        for index, part in enumerate(asked.partitions):
-            metadata = part.committed_metadata or ""
-            if isinstance(topic, KafkaError):
-                refused[place, index] = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > MAX_METADATA_BYTES or len(metadata.encode()) > MAX_METADATA_BYTES:
-                refused[place, index] = Code.OFFSET_METADATA_TOO_LARGE
-            else:
-                places.append((place, index))
-                cursors.append(
-                    Cursor(
-                        topic_id=topic.topic_id,
-                        partition=part.partition_index,
-                        offset=Offset(part.committed_offset),
-                        leader_epoch=LeaderEpoch(field(part, "committed_leader_epoch", -1)),
-                        metadata=metadata,
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.OFFSET_COMMIT: self.offset_commit,
+            ApiKey.OFFSET_FETCH: self.offset_fetch,
+            ApiKey.OFFSET_DELETE: self.offset_delete,
+        }
+
+    async def offset_commit(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """OffsetCommit 2-9. A fault of the group is every partition's; otherwise each partition has its own code."""
+        group_id, member_id = request.group_id, request.member_id
+        generation = request.generation_id_or_member_epoch
+        instance_id = field(request, "group_instance_id", None)
+        try:
+            groups = await self._coordination.service()
+            code = await groups.may_commit(group_id, member_id, instance_id, generation)
+            topics = await self._topics.resolve([topic.name for topic in request.topics], session)
+        except HeadraceError as error:
+            code = error.code
+        if code is not Code.NONE:
+            return _committed(request, lambda topic, part: code)
+        refused: dict[tuple[int, int], Code] = {}
+        places: list[tuple[int, int]] = []
+        cursors: list[Cursor] = []
+        for place, (asked, topic) in enumerate(zip(request.topics, topics, strict=True)):
+            for index, part in enumerate(asked.partitions):
+                metadata = part.committed_metadata or ""
+                if isinstance(topic, KafkaError):
+                    refused[place, index] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                elif len(metadata) > MAX_METADATA_BYTES or len(metadata.encode()) > MAX_METADATA_BYTES:
+                    refused[place, index] = Code.OFFSET_METADATA_TOO_LARGE
+                else:
+                    places.append((place, index))
+                    cursors.append(
+                        Cursor(
+                            topic_id=topic.topic_id,
+                            partition=part.partition_index,
+                            offset=Offset(part.committed_offset),
+                            leader_epoch=LeaderEpoch(field(part, "committed_leader_epoch", -1)),
+                            metadata=metadata,
+                        )
                     )
-                )
-    if cursors:
-        codes = await groups.commit(group_id, member_id, generation, cursors)
-        refused.update(zip(places, codes, strict=True))
-    return _committed(request, lambda topic, part: refused[topic, part])
+        if cursors:
+            codes = await groups.commit(group_id, member_id, generation, cursors)
+            refused.update(zip(places, codes, strict=True))
+        return _committed(request, lambda topic, part: refused[topic, part])
+
+    async def offset_fetch(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """OffsetFetch 1-9; several groups from version 8. Without transactions all offsets are stable.
+
+        Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka takes that code in an answer as final,
+        and looks for the coordinator when it is cut off from this one.
+        """
+        ready = await self._may_read()
+        groups = field(request, "groups", None)
+        if groups is None:
+            return await self._group_cursors(request.group_id, request.topics, session, ready=ready)
+        return {
+            "groups": [
+                {
+                    "group_id": each.group_id,
+                    **await self._group_cursors(each.group_id, each.topics, session, ready=ready),
+                }
+                for each in groups
+            ]
+        }
+
+    async def _may_read(self) -> bool:
+        """Whether the cursors here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
+        try:
+            await self._coordination.service()
+        except KafkaError as error:
+            if error.code is Code.NOT_COORDINATOR:
+                raise
+            return False
+        return True
+
+    async def _group_cursors(
+        self, group_id: str, topics: Sequence[Any] | None, session: Connection, *, ready: bool
+    ) -> dict[str, Any]:
+        """The cursors of these topics, or where that is None all that the group has."""
+        if not ready:
+            return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
+        try:
+            if topics is None:
+                return {"error_code": int(Code.NONE), "topics": await self._all_cursors(group_id, session)}
+            resolved = await self._topics.resolve([topic.name for topic in topics], session)
+            known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
+            rows = await self._cursors(group_id, known)
+        except HeadraceError:
+            # Of the codes for "come again", this is the one that every client knows here.
+            return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
+        cursors = {(row.topic_id, row.partition): row for row in rows}
+        return {
+            "error_code": int(Code.NONE),
+            "topics": [
+                {
+                    "name": asked.name,
+                    "partitions": [
+                        _cursor(index, None if isinstance(topic, KafkaError) else cursors.get((topic.topic_id, index)))
+                        for index in asked.partition_indexes
+                    ],
+                }
+                for asked, topic in zip(topics, resolved, strict=True)
+            ],
+        }
+
+    async def _cursors(self, group_id: str, topics: Sequence[Topic]) -> list[CursorRow]:
+        numbers = [topic.row.number for topic in topics]
+        return await self._catalog.query(lambda reader: reader.cursors(group_id, numbers)) if numbers else []
+
+    async def _all_cursors(self, group_id: str, session: Connection) -> list[dict[str, object]]:
+        rows = await self._catalog.query(lambda reader: reader.cursors(group_id))
+        by_topic: dict[bytes, list[CursorRow]] = {}
+        for row in rows:
+            by_topic.setdefault(row.topic_id, []).append(row)
+        names = await self._topics.names_of(list(by_topic), session)
+        return [
+            {"name": names[topic_id], "partitions": [_cursor(row.partition, row) for row in of_topic]}
+            for topic_id, of_topic in by_topic.items()
+            if topic_id in names  # else it was deleted just now
+        ]
+
+    async def offset_delete(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """OffsetDelete 0: cursors of topics that no member is subscribed to."""
+        group_id = request.group_id
+        try:
+            check_group_id(group_id)
+            groups = await self._coordination.service()
+            view = await groups.describe(group_id)
+            subscribed = await groups.subscribed(group_id)
+            _check_may_delete_cursors(view)
+            topics = await self._topics.resolve([topic.name for topic in request.topics], session)
+            in_use = await self._ids(subscribed, session)
+            codes: dict[tuple[bytes, int], Code] = {}
+            for asked, topic in zip(request.topics, topics, strict=True):
+                if not isinstance(topic, KafkaError):
+                    busy = in_use is None or topic.topic_id in in_use
+                    code = Code.GROUP_SUBSCRIBED_TO_TOPIC if busy else Code.NONE
+                    codes.update({(topic.topic_id, part.partition_index): code for part in asked.partitions})
+            items = [item for item, code in codes.items() if code is Code.NONE]
+            for index in range(0, len(items), AT_ONCE):
+                some = items[index : index + AT_ONCE]
+                outcome = await self._catalog.submit(DeleteCursors(group=group_id, items=some), here=True)
+                codes.update(zip(some, outcome, strict=True))
+        except HeadraceError as error:
+            return {"error_code": int(error.code), "topics": []}
+        return {
+            "error_code": int(Code.NONE),
+            "topics": [
+                {
+                    "name": asked.name,
+                    "partitions": [
+                        {
+                            "partition_index": part.partition_index,
+                            "error_code": int(
+                                Code.UNKNOWN_TOPIC_OR_PARTITION
+                                if isinstance(topic, KafkaError)
+                                else codes[topic.topic_id, part.partition_index]
+                            ),
+                        }
+                        for part in asked.partitions
+                    ],
+                }
+                for asked, topic in zip(request.topics, topics, strict=True)
+            ],
+        }
+
+    async def _ids(self, names: set[str] | None, session: Connection) -> set[bytes] | None:
+        if names is None:
+            return None
+        topics = await self._topics.resolve(sorted(names), session)
+        return {topic.topic_id for topic in topics if not isinstance(topic, KafkaError)}
 
 
 def _committed(request: Any, code_of: Callable[[int, int], Code]) -> Mapping[str, object]:
@@ -80,84 +226,6 @@ def _committed(request: Any, code_of: Callable[[int, int], Code]) -> Mapping[str
             for place, asked in enumerate(request.topics)
         ]
     }
-
-
-async def offset_fetch(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """OffsetFetch 1-9; several groups from version 8. Without transactions all offsets are stable.
-
-    Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka takes that code in an answer as final, and
-    looks for the coordinator when it is cut off from this one.
-    """
-    ready = await _may_read(host)
-    groups = field(request, "groups", None)
-    if groups is None:
-        return await _group_cursors(host, request.group_id, request.topics, session, ready=ready)
-    return {
-        "groups": [
-            {"group_id": each.group_id, **await _group_cursors(host, each.group_id, each.topics, session, ready=ready)}
-            for each in groups
-        ]
-    }
-
-
-async def _may_read(host: Host) -> bool:
-    """Whether the cursors here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
-    try:
-        await host.coordination.service()
-    except KafkaError as error:
-        if error.code is Code.NOT_COORDINATOR:
-            raise
-        return False
-    return True
-
-
-async def _group_cursors(
-    host: Host, group_id: str, topics: Sequence[Any] | None, session: Session, *, ready: bool
-) -> dict[str, Any]:
-    """The cursors of these topics, or where that is None all that the group has."""
-    if not ready:
-        return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
-    try:
-        if topics is None:
-            return {"error_code": int(Code.NONE), "topics": await _all_cursors(host, group_id, session)}
-        resolved = await host.topics.resolve([topic.name for topic in topics], session)
-        known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
-        rows = await _cursors(host, group_id, known)
-    except HeadraceError:
-        # Of the codes for "come again", this is the one that every client knows here.
-        return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
-    cursors = {(row.topic_id, row.partition): row for row in rows}
-    return {
-        "error_code": int(Code.NONE),
-        "topics": [
-            {
-                "name": asked.name,
-                "partitions": [
-                    _cursor(index, None if isinstance(topic, KafkaError) else cursors.get((topic.topic_id, index)))
-                    for index in asked.partition_indexes
-                ],
-            }
-            for asked, topic in zip(topics, resolved, strict=True)
-        ],
-    }
-
-
-async def _cursors(host: Host, group_id: str, topics: Sequence[NamedTopic]) -> list[CursorRow]:
-    numbers = [topic.row.number for topic in topics]
-    return await host.catalog.query(lambda reader: reader.cursors(group_id, numbers)) if numbers else []
-
-
-async def _all_cursors(host: Host, group_id: str, session: Session) -> list[dict[str, object]]:
-    rows = await host.catalog.query(lambda reader: reader.cursors(group_id))
-    by_topic: dict[bytes, list[CursorRow]] = {}
-    for row in rows:
-        by_topic.setdefault(row.topic_id, []).append(row)
-    names = await host.topics.names_of(list(by_topic), session)
-    return [
-        {"name": names[topic_id], "partitions": [_cursor(row.partition, row) for row in of_topic]}
-        for topic_id, of_topic in by_topic.items()
-        if topic_id in names  # else it was deleted just now
-    ]
 
 
 def _cursor(partition: int, row: CursorRow | None) -> dict[str, object]:
@@ -182,52 +250,6 @@ def _no_cursors(topics: Sequence[Any], code: Code) -> dict[str, Any]:
     }
 
 
-async def offset_delete(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """OffsetDelete 0: cursors of topics that no member is subscribed to."""
-    group_id = request.group_id
-    try:
-        check_group_id(group_id)
-        groups = await host.coordination.service()
-        view = await groups.describe(group_id)
-        subscribed = await groups.subscribed(group_id)
-        _check_may_delete_cursors(view)
-        topics = await host.topics.resolve([topic.name for topic in request.topics], session)
-        in_use = await _ids(host, subscribed, session)
-        codes: dict[tuple[bytes, int], Code] = {}
-        for asked, topic in zip(request.topics, topics, strict=True):
-            if not isinstance(topic, KafkaError):
-                busy = in_use is None or topic.topic_id in in_use
-                code = Code.GROUP_SUBSCRIBED_TO_TOPIC if busy else Code.NONE
-                codes.update({(topic.topic_id, part.partition_index): code for part in asked.partitions})
-        items = [item for item, code in codes.items() if code is Code.NONE]
-        for index in range(0, len(items), AT_ONCE):
-            some = items[index : index + AT_ONCE]
-            outcome = await host.catalog.submit(DeleteCursors(group=group_id, items=some), here=True)
-            codes.update(zip(some, outcome, strict=True))
-    except HeadraceError as error:
-        return {"error_code": int(error.code), "topics": []}
-    return {
-        "error_code": int(Code.NONE),
-        "topics": [
-            {
-                "name": asked.name,
-                "partitions": [
-                    {
-                        "partition_index": part.partition_index,
-                        "error_code": int(
-                            Code.UNKNOWN_TOPIC_OR_PARTITION
-                            if isinstance(topic, KafkaError)
-                            else codes[topic.topic_id, part.partition_index]
-                        ),
-                    }
-                    for part in asked.partitions
-                ],
-            }
-            for asked, topic in zip(request.topics, topics, strict=True)
-        ],
-    }
-
-
 def _check_may_delete_cursors(view: GroupView) -> None:
     if view.state is GroupState.DEAD:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {view.group_id!r}")
@@ -235,21 +257,7 @@ def _check_may_delete_cursors(view: GroupView) -> None:
         raise KafkaError(Code.NON_EMPTY_GROUP, f"group {view.group_id!r} has members")
 
 
-async def _ids(host: Host, names: set[str] | None, session: Session) -> set[bytes] | None:
-    if names is None:
-        return None
-    topics = await host.topics.resolve(sorted(names), session)
-    return {topic.topic_id for topic in topics if not isinstance(topic, KafkaError)}
-
-
 def check_group_id(group_id: str) -> None:
     """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only cursors may have."""
     if not group_id:
         raise KafkaError(Code.INVALID_GROUP_ID, "the group id is empty")
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.OFFSET_COMMIT: offset_commit,
-    ApiKey.OFFSET_FETCH: offset_fetch,
-    ApiKey.OFFSET_DELETE: offset_delete,
-}

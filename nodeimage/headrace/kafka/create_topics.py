@@ -14,14 +14,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
-from headrace.catalog.names import TopicName, render, split
+from headrace.catalog.names import DEFAULT_STREAM, TopicName, render, split
 from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
 from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
+from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_layout import NodeIdentity
+from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import (
     growth,
     now,
@@ -34,11 +39,10 @@ from headrace.partitions.lookups import (
     turn,
     volume_of,
 )
+from headrace.partitions.placement import Placing
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
+from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 MAX_PARTITIONS_PER_REQUEST: Final = 100_000
 """Kafka's own limit per request is 10,000; a command has to fit into one frame of the catalog's log."""
@@ -64,61 +68,186 @@ class _Wanted:
     configs: Mapping[str, str]
 
 
-async def create_topics(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """CreateTopics 2-7."""
-    topics = request.topics
-    results: list[dict[str, object]] = [{} for _ in topics]
-    wanted = await _wanted_topics(broker, topics, results)
-    timeout_ms = field(request, "timeout", 0)
-    try:
-        if request.validate_only:
-            outcomes: Sequence[TopicOutcome] = await _dry_run(broker, wanted)
-        else:
-            outcomes = await _make(broker, wanted, results, timeout_ms=timeout_ms)
-    except HeadraceError as error:
-        outcomes = [TopicOutcome(Code(error.code), str(error))] * len(wanted)
-    whole = len(topics) <= MAX_TOPICS_WITH_CONFIGS
-    for index, (topic, outcome) in enumerate(zip(wanted, outcomes, strict=True)):
-        if not results[topic.place]:
-            results[topic.place] = _created(broker, topic, outcome, whole=whole)
-        await turn(index)
-    return {
-        "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
-    }
+class CreateTopicsApis:
+    """Makes topics and partitions."""
 
+    def __init__(
+        self, *, catalog: Catalog, cluster: ClusterLink, node: NodeIdentity, home_check: HomeCheck, placement: Placing
+    ) -> None:
+        self._catalog = catalog
+        self._cluster = cluster
+        self._node = node
+        self._home_check = home_check
+        self._placement = placement
 
-async def _wanted_topics(broker: "Broker", topics: Sequence[Any], results: list[dict[str, object]]) -> list[_Wanted]:
-    """The topics that can be made, in the request's order; the others are answered in `results`."""
-    names: list[TopicName | None] = []
-    for place, topic in enumerate(topics):
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+        }
+
+    async def create_topics(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """CreateTopics 2-7."""
+        topics = request.topics
+        results: list[dict[str, object]] = [{} for _ in topics]
+        wanted = await self._wanted_topics(topics, results)
+        timeout_ms = field(request, "timeout", 0)
         try:
-            names.append(split(topic.name, broker.default_stream))
-        except KafkaError as error:
-            names.append(None)
-            results[place] = refusal(error)
-        await turn(place)
-    times = Counter(name.full for name in names if name is not None)
-    streams = await stream_rows(broker.catalog, {name.stream for name in names if name is not None})
-    wanted: list[_Wanted] = []
-    room = MAX_PARTITIONS_PER_REQUEST
-    for place, (topic, name) in enumerate(zip(topics, names, strict=True)):
-        if name is None:
-            continue
-        try:
-            if times[name.full] > 1:
-                raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
-            one = _wanted_topic(topic, name=name, place=place, streams=streams, nodes=broker.node_count)
-            if one.partitions > room:
-                raise KafkaError(
-                    Code.POLICY_VIOLATION,
-                    f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request; ask in several",
+            if request.validate_only:
+                outcomes: Sequence[TopicOutcome] = await self._dry_run(wanted)
+            else:
+                outcomes = await self._make(wanted, results, timeout_ms=timeout_ms)
+        except HeadraceError as error:
+            outcomes = [TopicOutcome(Code(error.code), str(error))] * len(wanted)
+        whole = len(topics) <= MAX_TOPICS_WITH_CONFIGS
+        for index, (topic, outcome) in enumerate(zip(wanted, outcomes, strict=True)):
+            if not results[topic.place]:
+                results[topic.place] = self._created(topic, outcome, whole=whole)
+            await turn(index)
+        return {
+            "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
+        }
+
+    async def _wanted_topics(self, topics: Sequence[Any], results: list[dict[str, object]]) -> list[_Wanted]:
+        """The topics that can be made, in the request's order; the others are answered in `results`."""
+        names: list[TopicName | None] = []
+        for place, topic in enumerate(topics):
+            try:
+                names.append(split(topic.name, DEFAULT_STREAM))
+            except KafkaError as error:
+                names.append(None)
+                results[place] = refusal(error)
+            await turn(place)
+        times = Counter(name.full for name in names if name is not None)
+        streams = await stream_rows(self._catalog, {name.stream for name in names if name is not None})
+        wanted: list[_Wanted] = []
+        room = MAX_PARTITIONS_PER_REQUEST
+        for place, (topic, name) in enumerate(zip(topics, names, strict=True)):
+            if name is None:
+                continue
+            try:
+                if times[name.full] > 1:
+                    raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
+                one = _wanted_topic(topic, name=name, place=place, streams=streams, nodes=self._cluster.node_count)
+                if one.partitions > room:
+                    raise KafkaError(
+                        Code.POLICY_VIOLATION,
+                        f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request; ask in several",
+                    )
+                room -= one.partitions
+                wanted.append(one)
+            except KafkaError as error:
+                results[place] = refusal(error)
+            await turn(place)
+        return wanted
+
+    async def _dry_run(self, wanted: Sequence[_Wanted]) -> list[TopicOutcome]:
+        """What would come of it (`validate_only`)."""
+        streams: dict[str, set[str]] = {}
+        for topic in wanted:
+            streams.setdefault(topic.name.stream, set()).add(topic.name.topic)
+        existing = await self._catalog.query(lambda reader: rows_by_name(reader, streams))
+        return [
+            TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted
+        ]
+
+    async def _make(
+        self, wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
+    ) -> list[TopicOutcome]:
+        """One command for all; one outcome per wanted topic. Where there is no container, `results` says so."""
+        free = self._places(wanted)
+        items: list[NewTopic] = []
+        for index, topic in enumerate(wanted):
+            places = free[topic.name.stream]
+            if isinstance(places, HeadraceError):
+                results[topic.place] = refusal(places)
+                continue
+            mine = list(islice(places, topic.partitions))
+            items.append(
+                NewTopic(
+                    stream=topic.name.stream,
+                    name=topic.name.topic,
+                    topic_id=uuid.uuid4().bytes,
+                    partitions=topic.partitions,
+                    configs=dict(topic.configs),
+                    container_ids=[container for container, _ in mine],
+                    container_epochs=[epoch for _, epoch in mine],
                 )
-            room -= one.partitions
-            wanted.append(one)
-        except KafkaError as error:
-            results[place] = refusal(error)
-        await turn(place)
-    return wanted
+            )
+            await turn(index)
+        made = iter(
+            await submitted(self._catalog, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ()
+        )
+        return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
+
+    def _places(self, wanted: Sequence[_Wanted]) -> dict[str, _Places | HeadraceError]:
+        """By stream, containers for all of its new partitions, or why there are none."""
+        partitions: Counter[str] = Counter()
+        volumes: dict[str, str] = {}
+        for topic in wanted:
+            partitions[topic.name.stream] += topic.partitions
+            volumes[topic.name.stream] = topic.policy.volume
+        found: dict[str, _Places | HeadraceError] = {}
+        for stream, count in partitions.items():
+            try:
+                found[stream] = iter(self._placement.place(count, volumes[stream]))
+            except HeadraceError as error:
+                found[stream] = error
+        return found
+
+    def _created(self, topic: _Wanted, outcome: TopicOutcome, *, whole: bool) -> dict[str, object]:
+        if outcome.code is Code.TOPIC_ALREADY_EXISTS:
+            return refusal(KafkaError(outcome.code, f"topic {render(topic.name)} already exists"))
+        if outcome.code is not Code.NONE:
+            return refusal(KafkaError(outcome.code, outcome.message))
+        names = None if whole else sorted(topic.configs)
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "topic_id": outcome.topic.topic_id if outcome.topic is not None else bytes(16),
+            "num_partitions": topic.partitions,
+            "replication_factor": replicas(self._cluster, topic.policy.volume),
+            "configs": described(topic.policy, volume_of(self._cluster, topic.policy), topic.configs, names=names),
+        }
+
+    # --- CreatePartitions
+
+    async def create_partitions(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """CreatePartitions 0-3. Partitions only rise."""
+        asked = request.topics
+        times = Counter(topic.name for topic in asked)
+        rows = await topic_rows(self._catalog, [topic.name for topic in asked])
+        timeout_ms = field(request, "timeout", 0)
+
+        async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:
+            try:
+                if times[topic.name] > 1:
+                    raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
+                if isinstance(row, KafkaError):
+                    raise row
+                if row.home is not None and row.home.cluster != self._node.cluster_id:
+                    raise self._home_check.elsewhere(topic.name, row.home)
+                _check_growth(topic, row, nodes=self._cluster.node_count)
+                if not request.validate_only:
+                    await self._grow(row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
+            except HeadraceError as error:
+                return {"name": topic.name, **refusal(error)}
+            return {"name": topic.name, "error_code": 0, "error_message": None}
+
+        # At once, so that all of their commands share a sync.
+        return {"results": await asyncio.gather(*map(result, asked, rows))}
+
+    async def _grow(self, row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
+        """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
+        stream = await self._catalog.query(lambda reader: reader.stream(row.stream))
+        if stream is None:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        command = growth(self._placement, row, count=count, volume=stream.policy.volume)
+        outcome: TopicOutcome = await submitted(self._catalog, command, timeout_ms=timeout_ms)
+        if outcome.code is not Code.NONE:
+            raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))
 
 
 def _wanted_topic(
@@ -195,106 +324,6 @@ def _check_replicas(replicas: int, *, nodes: int) -> None:
         )
 
 
-async def _dry_run(broker: "Broker", wanted: Sequence[_Wanted]) -> list[TopicOutcome]:
-    """What would come of it (`validate_only`)."""
-    streams: dict[str, set[str]] = {}
-    for topic in wanted:
-        streams.setdefault(topic.name.stream, set()).add(topic.name.topic)
-    existing = await broker.catalog.query(lambda reader: rows_by_name(reader, streams))
-    return [TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted]
-
-
-async def _make(
-    broker: "Broker", wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
-) -> list[TopicOutcome]:
-    """One command for all; one outcome per wanted topic. Where there is no container, `results` says so."""
-    free = _places(broker, wanted)
-    items: list[NewTopic] = []
-    for index, topic in enumerate(wanted):
-        places = free[topic.name.stream]
-        if isinstance(places, HeadraceError):
-            results[topic.place] = refusal(places)
-            continue
-        mine = list(islice(places, topic.partitions))
-        items.append(
-            NewTopic(
-                stream=topic.name.stream,
-                name=topic.name.topic,
-                topic_id=uuid.uuid4().bytes,
-                partitions=topic.partitions,
-                configs=dict(topic.configs),
-                container_ids=[container for container, _ in mine],
-                container_epochs=[epoch for _, epoch in mine],
-            )
-        )
-        await turn(index)
-    made = iter(
-        await submitted(broker.catalog, CreateTopics(items=items, now=now()), timeout_ms=timeout_ms) if items else ()
-    )
-    return [TopicOutcome(Code.UNKNOWN_SERVER_ERROR) if results[topic.place] else next(made) for topic in wanted]
-
-
-def _places(broker: "Broker", wanted: Sequence[_Wanted]) -> dict[str, _Places | HeadraceError]:
-    """By stream, containers for all of its new partitions, or why there are none."""
-    partitions: Counter[str] = Counter()
-    volumes: dict[str, str] = {}
-    for topic in wanted:
-        partitions[topic.name.stream] += topic.partitions
-        volumes[topic.name.stream] = topic.policy.volume
-    found: dict[str, _Places | HeadraceError] = {}
-    for stream, count in partitions.items():
-        try:
-            found[stream] = iter(broker.place(count, volumes[stream]))
-        except HeadraceError as error:
-            found[stream] = error
-    return found
-
-
-def _created(broker: "Broker", topic: _Wanted, outcome: TopicOutcome, *, whole: bool) -> dict[str, object]:
-    if outcome.code is Code.TOPIC_ALREADY_EXISTS:
-        return refusal(KafkaError(outcome.code, f"topic {render(topic.name)} already exists"))
-    if outcome.code is not Code.NONE:
-        return refusal(KafkaError(outcome.code, outcome.message))
-    names = None if whole else sorted(topic.configs)
-    return {
-        "error_code": 0,
-        "error_message": None,
-        "topic_id": outcome.topic.topic_id if outcome.topic is not None else bytes(16),
-        "num_partitions": topic.partitions,
-        "replication_factor": replicas(broker.cluster, topic.policy.volume),
-        "configs": described(topic.policy, volume_of(broker.cluster, topic.policy), topic.configs, names=names),
-    }
-
-
-# --- CreatePartitions
-
-
-async def create_partitions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """CreatePartitions 0-3. Partitions only rise."""
-    asked = request.topics
-    times = Counter(topic.name for topic in asked)
-    rows = await topic_rows(broker.catalog, [topic.name for topic in asked])
-    timeout_ms = field(request, "timeout", 0)
-
-    async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:
-        try:
-            if times[topic.name] > 1:
-                raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
-            if isinstance(row, KafkaError):
-                raise row
-            if row.home is not None and row.home.cluster != broker.node.cluster_id:
-                raise broker.home_check.elsewhere(topic.name, row.home)
-            _check_growth(topic, row, nodes=broker.node_count)
-            if not request.validate_only:
-                await _grow(broker, row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
-        except HeadraceError as error:
-            return {"name": topic.name, **refusal(error)}
-        return {"name": topic.name, "error_code": 0, "error_message": None}
-
-    # At once, so that all of their commands share a sync.
-    return {"results": await asyncio.gather(*map(result, asked, rows))}
-
-
 def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
     if topic.count <= row.partitions:
         raise KafkaError(
@@ -310,14 +339,3 @@ def _check_growth(topic: Any, row: TopicRow, *, nodes: int) -> None:
                 f"{topic.count - row.partitions} new partitions, but {len(topic.assignments)} assignments",
             )
         _check_broker_lists([assignment.broker_ids for assignment in topic.assignments], nodes=nodes)
-
-
-async def _grow(broker: "Broker", row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
-    """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
-    stream = await broker.catalog.query(lambda reader: reader.stream(row.stream))
-    if stream is None:
-        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    command = growth(broker.placement, row, count=count, volume=stream.policy.volume)
-    outcome: TopicOutcome = await submitted(broker.catalog, command, timeout_ms=timeout_ms)
-    if outcome.code is not Code.NONE:
-        raise KafkaError(outcome.code, outcome.message.replace(row.full_name, name))

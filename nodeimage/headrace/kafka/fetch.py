@@ -15,21 +15,24 @@ that leads 100,000 partitions may be asked for all of them at once.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from headrace.base.deadlines import Deadline
 from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import ContainerId
+from headrace.base.runtime import Runtime
+from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.connection import Buffer, Connection, Slot
+from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
-from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, Interest, Key
+from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
 from headrace.partitions.lookups import turn
-from headrace.partitions.reads.fetch_planner import Range
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
+from headrace.partitions.topics import Topics
 from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
 from headrace.wire.header import RequestHeader
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Whatever a client asks for, one answer holds no more than this (and one batch)."""
@@ -43,45 +46,68 @@ MOST_SERVED: Final = 5000
 """Partitions whose records are in one answer."""
 
 
-def handle(broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-    """Start to answer a Fetch request. Raises `MalformedRequest`."""
-    if len(request) > LONG_BYTES:
-        connection.park(_start_long(broker, connection, header, request, slot))
-        return
-    asked = decode_request(request, header.body, header.api_version)
-    try:
-        session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
-        _forget(session, asked)
-        for key, part in _named(asked):
-            session.ask(key, part)
-        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
-    except KafkaError as error:
-        _refuse(slot, header.api_version, asked, error)
-        return
-    fetch = Fetch(broker, connection, slot, session, asked, header.api_version)
-    if fetch.bind_cached():
-        fetch.start()
-    else:
-        connection.park(fetch.bind_and_start())
+class FetchApi:
+    """Answers Fetch."""
 
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        topics: Topics,
+        partitions: Partitions,
+        planner: FetchPlanner,
+        sessions: FetchSessions,
+        answer_budget: AnswerBudget,
+        counters: Counters,
+        read_failed: Callable[[Exception, ContainerId], None],
+    ) -> None:
+        self.runtime = runtime
+        self.topics = topics
+        self.partitions = partitions
+        self.planner = planner
+        self.sessions = sessions
+        self.answer_budget = answer_budget
+        self.counters = counters
+        self.read_failed = read_failed
 
-async def _start_long(
-    broker: "Broker", connection: Connection, header: RequestHeader, request: memoryview, slot: Slot
-) -> None:
-    """The same, beside other clients' requests."""
-    version = header.api_version
-    asked = await broker.loop.run_in_executor(broker.executor, decode_request, request, header.body, version)
-    try:
-        session = broker.fetch_sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
-        _forget(session, asked)
-        for index, (key, part) in enumerate(_named(asked)):
-            session.ask(key, part)
-            await turn(index)
-        broker.fetch_sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
-    except KafkaError as error:
-        _refuse(slot, version, asked, error)
-        return
-    await Fetch(broker, connection, slot, session, asked, version).bind_and_start()
+    def handle(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        """Start to answer a Fetch request. Raises `MalformedRequest`."""
+        if len(request) > LONG_BYTES:
+            connection.park(self._start_long(connection, header, request, slot))
+            return
+        asked = decode_request(request, header.body, header.api_version)
+        try:
+            session = self.sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+            _forget(session, asked)
+            for key, part in _named(asked):
+                session.ask(key, part)
+            self.sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
+        except KafkaError as error:
+            _refuse(slot, header.api_version, asked, error)
+            return
+        fetch = Fetch(self, connection, slot, session, asked, header.api_version)
+        if fetch.bind_cached():
+            fetch.start()
+        else:
+            connection.park(fetch.bind_and_start())
+
+    async def _start_long(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        """The same, beside other clients' requests."""
+        version = header.api_version
+        asked = await self.runtime.loop.run_in_executor(
+            self.runtime.executor, decode_request, request, header.body, version
+        )
+        try:
+            session = self.sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+            _forget(session, asked)
+            for index, (key, part) in enumerate(_named(asked)):
+                session.ask(key, part)
+                await turn(index)
+            self.sessions.named(session, begins=asked.session_epoch == INITIAL_EPOCH)
+        except KafkaError as error:
+            _refuse(slot, version, asked, error)
+            return
+        await Fetch(self, connection, slot, session, asked, version).bind_and_start()
 
 
 def _forget(session: FetchSession, asked: FetchRequest) -> None:
@@ -106,8 +132,8 @@ class Fetch:
 
     __slots__ = (
         "_answering",
+        "_api",
         "_asked",
-        "_broker",
         "_connection",
         "_deadline",
         "_due",
@@ -119,14 +145,14 @@ class Fetch:
 
     def __init__(
         self,
-        broker: "Broker",
+        api: FetchApi,
         connection: Connection,
         slot: Slot,
         session: FetchSession,
         asked: FetchRequest,
         version: int,
     ) -> None:
-        self._broker = broker
+        self._api = api
         self._connection = connection
         self._slot = slot
         self._session = session
@@ -141,7 +167,7 @@ class Fetch:
 
     def bind_cached(self) -> bool:
         """Find the partitions of what the client named; false if one has to be looked up on disk."""
-        topics = self._broker.topics
+        topics = self._api.topics
         for key, interest in self._session.active.items():
             name_or_id, number = key
             topic = topics.cached(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
@@ -179,8 +205,8 @@ class Fetch:
     async def _bind_some(self, asked: Sequence[tuple[Key, Interest]]) -> None:
         names = list({key[0] for key, _ in asked if isinstance(key[0], str)})
         ids = list({key[0] for key, _ in asked if isinstance(key[0], bytes)})
-        topics = dict(zip(names, await self._broker.topics.resolve(names, self._connection), strict=True))
-        by_id = dict(zip(ids, await self._broker.topics.resolve_ids(ids), strict=True))
+        topics = dict(zip(names, await self._api.topics.resolve(names, self._connection), strict=True))
+        by_id = dict(zip(ids, await self._api.topics.resolve_ids(ids), strict=True))
         wanted = []
         for key, interest in asked:
             topic = topics[key[0]] if isinstance(key[0], str) else by_id[key[0]]
@@ -191,7 +217,7 @@ class Fetch:
                 interest.error = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
             else:
                 wanted.append((interest, topic, key[1]))
-        leaders = await self._broker.partitions.leaders([(topic, number) for _, topic, number in wanted])
+        leaders = await self._api.partitions.leaders([(topic, number) for _, topic, number in wanted])
         for (interest, _topic, _number), partition in zip(wanted, leaders, strict=True):
             if isinstance(partition, KafkaError):
                 interest.error = partition
@@ -207,19 +233,19 @@ class Fetch:
         if self._connection.closed:
             self._cancel()
             return
-        self._broker.counters.fetch_requests += 1
+        self._api.counters.fetch_requests += 1
         if self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             return
         self._session.waiting = self._woken
         wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
-        self._deadline = self._broker.deadlines.after(wait_ms / 1000, self._expired)
+        self._deadline = self._api.runtime.deadlines.after(wait_ms / 1000, self._expired)
         self._connection.waiting_fetches.append(self._expired)
         self._connection.on_close.append(self._cancel)
 
     def _woken(self) -> None:
         if not self._due and not self._ended:
             self._due = True
-            self._broker.loop.call_soon(self._try_again)
+            self._api.runtime.loop.call_soon(self._try_again)
 
     def _try_again(self) -> None:
         self._due = False
@@ -233,7 +259,7 @@ class Fetch:
     def _cancel(self) -> None:
         self._end()
         if self._session.id:
-            self._broker.fetch_sessions.close(self._session.id)
+            self._api.sessions.close(self._session.id)
         else:
             self._session.close()
 
@@ -252,7 +278,7 @@ class Fetch:
     def _try(self, *, final: bool) -> bool:
         """Answer if there is enough, or if `final`; false: go on waiting."""
         # One batch comes whatever the limit. What comes from memory stays there, too, until the client has read it.
-        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._broker.answer_budget.bytes()))
+        budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._api.answer_budget.bytes()))
         found: dict[Key, list[Buffer]] = {}
         cold: list[tuple[Interest, Range]] = []
         total = 0
@@ -274,7 +300,7 @@ class Fetch:
                 continue
             if full or total >= budget:
                 continue
-            where = self._broker.fetch_planner.locate(partition, interest.asked.offset)
+            where = self._api.planner.locate(partition, interest.asked.offset)
             if where.offset >= where.limit:
                 continue  # between there and the end records were lost (invariant 15): it waits for the next one
             most = min(interest.asked.max_bytes, budget - total)
@@ -299,7 +325,7 @@ class Fetch:
             self._connection.on_close.append(self._cancel)  # the client may go away before it begins
             answering = self._answer_later(found, cold, budget - total)
             if self._connection.parked:
-                self._answering = self._broker.spawn(answering)
+                self._answering = self._api.runtime.spawn(answering)
                 self._connection.hold(self._answering)
             else:
                 self._connection.park(answering)
@@ -327,7 +353,7 @@ class Fetch:
             await connection.turn_to_read(self._slot)
             try:
                 if cold:
-                    await self._read_cold(found, cold, min(budget, self._broker.answer_budget.bytes()))
+                    await self._read_cold(found, cold, min(budget, self._api.answer_budget.bytes()))
                 if len(self._session.to_tell) <= MANY:
                     answer = self._filled(found)
                     body = answer.encode(self._version)
@@ -349,18 +375,20 @@ class Fetch:
         for index, interest in enumerate(list(self._session.to_tell.values())):
             answer.add(interest, found.get(interest.key))
             await turn(index)
-        return answer, await self._broker.loop.run_in_executor(self._broker.executor, answer.encode, self._version)
+        return answer, await self._api.runtime.loop.run_in_executor(
+            self._api.runtime.executor, answer.encode, self._version
+        )
 
     def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
-        self._broker.counters.bytes_out += answer.bytes
-        self._broker.fetch_sessions.advance(self._session)
+        self._api.counters.bytes_out += answer.bytes
+        self._api.sessions.advance(self._session)
         self._slot.answer(body)
 
     async def _read_cold(
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
     ) -> None:
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
-        read = await self._broker.fetch_planner.read_all(asked, budget)
+        read = await self._api.planner.read_all(asked, budget)
         for interest, where in cold:
             match read.get(interest.key):
                 case None:
@@ -374,7 +402,7 @@ class Fetch:
                 case KafkaError() as refused:
                     interest.error = refused
                 case error:  # of this partition alone: the others are served
-                    self._broker.read_failed(error, where.row.container)
+                    self._api.read_failed(error, where.row.container)
                     interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
             partition = interest.partition
             if partition is not None and partition.left and interest.key not in found and interest.error is None:

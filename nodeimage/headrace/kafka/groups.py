@@ -5,22 +5,18 @@ Decides nothing about groups itself (groups/ does). Cursors are in groups/cursor
 
 from collections.abc import Mapping
 from typing import Any, Final
-from uuid import uuid4
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
-from headrace.base.runtime import Runtime
-from headrace.catalog.catalog import Catalog
-from headrace.coordination.coordinator import Coordinator
-from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
 from headrace.coordination.messages import Protocol as Offered
-from headrace.coordination.service import GroupService
+from headrace.coordination.takeover import Coordination
 from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
-from headrace.kafka.committed_offsets import HANDLERS as CURSOR_HANDLERS
-from headrace.kafka.committed_offsets import Handler, check_group_id
-from headrace.kafka.group_host import Host, Session
+from headrace.kafka.committed_offsets import check_group_id
+from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
 from headrace.kafka.transactions import NO_TRANSACTIONS
+from headrace.partitions.cluster_layout import Layout
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 
@@ -30,190 +26,215 @@ MOST_REBALANCE_MS: Final = 86_400_000
 _CLASSIC: Final = "classic"
 
 
-def make_service(*, runtime: Runtime, catalog: Catalog, limits: GroupLimits) -> GroupService:
-    """The group service of a broker, with member ids made unique by uuids."""
-    coordinator = Coordinator(limits=limits, new_suffix=lambda: str(uuid4()))
-    return GroupService(runtime=runtime, catalog=catalog, coordinator=coordinator)
+class GroupApis:
+    """Membership of consumer groups, and what operators ask of them."""
 
+    def __init__(self, *, layout: Layout, coordination: Coordination) -> None:
+        self._layout = layout
+        self._coordination = coordination
 
-# --- where groups live
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.FIND_COORDINATOR: self.find_coordinator,
+            ApiKey.JOIN_GROUP: self.join_group,
+            ApiKey.SYNC_GROUP: self.sync_group,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave_group,
+            ApiKey.LIST_GROUPS: self.list_groups,
+            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
+            ApiKey.DELETE_GROUPS: self.delete_groups,
+        }
 
+    # --- where groups live
 
-async def find_coordinator(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """FindCoordinator 0-4: the node that leads the catalog, for every group."""
-    key_type = field(request, "key_type", _GROUP)
-    keys = field(request, "coordinator_keys", None)
-    node_id = await host.coordination.find() if key_type == _GROUP else None
-    found = [_coordinator(host, session, key, key_type, node_id) for key in ([request.key] if keys is None else keys)]
-    return found[0] if keys is None else {"coordinators": found}
-
-
-def _coordinator(host: Host, session: Session, key: str, key_type: int, node_id: NodeId | None) -> dict[str, object]:
-    if key_type == _GROUP:
-        address = None if node_id is None else host.address(node_id, session)
-        if address is not None:
-            return {
-                "key": key,
-                "node_id": address.node_id,
-                "host": address.host,
-                "port": address.port,
-                "error_code": int(Code.NONE),
-                "error_message": None,
-            }
-        code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
-    elif key_type == _TRANSACTION:
-        # Final for all clients, and the one code with which all that show a message do so: Java drops it of
-        # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka asks again for ever after other codes.
-        code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
-    else:
-        code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
-    return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
-
-
-# --- membership
-
-
-async def join_group(host: Host, request: Any, session: Session) -> Mapping[str, object]:
-    """JoinGroup 0-9. Version 0 has no rebalance timeout of its own, and takes the session's."""
-    version = request.__version__
-    session_timeout = field(request, "session_timeout")
-    instance_id = field(request, "group_instance_id", None)
-    join = Join(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        instance_id=instance_id,
-        client_id=session.client_id or "",
-        client_host="/" + session.peer.rpartition(":")[0],
-        session_timeout_ms=session_timeout,
-        rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MOST_REBALANCE_MS),
-        protocol_type=request.protocol_type,
-        protocols=tuple(Offered(each.name, bytes(each.metadata)) for each in request.protocols),
-        requires_known_member=version >= 4 and instance_id is None,
-        can_skip_assignment=version >= 9,
-        reason=field(request, "reason", None),
-    )
-    try:
-        check_group_id(join.group_id)
-        result = await (await host.coordination.service()).join(join)
-    except HeadraceError as error:
-        result = JoinResult(code=error.code, member_id=join.member_id)
-    return {
-        "error_code": int(result.code),
-        "generation_id": result.generation,
-        "protocol_type": result.protocol_type,
-        "protocol_name": result.protocol_name or ("" if version < 7 else None),
-        "leader": result.leader,
-        "skip_assignment": result.skip_assignment,
-        "member_id": result.member_id,
-        "members": [
-            {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
-            for member in result.members
-        ],
-    }
-
-
-async def sync_group(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """SyncGroup 0-5."""
-    sync = Sync(
-        group_id=request.group_id,
-        generation=request.generation_id,
-        member_id=request.member_id,
-        instance_id=field(request, "group_instance_id", None),
-        protocol_type=field(request, "protocol_type", None),
-        protocol_name=field(request, "protocol_name", None),
-        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
-    )
-    try:
-        check_group_id(sync.group_id)
-        if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
-            raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
-        result = await (await host.coordination.service()).sync(sync)
-    except HeadraceError as error:
-        # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
-        loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS
-        result = SyncResult(code=Code.REBALANCE_IN_PROGRESS if loads else error.code)
-    return {
-        "error_code": int(result.code),
-        "protocol_type": result.protocol_type,
-        "protocol_name": result.protocol_name,
-        "assignment": result.assignment,
-    }
-
-
-async def heartbeat(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """Heartbeat 0-4."""
-    try:
-        check_group_id(request.group_id)
-        groups = await host.coordination.service()
-        code = await groups.heartbeat(
-            request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
-        )
-    except HeadraceError as error:
-        # A coordinator that is still loading counts nobody as gone; not every client knows the code here (as Kafka).
-        code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
-    return {"error_code": int(code)}
-
-
-async def leave_group(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """LeaveGroup 0-5: one member, or from version 3 a list of them."""
-    members = field(request, "members", None)
-    if members is None:
-        departures = [Departure(request.member_id)]
-    else:
-        departures = [
-            Departure(each.member_id, field(each, "group_instance_id", None), field(each, "reason", None))
-            for each in members
+    async def find_coordinator(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """FindCoordinator 0-4: the node that leads the catalog, for every group."""
+        key_type = field(request, "key_type", _GROUP)
+        keys = field(request, "coordinator_keys", None)
+        node_id = await self._coordination.find() if key_type == _GROUP else None
+        found = [
+            self._coordinator(session, key, key_type, node_id) for key in ([request.key] if keys is None else keys)
         ]
-    try:
-        check_group_id(request.group_id)
-        codes = await (await host.coordination.service()).leave(request.group_id, departures)
-    except HeadraceError as error:
-        return {"error_code": int(error.code), "members": []}
-    return {
-        "error_code": int(codes[0] if members is None else Code.NONE),
-        "members": [
-            {"member_id": each.member_id, "group_instance_id": each.instance_id, "error_code": int(code)}
-            for each, code in zip(departures, codes, strict=True)
-        ],
-    }
+        return found[0] if keys is None else {"coordinators": found}
 
+    def _coordinator(self, session: Connection, key: str, key_type: int, node_id: NodeId | None) -> dict[str, object]:
+        if key_type == _GROUP:
+            address = None if node_id is None else self._layout.address(node_id, session.listener)
+            if address is not None:
+                return {
+                    "key": key,
+                    "node_id": address.node_id,
+                    "host": address.host,
+                    "port": address.port,
+                    "error_code": int(Code.NONE),
+                    "error_message": None,
+                }
+            code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
+        elif key_type == _TRANSACTION:
+            # Final for all clients, and the one code with which all that show a message do so: Java drops it of
+            # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka asks again for ever after other codes.
+            code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        else:
+            code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
+        return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
 
-# --- what operators ask
+    # --- membership
 
-
-async def list_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
-    none."""
-    states = {state.lower() for state in field(request, "states_filter", ())}
-    types = {each.lower() for each in field(request, "types_filter", ())}
-    try:
-        groups = [] if host.coordination.elsewhere else await (await host.coordination.service()).listing()
-    except HeadraceError as error:
-        return {"error_code": int(error.code), "groups": []}
-    return {
-        "error_code": int(Code.NONE),
-        "groups": [
-            {"group_id": group_id, "protocol_type": protocol_type, "group_state": state.value, "group_type": _CLASSIC}
-            for group_id, protocol_type, state in groups
-            if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
-        ],
-    }
-
-
-async def describe_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """DescribeGroups 0-5. A group that does not exist is Dead."""
-    described: list[Mapping[str, object]] = []
-    operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
-    try:
-        groups = await host.coordination.service()
-    except HeadraceError as error:
-        return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
-    for group_id in request.groups:
+    async def join_group(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """JoinGroup 0-9. Version 0 has no rebalance timeout of its own, and takes the session's."""
+        version = request.__version__
+        session_timeout = field(request, "session_timeout")
+        instance_id = field(request, "group_instance_id", None)
+        join = Join(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=instance_id,
+            client_id=session.client_id or "",
+            client_host="/" + session.peer.rpartition(":")[0],
+            session_timeout_ms=session_timeout,
+            rebalance_timeout_ms=min(max(field(request, "rebalance_timeout", session_timeout), 1), MOST_REBALANCE_MS),
+            protocol_type=request.protocol_type,
+            protocols=tuple(Offered(each.name, bytes(each.metadata)) for each in request.protocols),
+            requires_known_member=version >= 4 and instance_id is None,
+            can_skip_assignment=version >= 9,
+            reason=field(request, "reason", None),
+        )
         try:
-            described.append(_described(await groups.describe(group_id), operations))
+            check_group_id(join.group_id)
+            result = await (await self._coordination.service()).join(join)
         except HeadraceError as error:
-            described.append({"error_code": int(error.code), "group_id": group_id})
-    return {"groups": described}
+            result = JoinResult(code=error.code, member_id=join.member_id)
+        return {
+            "error_code": int(result.code),
+            "generation_id": result.generation,
+            "protocol_type": result.protocol_type,
+            "protocol_name": result.protocol_name or ("" if version < 7 else None),
+            "leader": result.leader,
+            "skip_assignment": result.skip_assignment,
+            "member_id": result.member_id,
+            "members": [
+                {"member_id": member.member_id, "group_instance_id": member.instance_id, "metadata": member.metadata}
+                for member in result.members
+            ],
+        }
+
+    async def sync_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """SyncGroup 0-5."""
+        sync = Sync(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=field(request, "group_instance_id", None),
+            protocol_type=field(request, "protocol_type", None),
+            protocol_name=field(request, "protocol_name", None),
+            assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        )
+        try:
+            check_group_id(sync.group_id)
+            if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
+                raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
+            result = await (await self._coordination.service()).sync(sync)
+        except HeadraceError as error:
+            # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
+            loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS
+            result = SyncResult(code=Code.REBALANCE_IN_PROGRESS if loads else error.code)
+        return {
+            "error_code": int(result.code),
+            "protocol_type": result.protocol_type,
+            "protocol_name": result.protocol_name,
+            "assignment": result.assignment,
+        }
+
+    async def heartbeat(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """Heartbeat 0-4."""
+        try:
+            check_group_id(request.group_id)
+            groups = await self._coordination.service()
+            code = await groups.heartbeat(
+                request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
+            )
+        except HeadraceError as error:
+            # A coordinator that still loads counts nobody as gone; not every client knows the code here (as Kafka).
+            code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
+        return {"error_code": int(code)}
+
+    async def leave_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """LeaveGroup 0-5: one member, or from version 3 a list of them."""
+        members = field(request, "members", None)
+        if members is None:
+            departures = [Departure(request.member_id)]
+        else:
+            departures = [
+                Departure(each.member_id, field(each, "group_instance_id", None), field(each, "reason", None))
+                for each in members
+            ]
+        try:
+            check_group_id(request.group_id)
+            codes = await (await self._coordination.service()).leave(request.group_id, departures)
+        except HeadraceError as error:
+            return {"error_code": int(error.code), "members": []}
+        return {
+            "error_code": int(codes[0] if members is None else Code.NONE),
+            "members": [
+                {"member_id": each.member_id, "group_instance_id": each.instance_id, "error_code": int(code)}
+                for each, code in zip(departures, codes, strict=True)
+            ],
+        }
+
+    # --- what operators ask
+
+    async def list_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
+        none."""
+        states = {state.lower() for state in field(request, "states_filter", ())}
+        types = {each.lower() for each in field(request, "types_filter", ())}
+        try:
+            groups = [] if self._coordination.elsewhere else await (await self._coordination.service()).listing()
+        except HeadraceError as error:
+            return {"error_code": int(error.code), "groups": []}
+        return {
+            "error_code": int(Code.NONE),
+            "groups": [
+                {
+                    "group_id": group_id,
+                    "protocol_type": protocol_type,
+                    "group_state": state.value,
+                    "group_type": _CLASSIC,
+                }
+                for group_id, protocol_type, state in groups
+                if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
+            ],
+        }
+
+    async def describe_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """DescribeGroups 0-5. A group that does not exist is Dead."""
+        described: list[Mapping[str, object]] = []
+        operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
+        try:
+            groups = await self._coordination.service()
+        except HeadraceError as error:
+            return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
+        for group_id in request.groups:
+            try:
+                described.append(_described(await groups.describe(group_id), operations))
+            except HeadraceError as error:
+                described.append({"error_code": int(error.code), "group_id": group_id})
+        return {"groups": described}
+
+    async def delete_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
+        """DeleteGroups 0-2: groups without members, with their cursors."""
+        names = list(dict.fromkeys(request.groups_names))
+        try:
+            codes = await (await self._coordination.service()).delete(names)
+        except HeadraceError as error:
+            codes = [error.code] * len(names)
+        return {
+            "results": [
+                {"group_id": group_id, "error_code": int(code)} for group_id, code in zip(names, codes, strict=True)
+            ]
+        }
 
 
 def _described(view: GroupView, operations: int) -> dict[str, object]:
@@ -236,30 +257,3 @@ def _described(view: GroupView, operations: int) -> dict[str, object]:
             for member in view.members
         ],
     }
-
-
-async def delete_groups(host: Host, request: Any, _session: Session) -> Mapping[str, object]:
-    """DeleteGroups 0-2: groups without members, with their cursors."""
-    names = list(dict.fromkeys(request.groups_names))
-    try:
-        codes = await (await host.coordination.service()).delete(names)
-    except HeadraceError as error:
-        codes = [error.code] * len(names)
-    return {
-        "results": [
-            {"group_id": group_id, "error_code": int(code)} for group_id, code in zip(names, codes, strict=True)
-        ]
-    }
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    **CURSOR_HANDLERS,
-    ApiKey.FIND_COORDINATOR: find_coordinator,
-    ApiKey.JOIN_GROUP: join_group,
-    ApiKey.SYNC_GROUP: sync_group,
-    ApiKey.HEARTBEAT: heartbeat,
-    ApiKey.LEAVE_GROUP: leave_group,
-    ApiKey.LIST_GROUPS: list_groups,
-    ApiKey.DESCRIBE_GROUPS: describe_groups,
-    ApiKey.DELETE_GROUPS: delete_groups,
-}

@@ -5,5 +5,5 @@ from typing import Any
 
 from headrace.kafka.connection import Connection
 
-Handler = Callable[[Any, Any, Connection], Awaitable[Mapping[str, object]]]
-"""Answers a decoded request (broker, request, session) with fields for `wire.generic_codec.encode_response`."""
+Handler = Callable[[Any, Connection], Awaitable[Mapping[str, object]]]
+"""Answers a decoded request of a connection with fields for `wire.generic_codec.encode_response`."""

@@ -7,18 +7,17 @@ Transactional producers are refused until transactions come.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError
+from headrace.base.runtime import Runtime
+from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
-
-if TYPE_CHECKING:
-    from headrace.kafka.connection import Connection
-    from headrace.kafka.dispatch import Broker
 
 log = structlog.get_logger()
 
@@ -29,8 +28,10 @@ RETRY_S = 5.0
 class ProducerIds:
     """Gives out ids one by one, and fetches the next block in a thread."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, *, runtime: Runtime, block: Callable[[int], range]) -> None:
+        """`block` takes so many ids; it blocks, and raises StoreUnavailable."""
+        self._runtime = runtime
+        self._block = block
         self._ids: deque[int] = deque()
         self._lock = asyncio.Lock()
         self._ahead_at = 0.0
@@ -43,10 +44,10 @@ class ProducerIds:
                 if not self._ids:
                     await self._take()
         producer_id = self._ids.popleft()
-        now = self._broker.loop.time()
+        now = self._runtime.loop.time()
         if len(self._ids) <= BLOCK // 2 and not self._lock.locked() and now >= self._ahead_at:
             self._ahead_at = now + RETRY_S
-            self._broker.spawn(self._take_ahead())
+            self._runtime.spawn(self._take_ahead())
         return producer_id
 
     async def _take_ahead(self) -> None:
@@ -57,29 +58,39 @@ class ProducerIds:
                 log.warning("the next producer ids are not there yet", left=len(self._ids), reason=str(error))
 
     async def _take(self) -> None:
-        block = await self._broker.loop.run_in_executor(self._broker.executor, self._broker.producer_block, BLOCK)
+        block = await self._runtime.loop.run_in_executor(self._runtime.executor, self._block, BLOCK)
         self._ids.extend(block)
         self._ahead_at = 0.0
 
 
-async def init_producer_id(broker: "Broker", request: Any, _session: "Connection") -> Mapping[str, object]:
-    """InitProducerId 0-4."""
-    if request.transactional_id is not None:
+class InitProducerIdApi:
+    """Gives producers their ids."""
+
+    def __init__(self, *, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
         return {
-            "error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-            "producer_id": -1,
-            "producer_epoch": -1,
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
         }
-    known = field(request, "producer_id", -1)
-    epoch = field(request, "producer_epoch", -1)
-    if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer starts anew, after an error
-        return {"error_code": 0, "producer_id": known, "producer_epoch": epoch + 1}
-    try:
-        return {"error_code": 0, "producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
-    except HeadraceError as error:
-        log.warning("a producer gets no id", reason=str(error))
-        # The one code that makes every client ask again, and not look for a coordinator first.
-        return {"error_code": int(Code.COORDINATOR_LOAD_IN_PROGRESS), "producer_id": -1, "producer_epoch": -1}
 
-
-HANDLERS = {ApiKey.INIT_PRODUCER_ID: init_producer_id}
+    async def init_producer_id(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """InitProducerId 0-4."""
+        if request.transactional_id is not None:
+            return {
+                "error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+                "producer_id": -1,
+                "producer_epoch": -1,
+            }
+        known = field(request, "producer_id", -1)
+        epoch = field(request, "producer_epoch", -1)
+        if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer starts anew, after an error
+            return {"error_code": 0, "producer_id": known, "producer_epoch": epoch + 1}
+        try:
+            return {"error_code": 0, "producer_id": await self._producer_ids.next(), "producer_epoch": 0}
+        except HeadraceError as error:
+            log.warning("a producer gets no id", reason=str(error))
+            # The one code that makes every client ask again, and not look for a coordinator first.
+            return {"error_code": int(Code.COORDINATOR_LOAD_IN_PROGRESS), "producer_id": -1, "producer_epoch": -1}

@@ -10,26 +10,30 @@ partitionlet is sealed: the partition may go on elsewhere already. Both are wait
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.base.errors import Code, CorruptBatch, HeadraceError, KafkaError, StorageFull
+from headrace.base.ids import ContainerId
+from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import back_in_touch
 from headrace.container.leader import Container
 from headrace.kafka.connection import Connection
+from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.reads.remote_reads import OldReads
 from headrace.partitions.refusals import told
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import batch_records, find_by_time, find_max_time, iter_batches
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import Buffer
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 LATEST = -1
 EARLIEST = -2
@@ -50,47 +54,205 @@ Asked = Sequence[tuple[str, int, Any]]
 """(topic's name, number of the partition, what a request says of it), in the request's order."""
 
 
-async def list_offsets(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """ListOffsets 1-9."""
-    asked = [(topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions]
-    partitions = await _partitions(broker, asked, session)
-    kinds = [_millis(part.timestamp) for _, _, part in asked]
-    of_latest = [each for each, kind in zip(partitions, kinds, strict=True) if kind == LATEST]
-    latest = await _latest(broker, [each for each in of_latest if isinstance(each, Partition)])
-    answers = []
-    for (_, index, _), partition, kind in zip(asked, partitions, kinds, strict=True):
-        found: Found | KafkaError
-        if isinstance(partition, KafkaError):
-            found = partition
-        elif kind == LATEST:
-            found = latest[partition]
-        else:
-            found = await _find_or_refuse(broker, partition, kind)
-        code, (offset, timestamp, epoch) = (int(found.code), NOTHING) if isinstance(found, KafkaError) else (0, found)
-        answers.append(
-            {
-                "partition_index": index,
-                "error_code": code,
-                "offset": offset,
-                "timestamp": timestamp,
-                "leader_epoch": epoch,
-            }
+class ListOffsetsApi:
+    """Offsets by time, and the ends of epochs."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        partitions: Partitions,
+        runtime: Runtime,
+        rolls: Rolls,
+        old_reads: OldReads,
+        read_failed: Callable[[Exception, ContainerId], None],
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._runtime = runtime
+        self._rolls = rolls
+        self._old_reads = old_reads
+        self._read_failed = read_failed
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+        }
+
+    async def list_offsets(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """ListOffsets 1-9."""
+        asked = [(topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions]
+        partitions = await self._leaders(asked, session)
+        kinds = [_millis(part.timestamp) for _, _, part in asked]
+        of_latest = [each for each, kind in zip(partitions, kinds, strict=True) if kind == LATEST]
+        latest = await self._latest([each for each in of_latest if isinstance(each, Partition)])
+        answers = []
+        for (_, index, _), partition, kind in zip(asked, partitions, kinds, strict=True):
+            found: Found | KafkaError
+            if isinstance(partition, KafkaError):
+                found = partition
+            elif kind == LATEST:
+                found = latest[partition]
+            else:
+                found = await self._find_or_refuse(partition, kind)
+            code, (offset, timestamp, epoch) = (
+                (int(found.code), NOTHING) if isinstance(found, KafkaError) else (0, found)
+            )
+            answers.append(
+                {
+                    "partition_index": index,
+                    "error_code": code,
+                    "offset": offset,
+                    "timestamp": timestamp,
+                    "leader_epoch": epoch,
+                }
+            )
+        return _by_topic(request, "name", answers)
+
+    async def offset_for_leader_epoch(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one
+        that is older than all that are known, itself and where these begin."""
+        asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
+        answers = []
+        for (_, index, part), partition in zip(asked, await self._leaders(asked, session), strict=True):
+            if isinstance(partition, KafkaError):
+                code, epoch, end = int(partition.code), -1, -1
+            else:
+                code, (epoch, end) = 0, _end_of_epoch(partition, part.leader_epoch)
+            answers.append({"partition": index, "error_code": code, "leader_epoch": epoch, "end_offset": end})
+        return _by_topic(request, "topic", answers)
+
+    async def _leaders(self, asked: Asked, session: Connection) -> list[Partition | KafkaError]:
+        """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
+        found = await leaders(
+            [(name, number) for name, number, _ in asked], session, topics=self._topics, partitions=self._partitions
         )
-    return _by_topic(request, "name", answers)
+        return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
 
+    async def _latest(self, partitions: Sequence[Partition]) -> dict[Partition, Found | KafkaError]:
+        """The end of each of these partitions, or why it cannot be told just now.
 
-async def offset_for_leader_epoch(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one that
-    is older than all that are known, itself and where these begin."""
-    asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
-    answers = []
-    for (_, index, part), partition in zip(asked, await _partitions(broker, asked, session), strict=True):
-        if isinstance(partition, KafkaError):
-            code, epoch, end = int(partition.code), -1, -1
-        else:
-            code, (epoch, end) = 0, _end_of_epoch(partition, part.leader_epoch)
-        answers.append({"partition": index, "error_code": code, "leader_epoch": epoch, "end_offset": end})
-    return _by_topic(request, "topic", answers)
+        Those that are not sure of it are waited for at the same time, each container once: however many stall, the
+        others wait no longer than for one.
+        """
+        found: dict[Partition, Found | KafkaError] = {}
+        unsure: dict[Container, list[Partition]] = {}
+        for partition in dict.fromkeys(partitions):
+            if partition.container.in_touch and partition.seal is None and not partition.left:
+                found[partition] = _end(partition)
+            else:
+                unsure.setdefault(partition.container, []).append(partition)
+
+        async def settle(partition: Partition) -> None:
+            try:
+                await settled(self._rolls, partition)
+                found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
+            except HeadraceError as error:
+                found[partition] = told(error)
+
+        async def wait(container: Container, partitions: Sequence[Partition]) -> None:
+            if await back_in_touch(container):
+                await asyncio.gather(*map(settle, partitions))
+            else:
+                found.update(dict.fromkeys(partitions, OUT_OF_TOUCH))
+
+        await asyncio.gather(*(wait(container, some) for container, some in unsure.items()))
+        return found
+
+    async def _find_or_refuse(self, partition: Partition, timestamp: int) -> Found | KafkaError:
+        try:
+            return await self._find(partition, timestamp)
+        except KafkaError as error:
+            return error
+
+    async def _find(self, partition: Partition, timestamp: int) -> Found:
+        """What a ListOffsets with `timestamp` asks for; any kind but the latest offset."""
+        match timestamp:
+            case -2 | -4:
+                return partition.log_start, -1, partition.epochs()[0][0]
+            case -5:
+                return NOTHING
+            case _ if timestamp < MAX_TIMESTAMP:
+                raise KafkaError(Code.UNSUPPORTED_VERSION, f"ListOffsets with timestamp {timestamp}")
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                return await self._newest(partition)
+            return await self._at_or_after(partition, timestamp)
+        except KafkaError:
+            raise
+        except (HeadraceError, OSError) as error:
+            self._read_failed(error, partition.container.id)
+            raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    async def _at_or_after(self, partition: Partition, timestamp: int) -> Found:
+        """The first record whose time is `timestamp` or later."""
+        for row, first, end in _live(partition):
+            batch = await self._batch_by_time(partition, row, timestamp=timestamp, limit=end)
+            found = None
+            if batch is not None:  # of as many records as a client likes: not on the loop
+                found = await self._runtime.loop.run_in_executor(
+                    self._runtime.executor, find_by_time, memoryview(batch), timestamp
+                )
+            if found is not None and found[0] < partition.log_start:
+                found = await self._scan(partition, row, first=first, end=end, timestamp=timestamp)
+            if found is not None:
+                return found[0], found[1], partition.leader_epoch
+        return NOTHING
+
+    async def _newest(self, partition: Partition) -> Found:
+        """The record with the largest time (KIP-734)."""
+        newest = NOTHING
+        for row, _first, end in _live(partition):
+            batch = await self._batch_by_time(partition, row, timestamp=-1, limit=end)
+            if batch is not None:
+                offset, timestamp = await self._runtime.loop.run_in_executor(
+                    self._runtime.executor, find_max_time, memoryview(batch)
+                )
+                if timestamp > newest[1]:
+                    newest = (offset, timestamp, partition.leader_epoch)
+        return newest
+
+    async def _batch_by_time(
+        self, partition: Partition, row: PartitionletRow, *, timestamp: int, limit: int
+    ) -> bytes | None:
+        """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
+        if row.id != partition.open:
+            return await self._old_reads.find_time(row, timestamp, limit)
+        container_log = partition.container.log
+
+        def look() -> bytes | None:
+            if timestamp == -1:
+                return container_log.find_max_timestamp(row.id, limit=limit)
+            return container_log.find_timestamp(row.id, timestamp, limit=limit)
+
+        return await self._runtime.loop.run_in_executor(self._runtime.executor, look)
+
+    async def _scan(
+        self, partition: Partition, row: PartitionletRow, *, first: int, end: int, timestamp: int
+    ) -> tuple[int, int] | None:
+        """The first record from `first` on, for a log start in the middle of a batch."""
+        container_log = partition.container.log
+        offset = first
+        while offset < end:
+            batches: Sequence[Buffer]
+            if row.id == partition.open:
+                batches = await self._runtime.loop.run_in_executor(
+                    self._runtime.executor,
+                    partial(container_log.read, row.id, offset, limit=end, max_bytes=SCANNED_AT_ONCE),
+                )
+            else:
+                batches = await self._old_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
+            if not batches:
+                return None
+            found, offset = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, partial(_scan_batches, batches, first=first, timestamp=timestamp, offset=offset)
+            )
+            if found is not None:
+                return found
+        return None
 
 
 def _by_topic(request: Any, name: str, answers: Sequence[object]) -> Mapping[str, object]:
@@ -113,14 +275,6 @@ def check_epoch(partition: Partition, asked: int) -> None:
     raise KafkaError(Code.UNKNOWN_LEADER_EPOCH)
 
 
-async def _partitions(broker: "Broker", asked: Asked, session: Connection) -> list[Partition | KafkaError]:
-    """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
-    found = await leaders(
-        [(name, number) for name, number, _ in asked], session, topics=broker.topics, partitions=broker.partitions
-    )
-    return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
-
-
 def _checked(partition: Partition | KafkaError, part: Any) -> Partition | KafkaError:
     try:
         if isinstance(partition, Partition):
@@ -135,81 +289,8 @@ def _millis(timestamp: Any) -> int:
     return timestamp if isinstance(timestamp, int) else int(timestamp.timestamp() * 1000)
 
 
-async def _latest(broker: "Broker", partitions: Sequence[Partition]) -> dict[Partition, Found | KafkaError]:
-    """The end of each of these partitions, or why it cannot be told just now.
-
-    Those that are not sure of it are waited for at the same time, each container once: however many stall, the others
-    wait no longer than for one.
-    """
-    found: dict[Partition, Found | KafkaError] = {}
-    unsure: dict[Container, list[Partition]] = {}
-    for partition in dict.fromkeys(partitions):
-        if partition.container.in_touch and partition.seal is None and not partition.left:
-            found[partition] = _end(partition)
-        else:
-            unsure.setdefault(partition.container, []).append(partition)
-
-    async def settle(partition: Partition) -> None:
-        try:
-            await settled(broker, partition)
-            found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
-        except HeadraceError as error:
-            found[partition] = told(error)
-
-    async def wait(container: Container, partitions: Sequence[Partition]) -> None:
-        if await back_in_touch(container):
-            await asyncio.gather(*map(settle, partitions))
-        else:
-            found.update(dict.fromkeys(partitions, OUT_OF_TOUCH))
-
-    await asyncio.gather(*(wait(container, some) for container, some in unsure.items()))
-    return found
-
-
 def _end(partition: Partition) -> Found:
     return partition.high_watermark, -1, partition.leader_epoch
-
-
-async def _find_or_refuse(broker: "Broker", partition: Partition, timestamp: int) -> Found | KafkaError:
-    try:
-        return await _find(broker, partition, timestamp)
-    except KafkaError as error:
-        return error
-
-
-async def _find(broker: "Broker", partition: Partition, timestamp: int) -> Found:
-    """What a ListOffsets with `timestamp` asks for; any kind but the latest offset."""
-    match timestamp:
-        case -2 | -4:
-            return partition.log_start, -1, partition.epochs()[0][0]
-        case -5:
-            return NOTHING
-        case _ if timestamp < MAX_TIMESTAMP:
-            raise KafkaError(Code.UNSUPPORTED_VERSION, f"ListOffsets with timestamp {timestamp}")
-    try:
-        if timestamp == MAX_TIMESTAMP:
-            return await _newest(broker, partition)
-        return await _at_or_after(broker, partition, timestamp)
-    except KafkaError:
-        raise
-    except (HeadraceError, OSError) as error:
-        broker.read_failed(error, partition.container.id)
-        raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
-
-
-async def settled(broker: "Broker", partition: Partition) -> None:
-    """Return once no sealed partitionlet of `partition` is the last that this node knows of.
-
-    Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
-    """
-    try:
-        async with asyncio.timeout(SETTLED_S):
-            while partition.seal is not None and not partition.left:
-                await broker.rolls.roll(partition)
-    except (StorageFull, TimeoutError) as error:
-        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
-    if partition.left:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
 
 
 def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
@@ -219,73 +300,6 @@ def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
         end = partition.high_watermark if row.id == partition.open else min(row.end, partition.high_watermark)
         if first < end:
             yield row, first, end
-
-
-async def _at_or_after(broker: "Broker", partition: Partition, timestamp: int) -> Found:
-    """The first record whose time is `timestamp` or later."""
-    for row, first, end in _live(partition):
-        batch = await _batch_by_time(broker, partition, row, timestamp=timestamp, limit=end)
-        found = None
-        if batch is not None:  # of as many records as a client likes: not on the loop
-            found = await broker.loop.run_in_executor(broker.executor, find_by_time, memoryview(batch), timestamp)
-        if found is not None and found[0] < partition.log_start:
-            found = await _scan(broker, partition, row, first=first, end=end, timestamp=timestamp)
-        if found is not None:
-            return found[0], found[1], partition.leader_epoch
-    return NOTHING
-
-
-async def _newest(broker: "Broker", partition: Partition) -> Found:
-    """The record with the largest time (KIP-734)."""
-    newest = NOTHING
-    for row, _first, end in _live(partition):
-        batch = await _batch_by_time(broker, partition, row, timestamp=-1, limit=end)
-        if batch is not None:
-            offset, timestamp = await broker.loop.run_in_executor(broker.executor, find_max_time, memoryview(batch))
-            if timestamp > newest[1]:
-                newest = (offset, timestamp, partition.leader_epoch)
-    return newest
-
-
-async def _batch_by_time(
-    broker: "Broker", partition: Partition, row: PartitionletRow, *, timestamp: int, limit: int
-) -> bytes | None:
-    """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
-    if row.id != partition.open:
-        return await broker.old_reads.find_time(row, timestamp, limit)
-    container_log = partition.container.log
-
-    def look() -> bytes | None:
-        if timestamp == -1:
-            return container_log.find_max_timestamp(row.id, limit=limit)
-        return container_log.find_timestamp(row.id, timestamp, limit=limit)
-
-    return await broker.loop.run_in_executor(broker.executor, look)
-
-
-async def _scan(
-    broker: "Broker", partition: Partition, row: PartitionletRow, *, first: int, end: int, timestamp: int
-) -> tuple[int, int] | None:
-    """The first record from `first` on, for a log start in the middle of a batch."""
-    container_log = partition.container.log
-    offset = first
-    while offset < end:
-        batches: Sequence[Buffer]
-        if row.id == partition.open:
-            batches = await broker.loop.run_in_executor(
-                broker.executor,
-                partial(container_log.read, row.id, offset, limit=end, max_bytes=SCANNED_AT_ONCE),
-            )
-        else:
-            batches = await broker.old_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
-        if not batches:
-            return None
-        found, offset = await broker.loop.run_in_executor(
-            broker.executor, partial(_scan_batches, batches, first=first, timestamp=timestamp, offset=offset)
-        )
-        if found is not None:
-            return found
-    return None
 
 
 def _scan_batches(
@@ -317,4 +331,16 @@ def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:
     return history[after - 1][0] if after else asked, history[after][1]
 
 
-HANDLERS = {ApiKey.LIST_OFFSETS: list_offsets, ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}
+async def settled(rolls: Rolls, partition: Partition) -> None:
+    """Return once no sealed partitionlet of `partition` is the last that this node knows of.
+
+    Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
+    """
+    try:
+        async with asyncio.timeout(SETTLED_S):
+            while partition.seal is not None and not partition.left:
+                await rolls.roll(partition)
+    except (StorageFull, TimeoutError) as error:
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is being rolled: {error}") from error
+    if partition.left:
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)

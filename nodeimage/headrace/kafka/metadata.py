@@ -6,16 +6,22 @@ that a client names are made where it allows that and their stream's policy does
 null) shows those of the default stream by their bare names and all others by their full names.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.base.errors import Code, KafkaError
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, told
 from headrace.kafka.connection import Connection, Slot
+from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import turn
+from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
+from headrace.partitions.topics import Topics
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import (
     Broker as BrokerMeta,
@@ -29,84 +35,151 @@ from headrace.wire.metadata import (
     encode_topic,
 )
 
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
-
 _PAGE = 2000
 MANY: Final = 10_000
 """Topics of an answer that is put together beside the loop."""
 NO_TOPIC_ID = bytes(16)
 
 
-def handle(broker: "Broker", session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-    """Start to answer a Metadata request. Raises `MalformedRequest`."""
-    asked = decode_request(request, header.body, header.api_version)
-    session.park(_answer(broker, session, asked, header.api_version, slot))
+class MetadataApi:
+    """Brokers, topics, leaders."""
 
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        partitions: Partitions,
+        catalog: Catalog,
+        layout: Layout,
+        node: NodeIdentity,
+        runtime: Runtime,
+        look_around: Callable[[], None],
+    ) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._catalog = catalog
+        self._layout = layout
+        self._node = node
+        self._runtime = runtime
+        self._look_around = look_around
 
-async def _answer(broker: "Broker", session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
-    broker.look_around()
-    operations = told(TOPIC_OPERATIONS, asked=asked.topic_operations)
-    topics = (
-        await _all(broker, version, operations)
-        if asked.topics is None
-        else await _named(broker, session, asked, version, operations)
-    )
-    encode = partial(
-        encode_response,
-        version,
-        throttle_ms=0,
-        brokers=[BrokerMeta(*address) for address in broker.layout.addresses(session.listener)],
-        cluster_id=broker.node.cluster_id,
-        controller_id=broker.node.node_id,
-        topics=topics,
-        operations=told(CLUSTER_OPERATIONS, asked=asked.cluster_operations),
-    )
-    many = len(topics) > MANY
-    slot.answer([await broker.loop.run_in_executor(broker.executor, encode) if many else encode()])
+    def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        """Start to answer a Metadata request. Raises `MalformedRequest`."""
+        asked = decode_request(request, header.body, header.api_version)
+        session.park(self._answer(session, asked, header.api_version, slot))
 
+    async def _answer(self, session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
+        self._look_around()
+        operations = told(TOPIC_OPERATIONS, asked=asked.topic_operations)
+        topics = (
+            await self._all(version, operations)
+            if asked.topics is None
+            else await self._named(session, asked, version, operations)
+        )
+        encode = partial(
+            encode_response,
+            version,
+            throttle_ms=0,
+            brokers=[BrokerMeta(*address) for address in self._layout.addresses(session.listener)],
+            cluster_id=self._node.cluster_id,
+            controller_id=self._node.node_id,
+            topics=topics,
+            operations=told(CLUSTER_OPERATIONS, asked=asked.cluster_operations),
+        )
+        many = len(topics) > MANY
+        slot.answer([await self._runtime.loop.run_in_executor(self._runtime.executor, encode) if many else encode()])
 
-async def _named(
-    broker: "Broker", session: Connection, asked: MetadataRequest, version: int, operations: int
-) -> list[TopicMeta | bytes]:
-    assert asked.topics is not None
-    names = [name for name, topic_id in asked.topics if name is not None]
-    ids = [topic_id for name, topic_id in asked.topics if name is None and topic_id is not None]
-    by_name = iter(await broker.topics.resolve(names, session, create=asked.allow_auto_create))
-    by_id = iter(await broker.topics.resolve_ids(ids))
-    found: list[tuple[str | None, bytes | None, Topic | KafkaError]] = []
-    for name, topic_id in asked.topics:
-        if name is not None:
-            found.append((name, None, next(by_name)))
-        elif topic_id is not None:
-            found.append((None, topic_id, next(by_id)))
-    shown = [
-        (topic, name if name is not None else broker.topics.shown(topic.row))
-        for name, _, topic in found
-        if isinstance(topic, Topic)
-    ]
-    kept = {topic.row.number: _kept(broker, topic) for topic, _ in shown}
-    leaders = await _leaders(
-        broker, [topic for topic, name in shown if (version, name, operations) not in kept[topic.row.number]]
-    )
-    entries: list[TopicMeta | bytes] = []
-    named = iter(shown)
-    for name, topic_id, topic in found:
-        if isinstance(topic, KafkaError):
-            entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
-        else:
-            entries.append(_entry(topic, (version, next(named)[1], operations), leaders, kept[topic.row.number]))
-    return entries
+    async def _named(
+        self, session: Connection, asked: MetadataRequest, version: int, operations: int
+    ) -> list[TopicMeta | bytes]:
+        assert asked.topics is not None
+        names = [name for name, topic_id in asked.topics if name is not None]
+        ids = [topic_id for name, topic_id in asked.topics if name is None and topic_id is not None]
+        by_name = iter(await self._topics.resolve(names, session, create=asked.allow_auto_create))
+        by_id = iter(await self._topics.resolve_ids(ids))
+        found: list[tuple[str | None, bytes | None, Topic | KafkaError]] = []
+        for name, topic_id in asked.topics:
+            if name is not None:
+                found.append((name, None, next(by_name)))
+            elif topic_id is not None:
+                found.append((None, topic_id, next(by_id)))
+        shown = [
+            (topic, name if name is not None else self._topics.shown(topic.row))
+            for name, _, topic in found
+            if isinstance(topic, Topic)
+        ]
+        kept = {topic.row.number: self._kept(topic) for topic, _ in shown}
+        leaders = await self._leaders(
+            [topic for topic, name in shown if (version, name, operations) not in kept[topic.row.number]]
+        )
+        entries: list[TopicMeta | bytes] = []
+        named = iter(shown)
+        for name, topic_id, topic in found:
+            if isinstance(topic, KafkaError):
+                entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
+            else:
+                entries.append(_entry(topic, (version, next(named)[1], operations), leaders, kept[topic.row.number]))
+        return entries
 
+    def _kept(self, topic: Topic) -> dict[EntryKey, bytes]:
+        """A topic's entries as they were made since the last change of leaders.
 
-def _kept(broker: "Broker", topic: Topic) -> dict[EntryKey, bytes]:
-    """A topic's entries as they were made since the last change of leaders.
+        A change puts another dict in its place, so what is looked up meanwhile, and may be older, is not kept.
+        """
+        if topic.encoded is None or topic.encoded_at != self._layout.version:
+            topic.encoded, topic.encoded_at = {}, self._layout.version
+        return topic.encoded
 
-    A change puts another dict in its place, so what is looked up meanwhile, and may be older, is not kept.
-    """
-    if topic.encoded is None or topic.encoded_at != broker.layout.version:
-        topic.encoded, topic.encoded_at = {}, broker.layout.version
-    return topic.encoded
+    async def _leaders(self, topics: list[Topic]) -> dict[int, list[PartitionMeta]]:
+        """By topic number, each partition's leader: from memory, or from the catalog's open partitionlets."""
+        found: dict[int, list[PartitionMeta]] = {}
+        missing: list[int] = []
+        for topic in topics:
+            if len(topic.partitions) == topic.partition_count:
+                found[topic.row.number] = [
+                    self._meta(topic.partitions[index].chain[-1]) for index in range(topic.partition_count)
+                ]
+            else:
+                missing.append(topic.row.number)
+        if missing:
+            rows = await self._catalog.query(lambda reader: reader.open_partitionlets(missing))
+            for topic in topics:
+                if topic.row.number in found:
+                    continue
+                open_rows = rows.get(topic.row.number, [])
+                found[topic.row.number] = [self._meta(row) for row in open_rows]
+                for row in open_rows:
+                    self._partitions.adopt_fresh(topic, row)
+        return found
+
+    async def _all(self, version: int, operations: int) -> list[TopicMeta | bytes]:
+        """All topics; with a million of them others have their turn meanwhile."""
+        entries: list[TopicMeta | bytes] = []
+        after = (0, "")
+        while True:
+            page, open_rows = await self._catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
+            for row in page:
+                partitions = [self._meta(one) for one in open_rows.get(row.number, [])]
+                meta = TopicMeta(0, self._topics.shown(row), row.topic_id, False, partitions, operations)
+                entries.append(encode_topic(version, meta))
+                await turn(len(entries))
+            if len(page) < _PAGE:
+                return entries
+            after = (page[-1].stream_number, page[-1].name)
+
+    def _meta(self, row: PartitionletRow) -> PartitionMeta:
+        shown = self._layout.placed(row.container)
+        if shown is None:
+            return PartitionMeta(Code.LEADER_NOT_AVAILABLE, row.partition, -1, -1, [], [], [])
+        return PartitionMeta(
+            0,
+            row.partition,
+            shown.leader,
+            row.current_leader_epoch(shown.epoch),
+            shown.replicas,
+            shown.in_sync,
+            shown.away,
+        )
 
 
 def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]], kept: dict[EntryKey, bytes]) -> bytes:
@@ -121,61 +194,7 @@ def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]],
     return entry
 
 
-async def _leaders(broker: "Broker", topics: list[Topic]) -> dict[int, list[PartitionMeta]]:
-    """By topic number, each partition's leader: from memory, or from the catalog's open partitionlets."""
-    found: dict[int, list[PartitionMeta]] = {}
-    missing: list[int] = []
-    for topic in topics:
-        if len(topic.partitions) == topic.partition_count:
-            found[topic.row.number] = [
-                _meta(broker, topic.partitions[index].chain[-1]) for index in range(topic.partition_count)
-            ]
-        else:
-            missing.append(topic.row.number)
-    if missing:
-        rows = await broker.catalog.query(lambda reader: reader.open_partitionlets(missing))
-        for topic in topics:
-            if topic.row.number in found:
-                continue
-            open_rows = rows.get(topic.row.number, [])
-            found[topic.row.number] = [_meta(broker, row) for row in open_rows]
-            for row in open_rows:
-                broker.partitions.adopt_fresh(topic, row)
-    return found
-
-
-async def _all(broker: "Broker", version: int, operations: int) -> list[TopicMeta | bytes]:
-    """All topics; with a million of them others have their turn meanwhile."""
-    entries: list[TopicMeta | bytes] = []
-    after = (0, "")
-    while True:
-        page, open_rows = await broker.catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
-        for row in page:
-            partitions = [_meta(broker, one) for one in open_rows.get(row.number, [])]
-            meta = TopicMeta(0, broker.topics.shown(row), row.topic_id, False, partitions, operations)
-            entries.append(encode_topic(version, meta))
-            await turn(len(entries))
-        if len(page) < _PAGE:
-            return entries
-        after = (page[-1].stream_number, page[-1].name)
-
-
 def _page(reader: Reader, after: tuple[int, str]) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
     """[blocking]"""
     page = reader.all_topics(after=after, limit=_PAGE)
     return page, reader.open_partitionlets([row.number for row in page])
-
-
-def _meta(broker: "Broker", row: PartitionletRow) -> PartitionMeta:
-    shown = broker.layout.placed(row.container)
-    if shown is None:
-        return PartitionMeta(Code.LEADER_NOT_AVAILABLE, row.partition, -1, -1, [], [], [])
-    return PartitionMeta(
-        0,
-        row.partition,
-        shown.leader,
-        row.current_leader_epoch(shown.epoch),
-        shown.replicas,
-        shown.in_sync,
-        shown.away,
-    )

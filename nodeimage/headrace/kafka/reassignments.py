@@ -5,20 +5,19 @@ move by rolls, which copy no data.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
-from headrace.partitions.cluster_layout import Placed
+from headrace.partitions.cluster_layout import Layout, Placed
 from headrace.partitions.lookups import topic_rows, turn
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 PREFERRED: Final = 0
 """The kind of election (KIP-460); 1 is unclean."""
@@ -27,28 +26,112 @@ _Where = Placed | KafkaError | None
 """Where a partition's newest records lie; None: nobody is known to lead them."""
 
 
-async def list_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+class ReassignmentApis:
+    """What tools would set of replicas and leaders."""
+
+    def __init__(self, *, catalog: Catalog, layout: Layout, folder: Path) -> None:
+        self._catalog = catalog
+        self._layout = layout
+        self._folder = folder
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+            ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
+        }
+
+    async def alter_partition_reassignments(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """AlterPartitionReassignments 0: null replicas cancel one."""
+        asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+        found = await self._where([(name, each.partition_index) for name, each in asked])
+        answers = iter(
+            [
+                {"partition_index": each.partition_index, **_told(_reassigned(each.replicas, where))}
+                for (_, each), where in zip(asked, found, strict=True)
+            ]
+        )
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "responses": [
+                {"name": topic.name, "partitions": [next(answers) for _ in topic.partitions]}
+                for topic in request.topics
+            ],
+        }
+
+    async def elect_leaders(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """ElectLeaders 0-2: the controller elects whenever a leader is lacking, and spreads leaders by itself.
+
+        For all partitions only elections that took place are told, as at Kafka: none.
+        """
+        topics = request.topic_partitions or ()
+        kind = field(request, "election_type", PREFERRED)
+        asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
+        found = await self._where(asked)
+        answers = iter(
+            [
+                {"partition_id": index, **_told(_elected(kind, where))}
+                for (_, index), where in zip(asked, found, strict=True)
+            ]
+        )
+        return {
+            "error_code": 0,
+            "replica_election_results": [
+                {"topic": topic.topic, "partition_result": [next(answers) for _ in topic.partitions]}
+                for topic in topics
+            ],
+        }
+
+    async def alter_replica_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """AlterReplicaLogDirs 1-2: a node has one folder."""
+        own = str(self._folder)
+        answers: list[dict[str, object]] = []
+        for each in request.dirs:
+            wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
+            elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
+            codes = iter(
+                [where.code if isinstance(where, KafkaError) else elsewhere for where in await self._where(wanted)]
+            )
+            answers += [
+                {
+                    "topic_name": topic.name,
+                    "partitions": [
+                        {"partition_index": index, "error_code": int(next(codes))} for index in topic.partitions
+                    ],
+                }
+                for topic in each.topics
+            ]
+        return {"results": answers}
+
+    async def _where(self, wanted: Sequence[tuple[str, int]]) -> list[_Where]:
+        """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises
+        `MalformedRequest` for too many."""
+        bounded(len(wanted), "partitions")
+        names = list(dict.fromkeys(name for name, _ in wanted))
+        topics = dict(zip(names, await topic_rows(self._catalog, names), strict=True))
+        numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
+        opened = await self._catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}
+        found: list[_Where] = []
+        for place, (name, index) in enumerate(wanted):
+            topic = topics[name]
+            if isinstance(topic, KafkaError):
+                found.append(topic)
+            elif (container := containers.get((topic.number, index))) is None:
+                found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
+            else:
+                found.append(self._layout.placed(container))
+            await turn(place)
+        return found
+
+
+async def list_partition_reassignments(request: Any, session: Connection) -> Mapping[str, object]:
     """ListPartitionReassignments 0."""
     return {"error_code": 0, "error_message": None, "topics": ()}
-
-
-async def alter_partition_reassignments(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterPartitionReassignments 0: null replicas cancel one."""
-    asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-    found = await _where(broker, [(name, each.partition_index) for name, each in asked])
-    answers = iter(
-        [
-            {"partition_index": each.partition_index, **_told(_reassigned(each.replicas, where))}
-            for (_, each), where in zip(asked, found, strict=True)
-        ]
-    )
-    return {
-        "error_code": 0,
-        "error_message": None,
-        "responses": [
-            {"name": topic.name, "partitions": [next(answers) for _ in topic.partitions]} for topic in request.topics
-        ],
-    }
 
 
 def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | None:
@@ -64,29 +147,6 @@ def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | N
     )
 
 
-async def elect_leaders(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """ElectLeaders 0-2: the controller elects whenever a leader is lacking, and spreads leaders by itself.
-
-    For all partitions only elections that took place are told, as at Kafka: none.
-    """
-    topics = request.topic_partitions or ()
-    kind = field(request, "election_type", PREFERRED)
-    asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
-    found = await _where(broker, asked)
-    answers = iter(
-        [
-            {"partition_id": index, **_told(_elected(kind, where))}
-            for (_, index), where in zip(asked, found, strict=True)
-        ]
-    )
-    return {
-        "error_code": 0,
-        "replica_election_results": [
-            {"topic": topic.topic, "partition_result": [next(answers) for _ in topic.partitions]} for topic in topics
-        ],
-    }
-
-
 def _elected(kind: int, where: _Where) -> KafkaError:
     if isinstance(where, KafkaError):
         return where
@@ -100,60 +160,8 @@ def _elected(kind: int, where: _Where) -> KafkaError:
     )
 
 
-async def alter_replica_log_dirs(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterReplicaLogDirs 1-2: a node has one folder."""
-    own = str(broker.folder)
-    answers: list[dict[str, object]] = []
-    for each in request.dirs:
-        wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
-        elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
-        codes = iter(
-            [where.code if isinstance(where, KafkaError) else elsewhere for where in await _where(broker, wanted)]
-        )
-        answers += [
-            {
-                "topic_name": topic.name,
-                "partitions": [
-                    {"partition_index": index, "error_code": int(next(codes))} for index in topic.partitions
-                ],
-            }
-            for topic in each.topics
-        ]
-    return {"results": answers}
-
-
-async def _where(broker: "Broker", wanted: Sequence[tuple[str, int]]) -> list[_Where]:
-    """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises `MalformedRequest`
-    for too many."""
-    bounded(len(wanted), "partitions")
-    names = list(dict.fromkeys(name for name, _ in wanted))
-    topics = dict(zip(names, await topic_rows(broker.catalog, names), strict=True))
-    numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
-    opened = await broker.catalog.query(lambda reader: reader.open_partitionlets(numbers))
-    containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}
-    found: list[_Where] = []
-    for place, (name, index) in enumerate(wanted):
-        topic = topics[name]
-        if isinstance(topic, KafkaError):
-            found.append(topic)
-        elif (container := containers.get((topic.number, index))) is None:
-            found.append(KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has no partition {index}"))
-        else:
-            found.append(broker.layout.placed(container))
-        await turn(place)
-    return found
-
-
 def _told(error: KafkaError | None) -> dict[str, object]:
     return {
         "error_code": int(Code.NONE if error is None else error.code),
         "error_message": None if error is None else str(error),
     }
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-    ApiKey.ELECT_LEADERS: elect_leaders,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
-}

@@ -5,15 +5,12 @@ ends leaves them in doubt. What is to be listed is empty; what is to be set is r
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.base.errors import Code
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.wire.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 _NO_RIGHTS: Final = {
     "error_code": int(Code.SECURITY_DISABLED),
@@ -29,17 +26,17 @@ _NO_SASL: Final = {
 # --- ACLs
 
 
-async def describe_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def describe_acls(request: Any, session: Connection) -> Mapping[str, object]:
     """DescribeAcls 1-3."""
     return _NO_RIGHTS
 
 
-async def create_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def create_acls(request: Any, session: Connection) -> Mapping[str, object]:
     """CreateAcls 1-3."""
     return {"results": [_NO_RIGHTS] * len(request.creations)}
 
 
-async def delete_acls(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def delete_acls(request: Any, session: Connection) -> Mapping[str, object]:
     """DeleteAcls 1-3."""
     return {"filter_results": [_NO_RIGHTS] * len(request.filters)}
 
@@ -47,17 +44,17 @@ async def delete_acls(broker: "Broker", request: Any, session: Connection) -> Ma
 # --- SASL, delegation tokens
 
 
-async def sasl_handshake(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def sasl_handshake(request: Any, session: Connection) -> Mapping[str, object]:
     """SaslHandshake 0-1."""
     return _NO_SASL
 
 
-async def sasl_authenticate(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def sasl_authenticate(request: Any, session: Connection) -> Mapping[str, object]:
     """SaslAuthenticate 0-2."""
     return _NO_SASL
 
 
-async def delegation_token(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def delegation_token(request: Any, session: Connection) -> Mapping[str, object]:
     """CreateDelegationToken 1-3, RenewDelegationToken 1-2, ExpireDelegationToken 1-2, DescribeDelegationToken 1-3."""
     return _NO_TOKENS
 
@@ -65,12 +62,12 @@ async def delegation_token(broker: "Broker", request: Any, session: Connection) 
 # --- SCRAM credentials
 
 
-async def describe_user_scram_credentials(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def describe_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
     """DescribeUserScramCredentials 0."""
     return {"error_code": 0, "error_message": None, "results": [_no_user(each.name) for each in request.users or ()]}
 
 
-async def alter_user_scram_credentials(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def alter_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
     """AlterUserScramCredentials 0: one result for each user."""
     refused = {each.name: _no_user(each.name) for each in request.deletions}
     for each in request.upsertions:
@@ -93,12 +90,12 @@ def _no_user(name: str) -> dict[str, object]:
 # --- quotas
 
 
-async def describe_client_quotas(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def describe_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
     """DescribeClientQuotas 0-1."""
     return {"error_code": 0, "error_message": None, "entries": ()}
 
 
-async def alter_client_quotas(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
     """AlterClientQuotas 0-1. To remove a quota, which nobody has, is no change."""
     refused = {"error_code": int(Code.INVALID_REQUEST), "error_message": "there are no quotas in this cluster"}
     return {

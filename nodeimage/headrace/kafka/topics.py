@@ -1,147 +1,166 @@
-"""The admin APIs but for configs: DeleteTopics and DeleteRecords here, and the table of all.
+"""DeleteTopics and DeleteRecords.
 
-Making topics and partitions is `create_topics`; what is shown of the cluster and its disks is `cluster_apis`. One
-request is a catalog command for each COMMAND_ITEMS of what it names. Bytes are given back later, by whoever sees to
+One request is a catalog command for each COMMAND_ITEMS of what it names. Bytes are given back later, by whoever sees to
 space; here is only the committed decision (invariant 12).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
 from headrace.catalog.rows import TopicOutcome, TopicRow
-from headrace.kafka.cluster import HANDLERS as CLUSTER_HANDLERS
 from headrace.kafka.connection import Connection
-from headrace.kafka.create_topics import create_partitions, create_topics
 from headrace.kafka.handler import Handler
-from headrace.kafka.reassignments import HANDLERS as REPLICA_HANDLERS
-from headrace.kafka.security import HANDLERS as SECURITY_HANDLERS
-from headrace.kafka.transactions import HANDLERS as TRANSACTION_HANDLERS
-from headrace.kafka.update_features import HANDLERS as FEATURE_HANDLERS
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 NO_ID: Final = bytes(16)
 
 
-# --- DeleteTopics
+class TopicApis:
+    """Deletes topics and records."""
 
+    def __init__(self, *, topics: Topics, partitions: Partitions, catalog: Catalog) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._catalog = catalog
 
-async def delete_topics(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DeleteTopics 1-6: by name, or by id from version 6 on."""
-    states = field(request, "topics", None)
-    asked: list[tuple[str | None, bytes | None]] = (
-        [(name, None) for name in request.topic_names]
-        if states is None
-        else [(state.name, state.topic_id.bytes if state.topic_id else None) for state in states]
-    )
-    found = await _topics_to_delete(broker, asked)
-    times = Counter(row.topic_id for row in found if isinstance(row, TopicRow))
-    for place, row in enumerate(found):
-        if isinstance(row, TopicRow) and times[row.topic_id] > 1:
-            name = asked[place][0] or broker.topics.shown(row)
-            found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
-    ids = [row.topic_id for row in found if isinstance(row, TopicRow)]
-    outcomes: dict[bytes, TopicOutcome] = {}
-    for some in batched(ids):
-        command = DeleteTopics(topic_ids=list(some), now=now())
-        try:
-            done = await submitted(broker.catalog, command, timeout_ms=field(request, "timeout", 0))
-            outcomes |= zip(some, done, strict=True)
-        except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
-            left = [each for each in ids if each not in outcomes]
-            outcomes |= dict.fromkeys(left, TopicOutcome(Code(error.code), str(error)))
-            break
-    return {
-        "responses": [
-            _deleted(broker, name, topic_id, row, outcomes=outcomes)
-            for (name, topic_id), row in zip(asked, found, strict=True)
-        ]
-    }
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+        }
 
+    # --- DeleteTopics
 
-async def _topics_to_delete(
-    broker: "Broker", asked: Sequence[tuple[str | None, bytes | None]]
-) -> list[TopicRow | KafkaError]:
-    names = [name for name, topic_id in asked if name is not None and topic_id is None]
-    by_name = iter(await topic_rows(broker.catalog, names))
-    ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
-    by_id = await found_of(broker.catalog, ids, lambda reader: reader.topics_by_id(ids))
-    found: list[TopicRow | KafkaError] = []
-    for name, topic_id in asked:
-        if name is not None and topic_id is not None:
-            found.append(KafkaError(Code.INVALID_REQUEST, "give a topic's name or its id, not both"))
-        elif name is not None:
-            found.append(next(by_name))
-        elif topic_id is not None:
-            found.append(by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, "there is no topic with this id"))
-        else:
-            found.append(KafkaError(Code.INVALID_REQUEST, "give a topic's name or its id"))
-    return found
+    async def delete_topics(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DeleteTopics 1-6: by name, or by id from version 6 on."""
+        states = field(request, "topics", None)
+        asked: list[tuple[str | None, bytes | None]] = (
+            [(name, None) for name in request.topic_names]
+            if states is None
+            else [(state.name, state.topic_id.bytes if state.topic_id else None) for state in states]
+        )
+        found = await self._topics_to_delete(asked)
+        times = Counter(row.topic_id for row in found if isinstance(row, TopicRow))
+        for place, row in enumerate(found):
+            if isinstance(row, TopicRow) and times[row.topic_id] > 1:
+                name = asked[place][0] or self._topics.shown(row)
+                found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
+        ids = [row.topic_id for row in found if isinstance(row, TopicRow)]
+        outcomes: dict[bytes, TopicOutcome] = {}
+        for some in batched(ids):
+            command = DeleteTopics(topic_ids=list(some), now=now())
+            try:
+                done = await submitted(self._catalog, command, timeout_ms=field(request, "timeout", 0))
+                outcomes |= zip(some, done, strict=True)
+            except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
+                left = [each for each in ids if each not in outcomes]
+                outcomes |= dict.fromkeys(left, TopicOutcome(Code(error.code), str(error)))
+                break
+        return {
+            "responses": [
+                self._deleted(name, topic_id, row, outcomes=outcomes)
+                for (name, topic_id), row in zip(asked, found, strict=True)
+            ]
+        }
 
+    async def _topics_to_delete(self, asked: Sequence[tuple[str | None, bytes | None]]) -> list[TopicRow | KafkaError]:
+        names = [name for name, topic_id in asked if name is not None and topic_id is None]
+        by_name = iter(await topic_rows(self._catalog, names))
+        ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
+        by_id = await found_of(self._catalog, ids, lambda reader: reader.topics_by_id(ids))
+        found: list[TopicRow | KafkaError] = []
+        for name, topic_id in asked:
+            if name is not None and topic_id is not None:
+                found.append(KafkaError(Code.INVALID_REQUEST, "give a topic's name or its id, not both"))
+            elif name is not None:
+                found.append(next(by_name))
+            elif topic_id is not None:
+                found.append(by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, "there is no topic with this id"))
+            else:
+                found.append(KafkaError(Code.INVALID_REQUEST, "give a topic's name or its id"))
+        return found
 
-def _deleted(
-    broker: "Broker",
-    name: str | None,
-    topic_id: bytes | None,
-    row: TopicRow | KafkaError,
-    *,
-    outcomes: Mapping[bytes, TopicOutcome],
-) -> dict[str, object]:
-    if isinstance(row, KafkaError):
-        return {"name": name, "topic_id": topic_id or NO_ID, **refusal(row)}
-    outcome = outcomes[row.topic_id]
-    failed = outcome.code is not Code.NONE
-    return {
-        "name": name if name is not None else broker.topics.shown(row),
-        "topic_id": row.topic_id,
-        "error_code": int(outcome.code),
-        "error_message": (outcome.message or outcome.code.name) if failed else None,
-    }
+    def _deleted(
+        self,
+        name: str | None,
+        topic_id: bytes | None,
+        row: TopicRow | KafkaError,
+        *,
+        outcomes: Mapping[bytes, TopicOutcome],
+    ) -> dict[str, object]:
+        if isinstance(row, KafkaError):
+            return {"name": name, "topic_id": topic_id or NO_ID, **refusal(row)}
+        outcome = outcomes[row.topic_id]
+        failed = outcome.code is not Code.NONE
+        return {
+            "name": name if name is not None else self._topics.shown(row),
+            "topic_id": row.topic_id,
+            "error_code": int(outcome.code),
+            "error_message": (outcome.message or outcome.code.name) if failed else None,
+        }
 
+    # --- DeleteRecords
 
-# --- DeleteRecords
+    async def delete_records(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DeleteRecords 0-2: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
+        asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        found = await leaders(
+            [(name, partition.partition_index) for name, partition in asked],
+            session,
+            topics=self._topics,
+            partitions=self._partitions,
+        )
+        items: list[LogStart] = []
+        answers: list[dict[str, object]] = []
+        moved: list[dict[str, object]] = []
+        for index, ((_, partition), leader) in enumerate(zip(asked, found, strict=True)):
+            answer: dict[str, object] = {"partition_index": partition.partition_index, "low_watermark": -1}
+            answers.append(answer)
+            if isinstance(leader, KafkaError):
+                answer["error_code"] = int(leader.code)
+            elif (target := _new_log_start(leader, partition.offset)) is None:
+                answer["error_code"] = int(Code.OFFSET_OUT_OF_RANGE)
+            else:
+                items.append(LogStart(topic_id=leader.topic_id, partition=leader.index, offset=target))
+                moved.append(answer)
+            await turn(index)
+        if items:
+            await self._move_log_starts(items, moved, timeout_ms=field(request, "timeout", 0))
+        rest = iter(answers)
+        return {
+            "topics": [
+                {"name": topic.name, "partitions": [next(rest) for _ in topic.partitions]} for topic in request.topics
+            ]
+        }
 
-
-async def delete_records(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DeleteRecords 0-2: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
-    asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-    found = await leaders(
-        [(name, partition.partition_index) for name, partition in asked],
-        session,
-        topics=broker.topics,
-        partitions=broker.partitions,
-    )
-    items: list[LogStart] = []
-    answers: list[dict[str, object]] = []
-    moved: list[dict[str, object]] = []
-    for index, ((_, partition), leader) in enumerate(zip(asked, found, strict=True)):
-        answer: dict[str, object] = {"partition_index": partition.partition_index, "low_watermark": -1}
-        answers.append(answer)
-        if isinstance(leader, KafkaError):
-            answer["error_code"] = int(leader.code)
-        elif (target := _new_log_start(leader, partition.offset)) is None:
-            answer["error_code"] = int(Code.OFFSET_OUT_OF_RANGE)
-        else:
-            items.append(LogStart(topic_id=leader.topic_id, partition=leader.index, offset=target))
-            moved.append(answer)
-        await turn(index)
-    if items:
-        await _move_log_starts(broker, items, moved, timeout_ms=field(request, "timeout", 0))
-    rest = iter(answers)
-    return {
-        "topics": [
-            {"name": topic.name, "partitions": [next(rest) for _ in topic.partitions]} for topic in request.topics
-        ]
-    }
+    async def _move_log_starts(
+        self, items: list[LogStart], answers: Sequence[dict[str, object]], *, timeout_ms: int
+    ) -> None:
+        """Commit the new log starts, and say in `answers` what came of each."""
+        done = 0
+        for some, said in zip(batched(items), batched(answers), strict=True):
+            try:
+                outcomes = await submitted(self._catalog, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
+            except HeadraceError as error:
+                for answer in answers[done:]:
+                    answer["error_code"] = int(error.code)
+                return
+            done += len(some)
+            for answer, outcome in zip(said, outcomes, strict=True):
+                answer["error_code"] = int(outcome.code)
+                answer["low_watermark"] = outcome.offset
 
 
 def _new_log_start(leader: Partition, offset: int) -> Offset | None:
@@ -151,34 +170,3 @@ def _new_log_start(leader: Partition, offset: int) -> Offset | None:
     """
     target = leader.high_watermark if offset == -1 else offset
     return Offset(target) if 0 <= target <= leader.high_watermark else None
-
-
-async def _move_log_starts(
-    broker: "Broker", items: list[LogStart], answers: Sequence[dict[str, object]], *, timeout_ms: int
-) -> None:
-    """Commit the new log starts, and say in `answers` what came of each."""
-    done = 0
-    for some, said in zip(batched(items), batched(answers), strict=True):
-        try:
-            outcomes = await submitted(broker.catalog, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
-        except HeadraceError as error:
-            for answer in answers[done:]:
-                answer["error_code"] = int(error.code)
-            return
-        done += len(some)
-        for answer, outcome in zip(said, outcomes, strict=True):
-            answer["error_code"] = int(outcome.code)
-            answer["low_watermark"] = outcome.offset
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.DELETE_TOPICS: delete_topics,
-    ApiKey.CREATE_PARTITIONS: create_partitions,
-    ApiKey.DELETE_RECORDS: delete_records,
-    **CLUSTER_HANDLERS,
-    **FEATURE_HANDLERS,
-    **REPLICA_HANDLERS,
-    **SECURITY_HANDLERS,
-    **TRANSACTION_HANDLERS,
-}

@@ -6,24 +6,71 @@ producers.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders, refusal, turn
 from headrace.partitions.partition import Partition
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.primitives import bounded
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 NO_TRANSACTIONS: Final = "transactions are not supported yet: use a producer without transactional.id"
 _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-async def add_partitions_to_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+class TransactionApis:
+    """There are none; of producers it is told."""
+
+    def __init__(self, *, topics: Topics, partitions: Partitions) -> None:
+        self._topics = topics
+        self._partitions = partitions
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+            ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+            ApiKey.END_TXN: end_txn,
+            ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+            ApiKey.LIST_TRANSACTIONS: list_transactions,
+            ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
+        }
+
+    async def describe_producers(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DescribeProducers 0: the idempotent producers that partitions which this node leads remember."""
+        bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
+        wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
+        answers: list[dict[str, object]] = []
+        told: set[tuple[bytes, int]] = set()
+        for (name, index), leader in zip(
+            wanted, await leaders(wanted, session, topics=self._topics, partitions=self._partitions), strict=True
+        ):
+            answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
+            if isinstance(leader, KafkaError):
+                answer |= refusal(leader)
+            elif (leader.topic_id, index) in told:  # each time it would be up to 100,000 producers
+                answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
+            else:
+                told.add((leader.topic_id, index))
+                answer["active_producers"] = list(_producers(leader))
+            answers.append(answer)
+            await turn(len(answers))
+        rest = iter(answers)
+        return {
+            "topics": [
+                {"name": topic.name, "partitions": [next(rest) for _ in topic.partition_indexes]}
+                for topic in request.topics
+            ]
+        }
+
+
+async def add_partitions_to_txn(request: Any, session: Connection) -> Mapping[str, object]:
     """AddPartitionsToTxn 0-3."""
     bounded(sum(len(topic.partitions) for topic in request.v3_and_below_topics), "partitions")
     return {
@@ -39,17 +86,17 @@ async def add_partitions_to_txn(broker: "Broker", request: Any, session: Connect
     }
 
 
-async def add_offsets_to_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def add_offsets_to_txn(request: Any, session: Connection) -> Mapping[str, object]:
     """AddOffsetsToTxn 0-3."""
     return {"error_code": _REFUSED}
 
 
-async def end_txn(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def end_txn(request: Any, session: Connection) -> Mapping[str, object]:
     """EndTxn 0-3."""
     return {"error_code": _REFUSED}
 
 
-async def txn_offset_commit(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def txn_offset_commit(request: Any, session: Connection) -> Mapping[str, object]:
     """TxnOffsetCommit 0-3."""
     return {
         "topics": [
@@ -64,48 +111,17 @@ async def txn_offset_commit(broker: "Broker", request: Any, session: Connection)
     }
 
 
-# --- what operators ask
-
-
-async def list_transactions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def list_transactions(request: Any, session: Connection) -> Mapping[str, object]:
     """ListTransactions 0-1."""
     return {"error_code": 0, "unknown_state_filters": (), "transaction_states": ()}
 
 
-async def describe_transactions(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
+async def describe_transactions(request: Any, session: Connection) -> Mapping[str, object]:
     """DescribeTransactions 0."""
     return {
         "transaction_states": [
             {"error_code": int(Code.TRANSACTIONAL_ID_NOT_FOUND), "transactional_id": each}
             for each in request.transactional_ids
-        ]
-    }
-
-
-async def describe_producers(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeProducers 0: the idempotent producers that partitions which this node leads remember."""
-    bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
-    wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
-    answers: list[dict[str, object]] = []
-    told: set[tuple[bytes, int]] = set()
-    for (name, index), leader in zip(
-        wanted, await leaders(wanted, session, topics=broker.topics, partitions=broker.partitions), strict=True
-    ):
-        answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
-        if isinstance(leader, KafkaError):
-            answer |= refusal(leader)
-        elif (leader.topic_id, index) in told:  # each time it would be up to 100,000 producers
-            answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
-        else:
-            told.add((leader.topic_id, index))
-            answer["active_producers"] = list(_producers(leader))
-        answers.append(answer)
-        await turn(len(answers))
-    rest = iter(answers)
-    return {
-        "topics": [
-            {"name": topic.name, "partitions": [next(rest) for _ in topic.partition_indexes]}
-            for topic in request.topics
         ]
     }
 
@@ -122,14 +138,3 @@ def _producers(partition: Partition) -> Iterator[dict[str, object]]:
                 "coordinator_epoch": -1,
                 "current_txn_start_offset": -1,
             }
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-    ApiKey.END_TXN: end_txn,
-    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-    ApiKey.LIST_TRANSACTIONS: list_transactions,
-    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
-    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
-}

@@ -6,84 +6,94 @@ been written at, and the unsafe one always, for it would lose records.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from headrace.admin.feature_levels import RAISED_S
+from headrace.admin.feature_levels import RAISED_S, FeatureCalls
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.levels import FEATURE
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.store import features
+from headrace.store.protocol import StoreCall
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-async def update_features(broker: "Broker", request: Any, session: Connection) -> Mapping[str, object]:
-    """UpdateFeatures 1-2 (KIP-584, KIP-778). All are checked before any is changed."""
-    updates = list(request.feature_updates)
-    timeout_s = field(request, "timeout", int(RAISED_S * 1000)) / 1000
-    errors: dict[str, KafkaError | None] = {}
-    for update in updates:
-        errors[update.feature] = await _fault(broker, update)
-    if not any(errors.values()) and not request.validate_only:
+class UpdateFeaturesApi:
+    """Raises the feature level."""
+
+    def __init__(self, *, features: FeatureCalls, store: StoreCall) -> None:
+        self._features = features
+        self._store = store
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """By API."""
+        return {
+            ApiKey.UPDATE_FEATURES: self.update_features,
+        }
+
+    async def update_features(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """UpdateFeatures 1-2 (KIP-584, KIP-778). All are checked before any is changed."""
+        updates = list(request.feature_updates)
+        timeout_s = field(request, "timeout", int(RAISED_S * 1000)) / 1000
+        errors: dict[str, KafkaError | None] = {}
         for update in updates:
-            try:
-                await broker.features.raise_to(update.max_version_level, timeout_s=min(max(timeout_s, 0.0), RAISED_S))
-            except KafkaError as error:
-                errors[update.feature] = error
-    failed = next(((name, error) for name, error in errors.items() if error is not None), None)
-    code, message = Code.NONE, None
-    if failed is not None and request.__version__ >= 2:  # from then on there are no results for each
-        code = Code(failed[1].code)
-        message = f"The update failed for all features since the following feature had an error: {failed[1]}"
-    return {
-        "error_code": int(code),
-        "error_message": message,
-        "results": [
-            {
-                "feature": name,
-                "error_code": int(Code.NONE if error is None else error.code),
-                "error_message": None if error is None else str(error),
-            }
-            for name, error in errors.items()
-        ],
-    }
+            errors[update.feature] = await self._fault(update)
+        if not any(errors.values()) and not request.validate_only:
+            for update in updates:
+                try:
+                    await self._features.raise_to(
+                        update.max_version_level, timeout_s=min(max(timeout_s, 0.0), RAISED_S)
+                    )
+                except KafkaError as error:
+                    errors[update.feature] = error
+        failed = next(((name, error) for name, error in errors.items() if error is not None), None)
+        code, message = Code.NONE, None
+        if failed is not None and request.__version__ >= 2:  # from then on there are no results for each
+            code = Code(failed[1].code)
+            message = f"The update failed for all features since the following feature had an error: {failed[1]}"
+        return {
+            "error_code": int(code),
+            "error_message": message,
+            "results": [
+                {
+                    "feature": name,
+                    "error_code": int(Code.NONE if error is None else error.code),
+                    "error_message": None if error is None else str(error),
+                }
+                for name, error in errors.items()
+            ],
+        }
 
-
-async def _fault(broker: "Broker", update: Any) -> KafkaError | None:
-    """Why an update cannot be made."""
-    level, kind = update.max_version_level, update.upgrade_type
-    at = (await broker.store(features.get_features)).required
-    if update.feature != FEATURE:
-        return KafkaError(
-            Code.INVALID_UPDATE_VERSION, f"there is no feature {update.feature!r:.80}; there is {FEATURE}"
-        )
-    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return KafkaError(Code.INVALID_REQUEST, f"upgrade type {kind} is none of 1 (upgrade), 2 (safe), 3 (unsafe)")
-    if level < at and kind == UPGRADE:
-        return KafkaError(
-            Code.INVALID_UPDATE_VERSION,
-            f"{FEATURE} is {at}: to have it at {level} is a downgrade, which was not asked for",
-        )
-    if level < at:
-        what = (
-            "a safe downgrade cannot be: since the level was raised, what was written is not read by older versions"
-            if kind == SAFE_DOWNGRADE
-            else "an unsafe downgrade would lose records, and is never made"
-        )
-        return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {what}")
-    if level > at and kind != UPGRADE:
-        return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {level} is above it, and no downgrade")
-    try:
-        await broker.store(lambda store: features.ask_for(store, level, validate_only=True))
-    except HeadraceError as error:
-        return error if isinstance(error, KafkaError) else KafkaError(Code(error.code), str(error))
-    return None
-
-
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {ApiKey.UPDATE_FEATURES: update_features}
+    async def _fault(self, update: Any) -> KafkaError | None:
+        """Why an update cannot be made."""
+        level, kind = update.max_version_level, update.upgrade_type
+        at = (await self._store(features.get_features)).required
+        if update.feature != FEATURE:
+            return KafkaError(
+                Code.INVALID_UPDATE_VERSION, f"there is no feature {update.feature!r:.80}; there is {FEATURE}"
+            )
+        if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+            return KafkaError(Code.INVALID_REQUEST, f"upgrade type {kind} is none of 1 (upgrade), 2 (safe), 3 (unsafe)")
+        if level < at and kind == UPGRADE:
+            return KafkaError(
+                Code.INVALID_UPDATE_VERSION,
+                f"{FEATURE} is {at}: to have it at {level} is a downgrade, which was not asked for",
+            )
+        if level < at:
+            what = (
+                "a safe downgrade cannot be: since the level was raised, what was written is not read by older versions"
+                if kind == SAFE_DOWNGRADE
+                else "an unsafe downgrade would lose records, and is never made"
+            )
+            return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {what}")
+        if level > at and kind != UPGRADE:
+            return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {level} is above it, and no downgrade")
+        try:
+            await self._store(lambda store: features.ask_for(store, level, validate_only=True))
+        except HeadraceError as error:
+            return error if isinstance(error, KafkaError) else KafkaError(Code(error.code), str(error))
+        return None

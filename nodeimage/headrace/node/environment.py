@@ -13,8 +13,8 @@ from headrace.base.errors import NewerFormat
 from headrace.base.ids import NodeId
 from headrace.container.local_replica import CATALOG
 from headrace.container.sync_cycle import Room
-from headrace.kafka.dispatch import NodeSettings
 from headrace.log.container_log import LogOptions
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.peer.client import PeerClient
 from headrace.peer.session import Session
 from headrace.storage.disk_room import DiskRoom, ReservedRoom

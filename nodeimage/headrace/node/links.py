@@ -3,7 +3,6 @@
 from functools import partial
 
 from headrace.base.runtime import Runtime
-from headrace.kafka.dispatch import Broker
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.failover.home_apply import Settler
 from headrace.links.failover.name_clash import NameClashes
@@ -15,6 +14,7 @@ from headrace.links.serving.homes import HomeApis
 from headrace.links.serving.source_apis import SourceApis
 from headrace.links.serving.topics import TopicApis
 from headrace.links.topics.topic_apply import TopicApplier
+from headrace.node.parts import NodeParts
 
 
 def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str, secret: str) -> Forwarding:
@@ -27,36 +27,34 @@ def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str
     )
 
 
-def serve_links(broker: Broker) -> None:
+def serve_links(parts: NodeParts) -> None:
     """Have a node answer what the links of other clusters ask."""
-    own = broker.node.cluster_id
-    source = SourceApis(catalog=broker.catalog, layout=broker.layout, changes=broker.changes, own_cluster=own)
+    own = parts.node.cluster_id
+    source = SourceApis(catalog=parts.catalog, layout=parts.layout, changes=parts.changes, own_cluster=own)
     topics = TopicApis(
-        catalog=broker.catalog,
-        cluster=broker.cluster,
-        topics=broker.topics,
-        partitions=broker.partitions,
+        catalog=parts.catalog,
+        cluster=parts.cluster,
+        topics=parts.topics,
+        partitions=parts.partitions,
         own_cluster=own,
     )
-    homes = HomeApis(
-        catalog=broker.catalog, placement=broker.placement, states=broker.partition_states, own_cluster=own
-    )
+    homes = HomeApis(catalog=parts.catalog, placement=parts.placement, states=parts.partition_states, own_cluster=own)
     for methods in (source.methods(), topics.methods(), homes.methods()):
-        broker.admin.add(methods)
-    broker.admin.add(source.session_methods(), of_caller=True)
+        parts.admin.add(methods)
+    parts.admin.add(source.session_methods(), of_caller=True)
 
 
-def make_links(broker: Broker, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
+def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
     """A node's own links and the admin calls about them, which it answers from now on. To be started and closed."""
-    own, catalog, led, states = broker.node.cluster_id, broker.catalog, broker.containers, broker.partition_states
-    topics, partitions, rolls = broker.topics, broker.partitions, broker.rolls
-    once = OnceAppender(topics=topics, partitions=partitions, rolls=rolls, runtime=broker.runtime)
+    own, catalog, led, states = parts.node.cluster_id, parts.catalog, parts.containers, parts.partition_states
+    topics, partitions, rolls = parts.topics, parts.partitions, parts.rolls
+    once = OnceAppender(topics=topics, partitions=partitions, rolls=rolls, runtime=parts.runtime)
     quarantine = Quarantine(
         catalog=catalog,
-        cluster=broker.cluster,
+        cluster=parts.cluster,
         led=led,
-        remote_reads=broker.old_reads,
-        placement=broker.placement,
+        remote_reads=parts.old_reads,
+        placement=parts.placement,
         states=states,
         once=once,
         own_cluster=own,
@@ -70,28 +68,28 @@ def make_links(broker: Broker, *, home_links: HomeLinks, forwarding: Forwarding,
         quarantine=quarantine,
         own_cluster=own,
     )
-    applier = TopicApplier(catalog=catalog, placement=broker.placement, own_cluster=own)
+    applier = TopicApplier(catalog=catalog, placement=parts.placement, own_cluster=own)
     links = Links(
         catalog=catalog,
-        cluster=broker.cluster,
+        cluster=parts.cluster,
         led=led,
         topics=topics,
         partitions=partitions,
         rolls=rolls,
-        home_check=broker.home_check,
-        back_pressure=broker,
+        home_check=parts.home_check,
+        back_pressure=parts.back_pressure,
         states=states,
         once=once,
         settler=settler,
         applier=applier,
         home_links=home_links,
         forwarding=forwarding,
-        runtime=broker.runtime,
-        node_id=broker.node_id,
+        runtime=parts.runtime,
+        node_id=parts.node.node_id,
         own_cluster=own,
         secret=secret,
     )
     clashes = NameClashes(catalog=catalog, quarantine=quarantine, states=states, own_cluster=own)
     admin = LinkAdmin(links, catalog=catalog, states=states, applier=applier, clashes=clashes, own_cluster=own)
-    broker.admin.add(admin.methods())
+    parts.admin.add(admin.methods())
     return links

@@ -1,12 +1,11 @@
 """What a node carries, for the controller: rates between two looks, and the disk."""
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
+from headrace.container.leader import Container
+from headrace.kafka.counters import Counters
 from headrace.peer.reports import NodeLoad
-
-if TYPE_CHECKING:
-    from headrace.kafka.dispatch import Broker
 
 _SMOOTHING = 0.5
 
@@ -19,10 +18,9 @@ class LoadMeter:
         self._counts = (0, 0, 0)
         self._rates = (0.0, 0.0, 0.0)
 
-    def read(self, broker: "Broker", *, disk_used: int, disk_total: int) -> NodeLoad:
+    def read(self, counters: Counters, led: Collection[Container], *, disk_used: int, disk_total: int) -> NodeLoad:
         """The load now."""
         now = time.monotonic()
-        counters = broker.counters
         counts = (counters.bytes_in, counters.bytes_out, counters.requests)
         passed = now - self._at
         if passed >= 0.2:
@@ -38,5 +36,5 @@ class LoadMeter:
             requests_per_s=requests,
             disk_used=disk_used,
             disk_total=disk_total,
-            led_containers=sum(not container.closing for container in broker.containers.values()),
+            led_containers=sum(not container.closing for container in led),
         )

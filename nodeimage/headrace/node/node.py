@@ -32,7 +32,6 @@ from headrace.container.leader import Container
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
-from headrace.kafka.dispatch import Broker, NodeIdentity
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
@@ -46,9 +45,11 @@ from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.links import make_forwarding, make_links, serve_links
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
+from headrace.node.parts import NodeParts
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.peer_apis import PeerApis
@@ -171,7 +172,7 @@ class Node:
         runtime = Runtime(executor=self._executor, clock=self.controller.clocks)
         home_links = HomeLinks()
         forwarding = make_forwarding(home_links, runtime=runtime, own_cluster=cluster.cluster_id, secret=cluster.secret)
-        self.broker = make_broker(
+        self.parts = make_parts(
             identity=self.identity,
             runtime=runtime,
             data=options.data,
@@ -185,17 +186,19 @@ class Node:
             home_addresses=home_links.addresses,
             forwards=forwarding,
         )
-        self._closing.push_async_callback(self.broker.close)
+        self._closing.push_async_callback(self.parts.close)
         await self._catalog.caught_up(replica)
-        await self._catalog.ensure_default_stream(Millis(self.broker.now()))
-        await self.broker.start()
+        await self._catalog.ensure_default_stream(Millis(self.parts.runtime.now()))
+        await self.parts.start()
         self.replicas.add_container_listener(_HeedsLevel(self._heed_level))
         self._heed_level()
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
-        await self.containers.taken_up(self.broker.cluster.open_data)
+        await self.containers.taken_up(self.parts.cluster.open_data)
         for name, each in listening.items():
-            acceptor = Acceptor(each, partial(self.broker.accepted, listener=name), self.broker.admission)
+            acceptor = Acceptor(
+                each, partial(self.parts.dispatcher.accepted, listener=name), self.parts.connections.admission
+            )
             acceptor.start()
             self._closing.callback(acceptor.close)
             self._acceptors.append(acceptor)
@@ -299,7 +302,7 @@ class Node:
         self._closing.push_async_callback(self._registration.close)
 
     async def _start_links(self, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> None:
-        self.links = make_links(self.broker, home_links=home_links, forwarding=forwarding, secret=secret)
+        self.links = make_links(self.parts, home_links=home_links, forwarding=forwarding, secret=secret)
         self._closing.push_async_callback(self.links.close)
         self._handlers.update(self.links.handlers())
         self.replicas.add_container_listener(self.links)
@@ -339,7 +342,7 @@ class Node:
         async def status() -> dict[str, Any]:
             silent_s = asyncio.get_running_loop().time() - self.view.reachable_at
             return {
-                **await self.broker.status.status(),
+                **await self.parts.status.status(),
                 "ready": int(not self._why_not_ready()),
                 "controller": int(self.controller.in_office),
                 "store_silent_s": round(silent_s, 3),
@@ -473,8 +476,8 @@ class Node:
         self._changes.wake()
         self.replicas.records_changed(changed.containers)
         self.replicas.volumes_changed(changed.volumes)
-        if hasattr(self, "broker") and (changed.containers or changed.nodes):
-            self.broker.records_changed(changed.containers)
+        if hasattr(self, "parts") and (changed.containers or changed.nodes):
+            self.parts.records_changed(changed.containers)
         if changed.features or changed.nodes:
             self._heed_level()
         self._registration.look()
@@ -562,9 +565,14 @@ class Node:
     def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
         load = None
-        if hasattr(self, "broker"):
+        if hasattr(self, "parts"):
             self._disk.look()
-            load = self._load.read(self.broker, disk_used=self._disk.used, disk_total=self._disk.total)
+            load = self._load.read(
+                self.parts.counters,
+                self.parts.containers.values(),
+                disk_used=self._disk.used,
+                disk_total=self._disk.total,
+            )
             if damage := self._catalog.damage:
                 load = structs.replace(load, catalog_damage=damage[:DAMAGE_SHOWN])
         return ProbeAnswer(
@@ -599,7 +607,7 @@ class _HeedsLevel:
         """See ContainerListener."""
 
 
-def make_broker(
+def make_parts(
     *,
     identity: NodeIdentity,
     runtime: Runtime,
@@ -613,9 +621,9 @@ def make_broker(
     handlers: PeerHandlers,
     home_addresses: HomeAddresses,
     forwards: Forwards,
-) -> Broker:
-    """A broker over what the node leads, now and later, whose peers reach it through `handlers`."""
-    broker = Broker(
+) -> NodeParts:
+    """What serves clients of what the node leads, now and later, whose peers reach it through `handlers`."""
+    parts = NodeParts(
         node=identity,
         runtime=runtime,
         folder=data / "containers",
@@ -629,22 +637,22 @@ def make_broker(
         container_changes=containers,
         catalog_id=CATALOG_ID,
     )
-    serve_links(broker)
+    serve_links(parts)
     replicas = link.replicas
     for container in list(replicas.led.values()):
-        broker.container_led(container)
-    replicas.add_container_listener(broker)
+        parts.container_led(container)
+    replicas.add_container_listener(parts)
     apis = PeerApis(
-        runtime=broker.runtime,
+        runtime=parts.runtime,
         cluster=link,
-        rolls=broker.rolls,
-        sent=broker.counters,
-        read_failed=broker.read_failed,
-        held_bytes=broker.volume_limits.led_here,
-        coordinator=lambda: broker.coordination.named,
+        rolls=parts.rolls,
+        sent=parts.counters,
+        read_failed=parts.scrub.read_failed,
+        held_bytes=parts.volume_limits.led_here,
+        coordinator=lambda: parts.coordination.named,
     )
     handlers.update(apis.handlers())
-    return broker
+    return parts
 
 
 def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesStore":

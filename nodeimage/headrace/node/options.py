@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.kafka.dispatch import NodeSettings
+from headrace.partitions.cluster_layout import NodeSettings
 
 LEAST = {
     "chunk_bytes": 64 * 1024,

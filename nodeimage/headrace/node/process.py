@@ -20,10 +20,10 @@ from headrace.base.descriptor_plan import LEAST, raise_limit
 from headrace.base.errors import FolderRefused, HeadraceError
 from headrace.base.log_limits import LogLimits
 from headrace.base.log_output import log_to, telling
-from headrace.kafka.dispatch import NodeIdentity
 from headrace.node.environment import EXIT_DISK_FAILED, EXIT_REFUSED
 from headrace.node.node import Node
 from headrace.node.options import Options, parse
+from headrace.partitions.cluster_layout import NodeIdentity
 
 log = structlog.get_logger()
 

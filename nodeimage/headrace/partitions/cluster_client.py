@@ -84,6 +84,11 @@ class ClusterLink:
         """All storage nodes, by id."""
         return sorted(self.view.nodes.values(), key=lambda node: node.node_id)
 
+    @property
+    def node_count(self) -> int:
+        """How many storage nodes there are."""
+        return max(1, len(self.view.nodes))
+
     def node(self, node_id: NodeId) -> NodeRecord | None:
         """One node."""
         return self.view.nodes.get(node_id)

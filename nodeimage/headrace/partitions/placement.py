@@ -32,7 +32,9 @@ class Placing:
         self._newest: deque[NodeId] = deque()
         self._count: Counter[NodeId] = Counter()
 
-    def place(self, count: int, volume: str, *, avoid: ContainerId | None = None) -> list[tuple[ContainerId, Epoch]]:
+    def place(
+        self, count: int, volume: str = "default", *, avoid: ContainerId | None = None
+    ) -> list[tuple[ContainerId, Epoch]]:
         """Containers for `count` new partitionlets, each with its epoch, which may be an older one but never a newer.
 
         `avoid` is taken only where there is no other. Raises KafkaError: LEADER_NOT_AVAILABLE while there is none,

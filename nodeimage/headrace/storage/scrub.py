@@ -17,6 +17,7 @@ import time
 
 import structlog
 
+from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, Position
 from headrace.base.runtime import Runtime
 from headrace.container.listeners import ReplicaListener
@@ -69,6 +70,12 @@ class Scrub(ReplicaListener):
             return
         self._suspects[container_id] = math.inf
         self._runtime.spawn(self._suspected(replica))
+
+    def read_failed(self, error: Exception, container: ContainerId) -> None:
+        """A read from disk failed, for whatever reason."""
+        log.error("read failed", container=container, error=repr(error))
+        if isinstance(error, CorruptLog):
+            self.suspect(container)
 
     def replica_unreadable(self, container_id: ContainerId) -> None:
         """See ReplicaListener."""

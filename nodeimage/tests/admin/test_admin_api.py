@@ -250,7 +250,7 @@ class TestGroups:
     async def commit(broker, topic_id, offset, *, group="g", partition=0):
         cursor = Cursor(topic_id=topic_id, partition=partition, offset=offset, leader_epoch=-1)
         codes = await broker.catalog.submit(
-            CommitCursors(group=group, generation=-1, member_id="", items=[cursor], now=broker.now())
+            CommitCursors(group=group, generation=-1, member_id="", items=[cursor], now=broker.runtime.now())
         )
         assert codes == [Code.NONE]
 

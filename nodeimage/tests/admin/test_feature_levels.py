@@ -11,8 +11,8 @@ import pytest
 from headrace.base.errors import Code
 from headrace.base.levels import FEATURE, NEWEST
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
 from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.node.parts import NodeParts
 from headrace.store.records import FEATURES_KEY, FeaturesRecord
 from headrace.store.sqlite import SqliteStore
 from headrace.wire import generic_codec
@@ -43,12 +43,12 @@ def update(ask: Ask) -> Callable[..., Awaitable[Any]]:
 
 
 @pytest.fixture
-def admin(broker: Broker) -> Callable[..., Awaitable[Any]]:
+def admin(broker: NodeParts) -> Callable[..., Awaitable[Any]]:
     """(error, result) of one of Headrace's own calls."""
 
     async def called(method: str, **params: Any) -> tuple[int, Any]:
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
+        answer = msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker.dispatcher)))
         return answer["error"], answer["result"] if not answer["error"] else answer["message"]
 
     return called
@@ -69,7 +69,9 @@ async def level(admin: Any) -> int:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_an_upgrade_raises_the_level_and_the_epoch(update: Any, admin: Any, broker: Broker, version: int) -> None:
+async def test_an_upgrade_raises_the_level_and_the_epoch(
+    update: Any, admin: Any, broker: NodeParts, version: int
+) -> None:
     _, before = await admin("features.show")
     assert (before["level"], before["supported_by_all"]) == (0, NEWEST)
     answer = await update((FEATURE, NEWEST, UPGRADE), version=version)
@@ -175,7 +177,7 @@ async def test_bad_parameters_are_refused(admin: Any, method: str, params: dict[
     assert await level(admin) == 0
 
 
-async def test_it_is_raised_by_itself_after_its_wait(admin: Any, broker: Broker) -> None:
+async def test_it_is_raised_by_itself_after_its_wait(admin: Any, broker: NodeParts) -> None:
     assert (await admin("features.wait", wait_s=0))[1]["raised_by_itself_after_s"] == 0
     _, shown = await admin("features.upgrade", wait_s=30)
     assert shown["level"] == NEWEST

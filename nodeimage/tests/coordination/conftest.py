@@ -1,8 +1,8 @@
 """Groups' coordinators by hand, and a whole node for what takes over."""
 
 import pytest
+from kit.parts import append, ask, broker, node
 
-from kit.broker import append, ask, broker, node
 from kit.group_machine import Machine
 
 __all__ = ["append", "ask", "broker", "node"]

@@ -11,26 +11,26 @@ from headrace.container.leader import Container
 from headrace.coordination import takeover
 from headrace.coordination.messages import Join
 from headrace.coordination.messages import Protocol as Offered
-from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
+from headrace.node.parts import NodeParts
 
 
 @pytest.fixture
-async def container(broker: Broker) -> Container:
+async def container(broker: NodeParts) -> Container:
     """The catalog's, whose groups have been taken over."""
     await broker.coordination.service()
-    container = broker.catalog_container
+    container = broker.cluster.catalog_container
     assert container is not None
     return container
 
 
-async def refused(broker: Broker) -> Code:
+async def refused(broker: NodeParts) -> Code:
     with pytest.raises(KafkaError) as error:
         await broker.coordination.service()
     return error.value.code
 
 
-def promote(broker: Broker, container: Container, frames: int = 1) -> None:
+def promote(broker: NodeParts, container: Container, frames: int = 1) -> None:
     """As if the epoch had begun with so many frames that are not committed yet."""
     broker.coordination.container_left(container)
     container.primary.epoch_start = Position(container.log.end + frames)
@@ -38,7 +38,7 @@ def promote(broker: Broker, container: Container, frames: int = 1) -> None:
 
 
 async def test_requests_wait_until_the_earlier_primaries_frames_are_committed(
-    broker: Broker,
+    broker: NodeParts,
     container: Container,
 ) -> None:
     before = await broker.coordination.service()
@@ -52,7 +52,7 @@ async def test_requests_wait_until_the_earlier_primaries_frames_are_committed(
 
 
 async def test_who_has_waited_long_enough_is_told_to_come_again(
-    broker: Broker,
+    broker: NodeParts,
     container: Container,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,7 +62,7 @@ async def test_who_has_waited_long_enough_is_told_to_come_again(
 
 
 async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_node(
-    broker: Broker,
+    broker: NodeParts,
     container: Container,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,14 +93,14 @@ async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_
     assert error.value.code is Code.NOT_COORDINATOR
     assert await refused(broker) is Code.NOT_COORDINATOR
     with pytest.raises(KafkaError):
-        broker.groups  # noqa: B018
+        broker.coordination.present  # noqa: B018
     with pytest.raises(KafkaError) as late:  # it came to the service before that was closed
         await service.join(join)
     assert late.value.code is Code.NOT_COORDINATOR
 
 
 async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
-    broker: Broker,
+    broker: NodeParts,
     container: Container,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,6 +115,6 @@ async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
     assert error.value.code is Code.NOT_COORDINATOR
 
 
-async def test_a_node_that_stops_coordinates_no_more(broker: Broker, container: Container) -> None:
+async def test_a_node_that_stops_coordinates_no_more(broker: NodeParts, container: Container) -> None:
     broker.coordination.close()
     assert await refused(broker) is Code.COORDINATOR_NOT_AVAILABLE

@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import NodeSettings
 from headrace.node import Node, Options
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import SUPPORTED, ApiKey
 from headrace.wire.batch import build_batch
@@ -148,7 +148,7 @@ def run(data: bytes) -> None:
 
 
 async def _talk(data: bytes) -> None:
-    connection, wire = Connection(node.broker), Wire()
+    connection, wire = Connection(node.parts.dispatcher), Wire()
     connection.connection_made(wire)
     pos = 0
     sent: list[int] = []
@@ -167,7 +167,7 @@ async def _talk(data: bytes) -> None:
     _check(bytes(wire.answers), sent)
     connection.connection_lost(None)
     await asyncio.sleep(0)
-    assert connection not in node.broker.connections
+    assert connection not in node.parts.connections.open
 
 
 async def _feed(connection: Connection, wire: Wire, piece: bytes) -> None:

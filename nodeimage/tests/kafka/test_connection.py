@@ -17,8 +17,8 @@ from headrace.base.log_limits import CAUSE_BURST, LEFT_OUT, LogLimits
 from headrace.kafka import metadata as broker_metadata
 from headrace.kafka.answer_budget import COUNTED_S, LEAST_BYTES, SHARED_BYTES
 from headrace.kafka.connection import MAX_REQUEST_BYTES, MAX_UNDER_WAY, Connection
-from headrace.kafka.dispatch import Broker
 from headrace.kafka.idle_connections import IDLE_S
+from headrace.node.parts import NodeParts
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -69,7 +69,7 @@ class Client:
 
 
 @pytest.fixture
-async def connect(broker: Broker) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+async def connect(broker: NodeParts) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
     opened: list[Client] = []
 
     async def one() -> Client:
@@ -135,7 +135,7 @@ async def test_requests_without_an_answer_leave_no_gap(connect: Any) -> None:
 
 @pytest.mark.parametrize("others", [[], [batch(b"a")]], ids=["alone", "behind a good one"])
 async def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
-    broker: Broker, connect: Any, others: list[bytearray]
+    broker: NodeParts, connect: Any, others: list[bytearray]
 ) -> None:
     """Nothing else tells its producer to look for another leader."""
     client = await connect()
@@ -178,7 +178,7 @@ async def test_of_two_waiting_fetches_none_holds_up_the_next_request(connect: An
 
 
 async def test_a_long_listing_of_topics_is_put_together_beside_the_loop(
-    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_metadata, "MANY", 1)
     monkeypatch.setattr(broker_metadata, "_PAGE", 2)
@@ -204,7 +204,7 @@ async def test_a_long_listing_of_topics_is_put_together_beside_the_loop(
 
 
 async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_memory(
-    broker: Broker, connect: Any
+    broker: NodeParts, connect: Any
 ) -> None:
     client = await connect()
     client.send(made(client))
@@ -215,7 +215,7 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_m
         await client.answer()
     (topic,) = await broker.topics.resolve([TOPIC])
     topic.partitions[0].container.log.forget_tail()  # type: ignore[union-attr]
-    (connection,) = broker.connections
+    (connection,) = broker.connections.open
     part = fetch.FetchPartition(0, -1, 0, -1, -1, 64 << 20)
     topics = [fetch.FetchTopic(name, None, [part]) for name in (TOPIC, "/default:none")]  # one has to be looked up
     asked = fetch.encode_request(12, fetch.FetchRequest(0, 1, 64 << 20, 0, 0, -1, topics, [], ""))
@@ -239,7 +239,7 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_m
 
 
 async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
-    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays in memory as long, where the client reads slowly, and the log's end has moved on."""
     client = await connect()
@@ -249,7 +249,7 @@ async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
         client.send(sends(client, batch(bytes(900_000))))
         await client.answer()
     monkeypatch.setattr("headrace.kafka.answer_budget.SHARED_BYTES", 3 << 20)
-    broker.answer_budget._counted_at -= COUNTED_S
+    broker.connections.answer_budget._counted_at -= COUNTED_S
     client.send(fetches(client, 0, max_wait_ms=0, max_bytes=64 << 20))
     assert 900_000 < len(await client.answer()) < 3 << 20
 
@@ -265,21 +265,21 @@ async def test_a_fetch_of_nothing_waits_for_nothing(connect: Any) -> None:
     assert (response.error, response.topics) == (0, [])
 
 
-async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Broker) -> None:
-    assert broker.answer_budget.bytes() == SHARED_BYTES
+async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: NodeParts) -> None:
+    assert broker.connections.answer_budget.bytes() == SHARED_BYTES
     for number in range(1_000):
-        connection = Connection(broker)
+        connection = Connection(broker.dispatcher)
         connection.pause_writing()
-        broker.connected(connection)
+        broker.dispatcher.connected(connection)
         if number == 6:
-            broker.answer_budget._counted_at -= COUNTED_S
-            assert broker.answer_budget.bytes() == SHARED_BYTES // 8
-    broker.answer_budget._counted_at -= COUNTED_S
-    assert broker.answer_budget.bytes() == LEAST_BYTES
+            broker.connections.answer_budget._counted_at -= COUNTED_S
+            assert broker.connections.answer_budget.bytes() == SHARED_BYTES // 8
+    broker.connections.answer_budget._counted_at -= COUNTED_S
+    assert broker.connections.answer_budget.bytes() == LEAST_BYTES
 
 
 async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
-    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await connect()
     client.send(made(client) + sends(client, batch(b"a")))
@@ -305,7 +305,7 @@ async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
         under_way.pop()
         return {"throttle_time_ms": 0, "error_code": 0, "groups": []}
 
-    monkeypatch.setitem(broker._handlers, ApiKey.LIST_GROUPS, slow)
+    monkeypatch.setitem(broker.dispatcher.handlers, ApiKey.LIST_GROUPS, slow)
     raw = b"".join(
         client.request(ApiKey.LIST_GROUPS, 0, generic_codec.encode_request(ApiKey.LIST_GROUPS, 0, {})) for _ in range(4)
     )
@@ -328,7 +328,7 @@ async def test_requests_larger_than_the_buffer(connect: Any) -> None:
 
 
 async def test_of_a_request_no_more_stays_in_memory_than_about_what_was_stored_of_it(
-    broker: Broker, connect: Any
+    broker: NodeParts, connect: Any
 ) -> None:
     client = await connect()
     client.send(made(client))
@@ -439,7 +439,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_with_version_0(con
     assert await client.ids(1) == [2]
 
 
-async def test_a_client_that_never_reads_is_not_served_on_and_others_are(broker: Broker, connect: Any) -> None:
+async def test_a_client_that_never_reads_is_not_served_on_and_others_are(broker: NodeParts, connect: Any) -> None:
     client, other = await connect(), await connect()
     client.send(made(client) + sends(client, batch(b"x" * 500_000)))
     await client.ids(2)
@@ -467,11 +467,11 @@ async def test_a_client_that_never_reads_is_not_served_on_and_others_are(broker:
     finally:
         sock.close()
     async with asyncio.timeout(20):
-        while session in broker.connections:  # noqa: ASYNC110
+        while session in broker.connections.open:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_the_requests_under_way_on_one_connection_are_bounded(broker: Broker, connect: Any) -> None:
+async def test_the_requests_under_way_on_one_connection_are_bounded(broker: NodeParts, connect: Any) -> None:
     client = await connect()
     client.send(made(client) + sends(client, batch(b"x")))
     await client.ids(2)
@@ -486,7 +486,7 @@ async def test_the_requests_under_way_on_one_connection_are_bounded(broker: Brok
     assert await client.ids(MAX_UNDER_WAY * 2) == list(range(3, MAX_UNDER_WAY * 2 + 3))
 
 
-async def test_a_half_closed_connection_is_closed_and_what_it_sent_is_stored(broker: Broker, connect: Any) -> None:
+async def test_a_half_closed_connection_is_closed_and_what_it_sent_is_stored(broker: NodeParts, connect: Any) -> None:
     client = await connect()
     client.send(made(client) + sends(client, batch(b"kept")))
     await client.ids(2)
@@ -494,7 +494,7 @@ async def test_a_half_closed_connection_is_closed_and_what_it_sent_is_stored(bro
     client.send(sends(client, batch(b"and this")))
     client.writer.write_eof()
     async with asyncio.timeout(20):
-        while session in broker.connections:  # noqa: ASYNC110
+        while session in broker.connections.open:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     other = await connect()
     async with asyncio.timeout(20):
@@ -506,7 +506,9 @@ async def test_a_half_closed_connection_is_closed_and_what_it_sent_is_stored(bro
                 break
 
 
-async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind(broker: Broker, connect: Any) -> None:
+async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind(
+    broker: NodeParts, connect: Any
+) -> None:
     client = await connect()
     client.send(made(client) + sends(client, batch(b"x")))
     await client.ids(2)
@@ -523,7 +525,7 @@ async def test_a_client_that_leaves_while_its_fetch_waits_leaves_nothing_behind(
 
 
 async def test_a_client_that_leaves_while_its_partitions_are_looked_up_leaves_nothing_behind(
-    broker: Broker, connect: Any
+    broker: NodeParts, connect: Any
 ) -> None:
     client = await connect()
     client.send(made(client) + sends(client, batch(b"x")))
@@ -538,14 +540,14 @@ async def test_a_client_that_leaves_while_its_partitions_are_looked_up_leaves_no
         leaver.send(leaver.request(ApiKey.FETCH, 12, fetch.encode_request(12, request)))
         leaver.writer.transport.abort()
         async with asyncio.timeout(20):
-            while session in broker.connections:  # noqa: ASYNC110
+            while session in broker.connections.open:  # noqa: ASYNC110
                 await asyncio.sleep(0)
     async with asyncio.timeout(20):
         while partition.watchers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: Broker, connect: Any) -> None:
+async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: NodeParts, connect: Any) -> None:
     idle, unfinished, waits, talks = [await connect() for _ in range(4)]
     for client in (idle, unfinished, waits, talks):
         client.send(made(client))
@@ -556,13 +558,13 @@ async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: 
     async with asyncio.timeout(20):
         while not session.waiting_fetches:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    broker.idle_connections.look(1000.0)
-    broker.idle_connections.look(1001.0)
+    broker.connections.idle.look(1000.0)
+    broker.connections.idle.look(1001.0)
     talks.send(versions(talks))
     assert await talks.ids(1) == [2]
-    broker.idle_connections.look(1000.0 + IDLE_S - 1)
-    assert len(broker.connections) == 4
-    broker.idle_connections.look(1000.0 + IDLE_S)
+    broker.connections.idle.look(1000.0 + IDLE_S - 1)
+    assert len(broker.connections.open) == 4
+    broker.connections.idle.look(1000.0 + IDLE_S)
     assert await idle.ended()
     assert await unfinished.ended()
     waits.send(versions(waits))
@@ -571,7 +573,7 @@ async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: 
     assert await talks.ids(1) == [3]
 
 
-async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: Broker, connect: Any) -> None:
+async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: NodeParts, connect: Any) -> None:
     client = await connect()
     session = await _session_of(broker, client.port)
     accepted = session._transport.get_extra_info("socket")
@@ -581,11 +583,11 @@ async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: Broker, conn
     assert idle + interval * count == 120
 
 
-async def _session_of(broker: Broker, port: int) -> Any:
+async def _session_of(broker: NodeParts, port: int) -> Any:
     """The broker's side of the connection from `port`."""
     async with asyncio.timeout(20):
         while True:
-            for session in broker.connections:
+            for session in broker.connections.open:
                 if session.peer == f"127.0.0.1:{port}":
                     return session
             await asyncio.sleep(0.005)

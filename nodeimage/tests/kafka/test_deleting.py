@@ -10,36 +10,36 @@ from headrace.base.ids import Millis
 from headrace.base.levels import Level
 from headrace.catalog.apply_deleted import AT_ONCE
 from headrace.catalog.commands import CreateStream, CreateTopics, DeleteStream, NewTopic, StreamPolicy
-from headrace.kafka.dispatch import Broker
+from headrace.node.parts import NodeParts
 from headrace.wire.api_keys import ApiKey
 
 NOW = Millis(1)
 Ask = Callable[..., Awaitable[Any]]
 
 
-async def at_level_1(broker: Broker) -> None:
+async def at_level_1(broker: NodeParts) -> None:
     async with asyncio.timeout(30):
         while await broker.catalog.query(lambda reader: reader.level()) < Level.FENCED:  # noqa: ASYNC110  # of a thread
             await asyncio.sleep(0.01)
 
 
-async def make(broker: Broker, path: str, count: int) -> list[bytes]:
+async def make(broker: NodeParts, path: str, count: int) -> list[bytes]:
     await broker.catalog.submit(CreateStream(path, StreamPolicy(), NOW))
-    ((container, epoch),) = broker.place(1, "default")
+    ((container, epoch),) = broker.placement.place(1, "default")
     ids = [uuid.uuid4().bytes for _ in range(count)]
     items = [NewTopic(path, f"t-{at}", id_, 1, {}, [container], [epoch]) for at, id_ in enumerate(ids)]
     await broker.catalog.submit(CreateTopics(items, NOW))
     return ids
 
 
-async def until_forgotten(broker: Broker) -> None:
+async def until_forgotten(broker: NodeParts) -> None:
     async with asyncio.timeout(60):
         while await broker.catalog.query(lambda reader: reader.is_forgetting()):
             await broker.space.pass_now()
             await asyncio.sleep(0.01)
 
 
-async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: Broker) -> None:
+async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: NodeParts) -> None:
     await at_level_1(broker)
     await make(broker, "/many", 2 * AT_ONCE)
     died: list[None] = []
@@ -55,7 +55,7 @@ async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: Broker) -> 
     assert {row.topic_id for row in found} == set(again)
 
 
-async def test_a_request_to_delete_many_topics_is_several_commands_and_one_answer(broker: Broker, ask: Ask) -> None:
+async def test_a_request_to_delete_many_topics_is_several_commands_and_one_answer(broker: NodeParts, ask: Ask) -> None:
     await at_level_1(broker)
     await make(broker, "/many", 1100)
     submitted: list[int] = []
@@ -76,7 +76,9 @@ async def test_a_request_to_delete_many_topics_is_several_commands_and_one_answe
     assert found == []
 
 
-async def test_what_cannot_be_deleted_in_time_is_told_once_and_not_waited_for_again(broker: Broker, ask: Ask) -> None:
+async def test_what_cannot_be_deleted_in_time_is_told_once_and_not_waited_for_again(
+    broker: NodeParts, ask: Ask
+) -> None:
     await make(broker, "/many", 1100)
     asked: list[int] = []
 

@@ -12,7 +12,7 @@ from headrace.base.ids import Millis
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
+from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
@@ -38,7 +38,7 @@ class Answered:
 
 
 def ask(
-    broker: Broker,
+    broker: NodeParts,
     connection: Connection,
     session: tuple[int, int],
     offsets: Mapping[str, int],
@@ -53,16 +53,16 @@ def ask(
     body = wire.encode_request(12, wire.FetchRequest(wait_ms, 1, 1 << 20, 0, *session, topics, [], ""))
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
-    fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 
 async def test_records_that_come_while_a_session_looks_up_another_topic_are_given_out(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.topics.resolve(["quiet", "new"], create=True)
     await append("quiet", b"a")
-    connection = Connection(broker)
+    connection = Connection(broker.dispatcher)
     begun = await ask(broker, connection, (0, 0), {"quiet": 1}).response()
     await ask(broker, connection, (begun.session_id, 1), {}).response()  # nothing is left to look at
 
@@ -83,12 +83,12 @@ async def test_records_that_come_while_a_session_looks_up_another_topic_are_give
     assert not connection.closed
 
 
-async def test_a_session_finds_a_topic_that_is_made_after_it_was_asked_for(broker: Broker, append: Append) -> None:
+async def test_a_session_finds_a_topic_that_is_made_after_it_was_asked_for(broker: NodeParts, append: Append) -> None:
     """A client does not name a partition again whose offset has not moved."""
-    connection = Connection(broker)
+    connection = Connection(broker.dispatcher)
     begun = await ask(broker, connection, (0, 0), {"late": 0}).response()
     assert begun.topics[0].partitions[0].error == Code.UNKNOWN_TOPIC_OR_PARTITION
-    ((container, epoch),) = broker.place(1, "default")
+    ((container, epoch),) = broker.placement.place(1, "default")
     item = NewTopic("/default", "late", uuid.uuid4().bytes, 1, {}, [container], [epoch])  # as another node makes it
     (outcome,) = await broker.catalog.submit(CreateTopics([item], Millis(1)))
     assert outcome.code is Code.NONE
@@ -100,7 +100,7 @@ async def test_a_session_finds_a_topic_that_is_made_after_it_was_asked_for(broke
 
 
 async def test_a_partition_that_is_forgotten_while_another_request_loads_one_is_not_given_out(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await broker.topics.resolve(["first", "second"], create=True)
     assert isinstance(first, Topic)
@@ -127,7 +127,7 @@ async def test_a_partition_that_is_forgotten_while_another_request_loads_one_is_
 
 
 async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_nothing_behind(
-    broker: Broker, append: Append
+    broker: NodeParts, append: Append
 ) -> None:
     (topic,) = await broker.topics.resolve(["cold"], create=True)
     assert isinstance(topic, Topic)
@@ -135,7 +135,7 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
     partition = topic.partitions[0]
     partition.container.log.forget_tail()
     for session_epoch in (-1, 0):
-        connection = Connection(broker)
+        connection = Connection(broker.dispatcher)
         ask(broker, connection, (0, session_epoch), {"cold": 0})
         assert connection.parked
         connection.connection_lost(None)
@@ -143,9 +143,9 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
     assert not len(broker.fetch_sessions)
 
 
-async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: Broker, append: Append) -> None:
+async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: NodeParts, append: Append) -> None:
     await broker.topics.resolve(["t"], create=True)
-    first, second = Connection(broker), Connection(broker)
+    first, second = Connection(broker.dispatcher), Connection(broker.dispatcher)
     begun = await ask(broker, first, (0, 0), {"t": 0}).response()
     waits = ask(broker, first, (begun.session_id, 1), {}, wait_ms=600_000)
     assert not waits.future.done()
@@ -157,14 +157,14 @@ async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: 
 
 
 async def test_without_room_for_a_session_all_partitions_are_named_each_time(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.topics.resolve(["t"], create=True)
-    connection = Connection(broker)
+    connection = Connection(broker.dispatcher)
     begun = await ask(broker, connection, (0, 0), {"t": 0}).response()
     monkeypatch.setattr(broker.fetch_sessions, "_most", 1)
     waits = ask(broker, connection, (begun.session_id, 1), {}, wait_ms=600_000)
-    others = [ask(broker, Connection(broker), (0, 0), {"t": 0}, wait_ms=600_000) for _ in range(3)]
+    others = [ask(broker, Connection(broker.dispatcher), (0, 0), {"t": 0}, wait_ms=600_000) for _ in range(3)]
     await append("t", b"a")
     for answered in (waits, *others):
         response = await answered.response()
@@ -181,17 +181,17 @@ async def turns_during(work: Awaitable[Any]) -> tuple[Any, int]:
     return task.result(), turns
 
 
-async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broker: Broker, append: Append) -> None:
+async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broker: NodeParts, append: Append) -> None:
     await broker.topics.resolve(["t"], create=True)
     await append("t", b"a")
-    connection, count = Connection(broker), 20_000
+    connection, count = Connection(broker.dispatcher), 20_000
     parts = [wire.FetchPartition(number, -1, 0, -1, -1, 1000) for number in range(count)]
     body = wire.encode_request(
         12, wire.FetchRequest(0, 1, 1 << 20, 0, 0, 0, [wire.FetchTopic("t", None, parts)], [], "")
     )
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
-    fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     response, turns = await turns_during(slot.response())
     assert [part.partition for part in response.topics[0].partitions] == list(range(count))
     assert response.topics[0].partitions[0].records
@@ -202,14 +202,14 @@ async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broke
 
 
 async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_others(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "MOST_SERVED", 2)
     names = [f"t-{number}" for number in range(5)]
     await broker.topics.resolve(names, create=True)
     for name in names:
         await append(name, b"a")
-    connection, session, served = Connection(broker), (0, 0), []
+    connection, session, served = Connection(broker.dispatcher), (0, 0), []
     offsets = dict.fromkeys(names, 0)
     while len(served) < len(names):
         response = await ask(broker, connection, session, offsets, wait_ms=600_000).response()
@@ -221,10 +221,10 @@ async def test_one_answer_has_records_of_so_many_partitions_and_the_next_of_othe
 
 
 async def test_a_fetch_that_may_wait_for_weeks_is_answered_within_minutes(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "MOST_WAIT_MS", 20)
     await broker.topics.resolve(["quiet"], create=True)
     await append("quiet", b"a")
-    answered = await ask(broker, Connection(broker), (0, 0), {"quiet": 1}, wait_ms=2**31 - 1).response()
+    answered = await ask(broker, Connection(broker.dispatcher), (0, 0), {"quiet": 1}, wait_ms=2**31 - 1).response()
     assert answered.topics[0].partitions[0].error == Code.NONE

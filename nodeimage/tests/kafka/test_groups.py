@@ -8,15 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit.parts import options
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.coordination.limits import GroupLimits
-from headrace.kafka.dispatch import Broker
-from headrace.kafka.groups import HANDLERS, MOST_REBALANCE_MS, make_service
+from headrace.coordination.service import make_service
+from headrace.kafka.groups import MOST_REBALANCE_MS
 from headrace.node import Node
+from headrace.node.parts import NodeParts
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import SUPPORTED, ApiKey
-from kit.broker import options
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -24,26 +25,26 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
 """Of a consumer, to the topic `orders`."""
 
 
-def asker(broker: Broker) -> Ask:
+def asker(broker: NodeParts) -> Ask:
     """Asks as a client of that name would, through request and response bytes."""
 
     async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
         version = SUPPORTED[key][1] if version is None else version
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
         session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
-        answer = await HANDLERS[key](broker, request, session)
+        answer = await broker.dispatcher.handlers[key](request, session)
         return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
     return ask
 
 
 @pytest.fixture
-def ask(broker: Broker) -> Ask:
+def ask(broker: NodeParts) -> Ask:
     return asker(broker)
 
 
 @pytest.fixture
-async def orders(broker: Broker) -> str:
+async def orders(broker: NodeParts) -> str:
     """A topic of the default stream."""
     (topic,) = await broker.topics.resolve(["orders"], create=True)
     assert topic.topic_id
@@ -182,7 +183,7 @@ async def test_life_of_a_member_in_every_version(ask: Ask, orders: str, version:
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_every_group_is_coordinated_here(ask: Ask, broker: Broker, version: int) -> None:
+async def test_every_group_is_coordinated_here(ask: Ask, broker: NodeParts, version: int) -> None:
     if version < 4:
         found = await ask(ApiKey.FIND_COORDINATOR, version, key="g")
         coordinators = [found]
@@ -191,7 +192,12 @@ async def test_every_group_is_coordinated_here(ask: Ask, broker: Broker, version
         coordinators = list(found.coordinators)
         assert [each.key for each in coordinators] == ["g", "h"]
     for each in coordinators:
-        assert (each.error_code, each.node_id, each.host, each.port) == (0, broker.node_id, broker.host, broker.port)
+        assert (each.error_code, each.node_id, each.host, each.port) == (
+            0,
+            broker.node.node_id,
+            broker.node.host,
+            broker.node.port,
+        )
 
 
 async def test_transactions_have_no_coordinator_yet(ask: Ask) -> None:
@@ -237,15 +243,15 @@ async def test_sync_of_version_5_names_its_protocol(ask: Ask) -> None:
 async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
     node = Node(options(tmp_path))
     await node.start()
-    await node.broker.topics.resolve(["orders"], create=True)
-    ask = asker(node.broker)
+    await node.parts.topics.resolve(["orders"], create=True)
+    ask = asker(node.parts)
     member = await alone(ask, group_instance_id="i")
     await commit(ask, cursors("orders", 7), member=member)
     await node.stop()
     node = Node(options(tmp_path))
     await node.start()
     try:
-        ask = asker(node.broker)
+        ask = asker(node.parts)
         beat = await ask(ApiKey.HEARTBEAT, group_id="g", generation_id=member.generation_id, member_id=member.member_id)
         assert beat.error_code == Code.NONE
         assert codes(await commit(ask, cursors("orders", 8), member=member)) == [Code.NONE]
@@ -257,20 +263,20 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
         await node.stop()
 
 
-async def let_sessions_be_short(broker: Broker) -> None:
+async def let_sessions_be_short(broker: NodeParts) -> None:
     (await broker.coordination.service()).close()
     limits = GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50)
     broker.coordination._service = make_service(runtime=broker.runtime, catalog=broker.catalog, limits=limits)
 
 
-async def test_silent_member_is_removed_by_the_clock(broker: Broker) -> None:
+async def test_silent_member_is_removed_by_the_clock(broker: NodeParts) -> None:
     await let_sessions_be_short(broker)
     ask = asker(broker)
     await alone(ask, session_timeout=50)
     await until(ask, "g", "Empty")
 
 
-async def test_client_that_goes_away_while_it_joins_leaves_its_member_for_a_session(broker: Broker) -> None:
+async def test_client_that_goes_away_while_it_joins_leaves_its_member_for_a_session(broker: NodeParts) -> None:
     ask = asker(broker)
     member = await alone(ask)
     gone = asyncio.create_task(join(ask, client_id="gone"))
@@ -284,7 +290,7 @@ async def test_client_that_goes_away_while_it_joins_leaves_its_member_for_a_sess
 
 
 async def test_assignment_that_cannot_be_stored_reaches_nobody(
-    broker: Broker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = await join(ask)
 
@@ -300,7 +306,7 @@ async def test_assignment_that_cannot_be_stored_reaches_nobody(
     assert (answer.error_code, answer.assignment) == (Code.NONE, b"all")
 
 
-async def test_waiting_requests_are_answered_when_the_node_stops(broker: Broker, ask: Ask) -> None:
+async def test_waiting_requests_are_answered_when_the_node_stops(broker: NodeParts, ask: Ask) -> None:
     member = await alone(ask)
     waiting = asyncio.create_task(join(ask, client_id="new"))
     await until(ask, "g", "PreparingRebalance")
@@ -340,7 +346,7 @@ async def test_commits_are_fenced(ask: Ask, orders: str) -> None:
 
 
 async def test_commit_that_cannot_be_stored_is_to_be_repeated(
-    broker: Broker, ask: Ask, orders: str, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, ask: Ask, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(command: object, *, here: bool) -> object:
         raise StorageFull("no room")
@@ -358,7 +364,7 @@ async def test_a_commit_that_is_too_large_is_refused_and_stops_nobody(ask: Ask, 
 
 
 async def test_while_the_coordinator_loads_members_live_and_join_again(
-    broker: Broker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients do not know the error for it here: aiokafka ends its heartbeats at it, Java's consumer ends."""
 
@@ -402,7 +408,7 @@ async def test_cursors_of_several_groups_in_one_request(ask: Ask, orders: str) -
     ]
 
 
-async def test_cursors_of_topics_in_use_are_not_deleted(ask: Ask, broker: Broker, orders: str) -> None:
+async def test_cursors_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodeParts, orders: str) -> None:
     await broker.topics.resolve(["bills"], create=True)
     await commit(ask, cursors(orders, 1) + cursors("bills", 2))
     await alone(ask)  # subscribed to orders
@@ -475,14 +481,14 @@ async def test_groups_with_members_are_not_deleted(ask: Ask, orders: str) -> Non
 async def test_groups_that_lost_their_members_while_the_node_was_down_become_empty(tmp_path: Path) -> None:
     node = Node(options(tmp_path))
     await node.start()
-    await let_sessions_be_short(node.broker)
-    await alone(asker(node.broker), session_timeout=200)
+    await let_sessions_be_short(node.parts)
+    await alone(asker(node.parts), session_timeout=200)
     await node.stop()
     node = Node(options(tmp_path))
     await node.start()
     try:
-        ask = asker(node.broker)
-        await (await node.broker.coordination.service()).warm()
+        ask = asker(node.parts)
+        await (await node.parts.coordination.service()).warm()
         async with asyncio.timeout(100):
             while True:  # listing does not load the group, so it is the warm-up that ends its members
                 listed = await ask(ApiKey.LIST_GROUPS, states_filter=["Empty"])
@@ -495,7 +501,7 @@ async def test_groups_that_lost_their_members_while_the_node_was_down_become_emp
 
 @pytest.mark.parametrize(("named", "kept"), [(2**31 - 1, MOST_REBALANCE_MS), (-(2**31), 1), (0, 1), (60_000, 60_000)])
 async def test_how_long_a_rebalance_may_last_is_bounded_whatever_a_member_names(
-    broker: Broker, ask: Ask, named: int, kept: int
+    broker: NodeParts, ask: Ask, named: int, kept: int
 ) -> None:
     joined = await join(ask, rebalance_timeout=named)
     service = await broker.coordination.service()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.kafka import list_offsets
-from headrace.kafka.dispatch import Broker
+from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from headrace.partitions.rolls.frames import Seal
 from headrace.partitions.topics import Topic
@@ -18,13 +18,13 @@ Append = Callable[..., Awaitable[int]]
 Ask = Callable[..., Awaitable[Any]]
 
 
-async def made(broker: Broker, name: str) -> Partition:
+async def made(broker: NodeParts, name: str) -> Partition:
     (topic,) = await broker.topics.resolve([name], create=True)
     assert isinstance(topic, Topic)
     return await broker.partitions.leader(topic, 0)
 
 
-async def rolled(broker: Broker, name: str) -> Partition:
+async def rolled(broker: NodeParts, name: str) -> Partition:
     """The partition, after it went on with a higher leader epoch."""
     before = await made(broker, name)
     await broker.rolls.roll(before)
@@ -50,7 +50,7 @@ async def delete_all(ask: Ask, name: str, offset: int) -> None:
 
 
 async def test_an_epoch_whose_records_have_expired_ends_where_the_known_ones_begin(
-    broker: Broker, append: Append, ask: Ask
+    broker: NodeParts, append: Append, ask: Ask
 ) -> None:
     """Without an end a consumer takes its position for cut off, and goes on at the latest offset."""
     old = (await made(broker, "t")).leader_epoch
@@ -66,7 +66,7 @@ async def test_an_epoch_whose_records_have_expired_ends_where_the_known_ones_beg
 
 
 async def test_an_epoch_without_any_record_ends_where_the_first_record_lies(
-    broker: Broker, append: Append, ask: Ask
+    broker: NodeParts, append: Append, ask: Ask
 ) -> None:
     old = (await made(broker, "new")).leader_epoch
     partition = await rolled(broker, "new")
@@ -75,7 +75,7 @@ async def test_an_epoch_without_any_record_ends_where_the_first_record_lies(
     assert await end_of(ask, "new", old) == (0, old, 0)
 
 
-async def test_what_is_no_epoch_or_one_to_come_has_no_end(broker: Broker, append: Append, ask: Ask) -> None:
+async def test_what_is_no_epoch_or_one_to_come_has_no_end(broker: NodeParts, append: Append, ask: Ask) -> None:
     partition = await made(broker, "t")
     await append("t", b"a")
     assert await end_of(ask, "t", -1) == (0, -1, -1)
@@ -83,7 +83,7 @@ async def test_what_is_no_epoch_or_one_to_come_has_no_end(broker: Broker, append
 
 
 async def test_partitions_that_are_being_rolled_are_waited_for_at_the_same_time(
-    broker: Broker, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {"name": "t", "num_partitions": 3, "replication_factor": -1, "assignments": [], "configs": []}
     await ask(ApiKey.CREATE_TOPICS, 5, {"topics": [made], "timeout_ms": 5000, "validate_only": False})
@@ -111,7 +111,7 @@ async def test_partitions_that_are_being_rolled_are_waited_for_at_the_same_time(
 
 @pytest.mark.parametrize(("timestamp", "looks"), [(-3, "find_max_time"), (1, "find_by_time")])
 async def test_batches_are_never_taken_apart_on_the_loop(
-    broker: Broker, append: Append, ask: Ask, monkeypatch: pytest.MonkeyPatch, timestamp: int, looks: str
+    broker: NodeParts, append: Append, ask: Ask, monkeypatch: pytest.MonkeyPatch, timestamp: int, looks: str
 ) -> None:
     """A batch holds as many records as a client likes, and all others wait for the loop."""
     await made(broker, "t")

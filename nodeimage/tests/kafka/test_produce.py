@@ -6,7 +6,7 @@ import time
 from headrace.base.errors import Code
 from headrace.kafka import produce
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
+from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 from headrace.wire import produce as wire
 from headrace.wire.api_keys import ApiKey
@@ -24,7 +24,7 @@ class Answered:
         self.future.set_result(b"".join(body))
 
 
-async def test_a_request_for_very_many_partitions_lets_others_have_their_turn(broker: Broker) -> None:
+async def test_a_request_for_very_many_partitions_lets_others_have_their_turn(broker: NodeParts) -> None:
     (topic,) = await broker.topics.resolve(["t"], create=True)
     assert isinstance(topic, Topic)
     await broker.partitions.leader(topic, 0)  # nothing has to be waited for
@@ -36,8 +36,8 @@ async def test_a_request_for_very_many_partitions_lets_others_have_their_turn(br
     ]
     body = wire.encode_request(9, wire.ProduceRequest(None, -1, 1000, parts))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
-    slot, connection, turns = Answered(), Connection(broker), 0
-    produce.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    slot, connection, turns = Answered(), Connection(broker.dispatcher), 0
+    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     while connection.parked:
         turns += 1
         await asyncio.sleep(0)

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
-from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
+from headrace.node.parts import NodeParts
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
@@ -29,7 +28,7 @@ class Answered:
 
 
 def ask(
-    broker: Broker,
+    broker: NodeParts,
     offsets: Mapping[str, int],
     *,
     session: tuple[int, int] = (0, -1),
@@ -44,8 +43,8 @@ def ask(
     body = wire.encode_request(12, wire.FetchRequest(wait_ms, 1, most, 0, *session, topics, [], ""))
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
-    where = connection or Connection(broker)
-    fetch.handle(broker, where, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    where = connection or Connection(broker.dispatcher)
+    broker.dispatcher.fetch.handle(where, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 

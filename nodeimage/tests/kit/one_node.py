@@ -15,12 +15,12 @@ from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
 from headrace.kafka_client.client import Client
 from headrace.links.failover.home_apply import Settler
 from headrace.links.source.source import Source
 from headrace.links.topics.topic_syncer import Keeper
 from headrace.node import Node
+from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.security.client_security import Security
@@ -55,24 +55,24 @@ class OneNode:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.broker: Broker = node.broker
+        self.parts: NodeParts = node.parts
 
     @property
     def cluster_id(self) -> str:
-        return self.broker.node.cluster_id
+        return self.parts.node.cluster_id
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.broker.port}"
+        return f"127.0.0.1:{self.parts.node.port}"
 
     def settler(self) -> Settler:
         """One beside the node's own, to be run by the test."""
         return Settler(
-            catalog=self.broker.catalog,
-            topics=self.broker.topics,
-            partitions=self.broker.partitions,
-            rolls=self.broker.rolls,
-            led=self.broker.containers,
+            catalog=self.parts.catalog,
+            topics=self.parts.topics,
+            partitions=self.parts.partitions,
+            rolls=self.parts.rolls,
+            led=self.parts.containers,
             quarantine=self.node.links.settler._quarantine,
             own_cluster=self.cluster_id,
         )
@@ -82,8 +82,8 @@ class OneNode:
         return Keeper(
             link,
             source,
-            catalog=self.broker.catalog,
-            states=self.broker.partition_states,
+            catalog=self.parts.catalog,
+            states=self.parts.partition_states,
             applier=self.node.links._applier,
             own_cluster=self.cluster_id,
             bootstrap=lambda: ["south:9092"],
@@ -97,22 +97,22 @@ class OneNode:
     async def admin(self, method: str, **params: Any) -> Any:
         """The result of one of Headrace's own calls. Raises KafkaError."""
         body = encode_admin_request(method, params)
-        answer = msgspec.msgpack.decode(await self.broker.admin.handle(body, Connection(self.broker)))
+        answer = msgspec.msgpack.decode(await self.parts.admin.handle(body, Connection(self.parts.dispatcher)))
         if answer["error"]:
             raise KafkaError(answer["error"], answer["message"])
         return answer["result"]
 
     async def admin_delete_link(self, name: str) -> None:
-        await self.broker.catalog.submit(DeleteLink(name=name))
+        await self.parts.catalog.submit(DeleteLink(name=name))
 
     async def row(self, name: str, stream: str = "/s") -> TopicRow | None:
         def look(reader: Reader) -> TopicRow | None:
             return reader.topic(stream, name)
 
-        return await self.broker.catalog.query(look)
+        return await self.parts.catalog.query(look)
 
     async def topic(self, name: str, stream: str = "/s", *, create: bool = False) -> Topic:
-        (found,) = await self.broker.topics.resolve([f"{stream}:{name}"], create=create)
+        (found,) = await self.parts.topics.resolve([f"{stream}:{name}"], create=create)
         if isinstance(found, KafkaError):
             raise found
         return found
@@ -121,7 +121,7 @@ class OneNode:
         async with asyncio.timeout(30):
             while True:
                 try:
-                    return await self.broker.partitions.leader(await self.topic(name, stream), index)
+                    return await self.parts.partitions.leader(await self.topic(name, stream), index)
                 except KafkaError as error:  # it rolls
                     if error.code not in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE):
                         raise
@@ -169,8 +169,8 @@ class OneNode:
         at = leader.log_start
         while at < leader.high_watermark:
             key = (leader.topic_id, partition)
-            read = await self.broker.fetch_planner.read_all(
-                [(key, self.broker.fetch_planner.locate(leader, at), 1 << 20)], 1 << 20
+            read = await self.parts.fetch_planner.read_all(
+                [(key, self.parts.fetch_planner.locate(leader, at), 1 << 20)], 1 << 20
             )
             runs = read[key]
             assert not isinstance(runs, Exception), runs
@@ -191,8 +191,8 @@ class OneNode:
         command = CommitCursors(
             group=group, generation=-1, member_id="", items=[cursor], now=Millis(now or int(time.time() * 1000))
         )
-        return await self.broker.catalog.submit(command)
+        return await self.parts.catalog.submit(command)
 
     async def cursor(self, group: str, name: str, partition: int = 0) -> int | None:
-        rows = await self.broker.catalog.query(lambda reader: reader.cursors(group))
+        rows = await self.parts.catalog.query(lambda reader: reader.cursors(group))
         return next((row.offset for row in rows if (row.name, row.partition) == (name, partition)), None)

@@ -14,9 +14,10 @@ from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.leader import Container
 from headrace.container.local_replica import LocalReplica
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.node import Node
 from headrace.node.options import Options
+from headrace.node.parts import NodeParts
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.store import container_records
@@ -46,9 +47,9 @@ class Pair:
 
     def __init__(self, first: Node, second: Node) -> None:
         self.nodes = (first, second)
-        self.first, self.second = first.broker, second.broker
+        self.first, self.second = first.parts, second.parts
 
-    def led(self, broker: Broker) -> Container:
+    def led(self, broker: NodeParts) -> Container:
         return next(each for each in broker.containers.values() if each.id != broker.space.catalog_id)
 
     async def settled(self) -> "Pair":
@@ -60,7 +61,7 @@ class Pair:
             await node.controller.close()
         return self
 
-    async def topic(self, broker: Broker, name: str) -> Topic:
+    async def topic(self, broker: NodeParts, name: str) -> Topic:
         async with asyncio.timeout(100):
             while True:
                 (topic,) = await broker.topics.resolve([name])
@@ -68,7 +69,7 @@ class Pair:
                     return topic
                 await asyncio.sleep(0.005)
 
-    async def partition(self, broker: Broker, name: str) -> Partition:
+    async def partition(self, broker: NodeParts, name: str) -> Partition:
         """The partition where it leads, once that node knows."""
         topic = await self.topic(broker, name)
         async with asyncio.timeout(100):
@@ -93,23 +94,23 @@ class Pair:
         await append(partition, b"a", b"b")
         return partition
 
-    async def hand_over(self, container: ContainerId, to: Broker) -> None:
+    async def hand_over(self, container: ContainerId, to: NodeParts) -> None:
         """As the controller does it: another in-sync replica leads, in the next epoch."""
         node = self.nodes[0]
         await node.store(
             lambda store: container_records.change_container(
-                store, container, lambda now: structs.replace(now, primary=to.node_id, epoch=Epoch(now.epoch + 1))
+                store, container, lambda now: structs.replace(now, primary=to.node.node_id, epoch=Epoch(now.epoch + 1))
             )
         )
         node.view.refresh()
         await until(lambda: container in to.containers)
 
     @contextlib.asynccontextmanager
-    async def follows_nothing(self, container: ContainerId) -> AsyncIterator[tuple[Broker, LocalReplica]]:
+    async def follows_nothing(self, container: ContainerId) -> AsyncIterator[tuple[NodeParts, LocalReplica]]:
         """The follower of a container gets nothing more, and is let go. Yields its node, and its replica."""
-        leader, other = sorted(self.nodes, key=lambda node: container not in node.broker.containers)
-        await until(lambda: _in_sync(leader.broker, container) == 2)
-        replicas = other.broker.cluster.replicas
+        leader, other = sorted(self.nodes, key=lambda node: container not in node.parts.containers)
+        await until(lambda: _in_sync(leader.parts, container) == 2)
+        replicas = other.parts.cluster.replicas
         replica = replicas.replica(container)
         assert replica is not None
         await until(lambda: replica.follower is not None)  # else it would follow after it was stopped
@@ -120,23 +121,23 @@ class Pair:
                 await follow(record, replica)
 
         replicas._follow = follow_others  # type: ignore[method-assign]
-        await until(lambda: replica.committed == leader.broker.containers[container].committed)
+        await until(lambda: replica.committed == leader.parts.containers[container].committed)
         await replica.stop()
-        await until(lambda: _in_sync(leader.broker, container) == 1)
-        yield other.broker, replica
+        await until(lambda: _in_sync(leader.parts, container) == 1)
+        yield other.parts, replica
         replicas._follow = follow  # type: ignore[method-assign]
-        record = other.broker.cluster.record(container)
-        if record is not None and record.primary != other.broker.node_id:
+        record = other.parts.cluster.record(container)
+        if record is not None and record.primary != other.parts.node.node_id:
             await follow(record, replica)
 
     @contextlib.asynccontextmanager
-    async def lagging(self, container: ContainerId) -> AsyncIterator[Broker]:
+    async def lagging(self, container: ContainerId) -> AsyncIterator[NodeParts]:
         """The follower of a container gets nothing more, and is let go; afterwards it leads, as an operator chose
         (invariant 15): what the other wrote meanwhile is lost. Yields the follower's node."""
-        leader = next(node for node in self.nodes if container in node.broker.containers)
+        leader = next(node for node in self.nodes if container in node.parts.containers)
         async with self.follows_nothing(container) as (other, replica):
             yield other
-            own = (other.node_id, uuid.UUID(replica.format))
+            own = (other.node.node_id, uuid.UUID(replica.format))
             await self.nodes[0].store(
                 lambda store: container_records.change_container(
                     store,
@@ -154,17 +155,17 @@ class Pair:
             for node in self.nodes:
                 node.view.refresh()
             await until(lambda: container in other.containers and other.containers[container].serves)
-            await until(lambda: container not in leader.broker.containers)
-        if container == leader.broker.space.catalog_id:  # its tables have what the log lost, until they are replaced
-            await until(lambda: _in_sync(leader.broker, container) == 2)
-            await leader.broker.catalog.wait_applied(other.catalog.applied)
+            await until(lambda: container not in leader.parts.containers)
+        if container == leader.parts.space.catalog_id:  # its tables have what the log lost, until they are replaced
+            await until(lambda: _in_sync(leader.parts, container) == 2)
+            await leader.parts.catalog.wait_applied(other.catalog.applied)
 
-    async def chain(self, broker: Broker, name: str) -> list[PartitionletRow]:
+    async def chain(self, broker: NodeParts, name: str) -> list[PartitionletRow]:
         topic = await self.topic(broker, name)
         return await broker.catalog.query(lambda reader: reader.chain(topic.row.number))
 
 
-def _in_sync(broker: Broker, container: ContainerId) -> int:
+def _in_sync(broker: NodeParts, container: ContainerId) -> int:
     record = broker.cluster.record(container)
     return 0 if record is None else len(record.in_sync)
 
@@ -181,7 +182,7 @@ async def append(partition: Partition, *values: bytes, producer: int = -1, seque
     await waiting.future
 
 
-async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
+async def read(broker: NodeParts, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
     """All records from `offset` on, as a fetch finds them."""
     found: list[tuple[int, bytes]] = []
     while offset < partition.high_watermark:

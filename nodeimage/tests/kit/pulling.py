@@ -8,7 +8,6 @@ from typing import Any
 from headrace.base.errors import Code
 from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.rows import LinkRow
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.links.pull.append import Appender
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.home_links import HomeLinks
@@ -17,6 +16,8 @@ from headrace.links.pull.puller import Puller
 from headrace.links.pull.pullers import Pullers
 from headrace.links.source.source import Source, TopicPartition
 from headrace.node import Options
+from headrace.node.parts import NodeParts
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import Record, iter_records
@@ -47,10 +48,10 @@ def options(folder: Path, **settings: Any) -> Options:
 class Pulling:
     """Makes pullers, and closes them at the end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: NodeParts) -> None:
         self.made: list[Puller] = []
         appender = Appender(
-            topics=broker.topics, rolls=broker.rolls, home_check=broker.home_check, back_pressure=broker
+            topics=broker.topics, rolls=broker.rolls, home_check=broker.home_check, back_pressure=broker.back_pressure
         )
         self._parts: dict[str, Any] = {
             "catalog": broker.catalog,
@@ -75,7 +76,7 @@ class Pulling:
         return puller
 
 
-def pullers(broker: Broker, *, open_source: Callable[[LinkRow], Source]) -> Pullers:
+def pullers(broker: NodeParts, *, open_source: Callable[[LinkRow], Source]) -> Pullers:
     """All links of a node, beside its own ones."""
     return Pullers(
         catalog=broker.catalog,
@@ -84,7 +85,7 @@ def pullers(broker: Broker, *, open_source: Callable[[LinkRow], Source]) -> Pull
         rolls=broker.rolls,
         led=broker.containers,
         home_check=broker.home_check,
-        back_pressure=broker,
+        back_pressure=broker.back_pressure,
         runtime=broker.runtime,
         own_cluster=broker.node.cluster_id,
         home_links=HomeLinks(),
@@ -92,9 +93,9 @@ def pullers(broker: Broker, *, open_source: Callable[[LinkRow], Source]) -> Pull
     )
 
 
-async def copy(broker: Broker, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:
+async def copy(broker: NodeParts, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:
     """The copy of a source's topic, as the keeper makes it."""
-    places = broker.place(len(partitions))
+    places = broker.placement.place(len(partitions))
     item = NewTopic(
         STREAM,
         name,
@@ -113,14 +114,14 @@ async def copy(broker: Broker, name: str, partitions: list[TopicPartition], *, h
 class Copies:
     """What the target holds."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, broker: NodeParts) -> None:
+        self.parts = broker
 
     async def bytes(self, at: TopicPartition) -> bytes:
         """All batches of a partition that are committed."""
-        (topic,) = await self.broker.topics.resolve_ids([at.topic_id])
+        (topic,) = await self.parts.topics.resolve_ids([at.topic_id])
         assert isinstance(topic, Topic), topic
-        partition = await self.broker.partitions.leader(topic, at.partition)
+        partition = await self.parts.partitions.leader(topic, at.partition)
         batches = partition.container.read_tail(
             partition.open, partition.chain[-1].first, limit=partition.high_watermark, max_bytes=1 << 30
         )
@@ -132,6 +133,6 @@ class Copies:
 
     def end(self, at: TopicPartition) -> int:
         """What is committed of a partition that is in memory; -1 where it is not."""
-        topic = self.broker.topics.cached_id(at.topic_id)
+        topic = self.parts.topics.cached_id(at.topic_id)
         partition = None if topic is None else topic.partitions.get(at.partition)
         return -1 if partition is None else partition.high_watermark

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.base.errors import Code
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.node import Node, Options
+from headrace.node.parts import NodeParts
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import fetch, generic_codec, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, iter_records
@@ -211,8 +212,8 @@ class Running:
         self.client = await asyncio.to_thread(Client, self.port)
 
     @property
-    def broker(self) -> Broker:
-        return self.node.broker
+    def parts(self) -> NodeParts:
+        return self.node.parts
 
     @property
     def containers(self) -> Path:

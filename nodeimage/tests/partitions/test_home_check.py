@@ -11,11 +11,11 @@ import pytest
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
-from headrace.kafka import fetch, produce
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.node import Node, Options
+from headrace.node.parts import NodeParts
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.wire import fetch as fetch_wire
@@ -63,26 +63,28 @@ def header_of(batch: memoryview) -> BatchHeader:
     return read_batch(batch, from_client=False)
 
 
-async def copied(broker: Broker, *, home: tuple[int, str] = (0, THERE), configs: dict[str, str] | None = None) -> Topic:
+async def copied(
+    broker: NodeParts, *, home: tuple[int, str] = (0, THERE), configs: dict[str, str] | None = None
+) -> Topic:
     """A topic whose home is another cluster."""
-    ((container, epoch),) = broker.place(1, "default")
+    ((container, epoch),) = broker.placement.place(1, "default")
     item = NewTopic("/default", "c", ID, 1, configs or {}, [container], [epoch], home, THERE)
     (outcome,) = await broker.catalog.submit(CreateTopics([item], Millis(1)))
     assert outcome.code is Code.NONE
     return await topic_of(broker)
 
 
-async def topic_of(broker: Broker, name: str = "c") -> Topic:
+async def topic_of(broker: NodeParts, name: str = "c") -> Topic:
     (topic,) = await broker.topics.resolve([name])
     assert isinstance(topic, Topic)
     return topic
 
 
-async def partition_of(broker: Broker, name: str = "c") -> Partition:
+async def partition_of(broker: NodeParts, name: str = "c") -> Partition:
     return await broker.partitions.leader(await topic_of(broker, name), 0)
 
 
-async def reloaded(broker: Broker, name: str = "c") -> Partition:
+async def reloaded(broker: NodeParts, name: str = "c") -> Partition:
     """The partition, read from the log anew."""
     topic = await topic_of(broker, name)
     broker.topics.forgot = True
@@ -90,7 +92,7 @@ async def reloaded(broker: Broker, name: str = "c") -> Partition:
     return await broker.partitions.leader(topic, 0)
 
 
-async def copy(broker: Broker, *batches: memoryview) -> Partition:
+async def copy(broker: NodeParts, *batches: memoryview) -> Partition:
     topic, partition = await topic_of(broker), await partition_of(broker)
     for batch in batches:
         if not partition.container.has_room(len(batch)):
@@ -101,11 +103,11 @@ async def copy(broker: Broker, *batches: memoryview) -> Partition:
     return partition
 
 
-async def set_home(broker: Broker, counter: int, cluster: str, lists: Any = None, topic_id: bytes = ID) -> None:
+async def set_home(broker: NodeParts, counter: int, cluster: str, lists: Any = None, topic_id: bytes = ID) -> None:
     assert await broker.catalog.submit(SetHome([HomeChange(topic_id, counter, cluster, lists)])) == [Code.NONE]
 
 
-async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
+async def read(broker: NodeParts, partition: Partition, offset: int = 0) -> list[tuple[int, bytes]]:
     """All records from `offset` on, from the disk, as a fetch finds them."""
     found: list[tuple[int, bytes]] = []
     while offset < partition.high_watermark:
@@ -121,7 +123,7 @@ async def read(broker: Broker, partition: Partition, offset: int = 0) -> list[tu
     return found
 
 
-async def produced(broker: Broker, *parts: tuple[str, memoryview]) -> list[wire.ProduceResult]:
+async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wire.ProduceResult]:
     """What a client's request comes to."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     slot = SimpleNamespace(
@@ -132,8 +134,8 @@ async def produced(broker: Broker, *parts: tuple[str, memoryview]) -> list[wire.
     records = [wire.PartitionRecords(name, 0, batch) for name, batch in parts]
     body = wire.encode_request(9, wire.ProduceRequest(None, -1, 6_000, records))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
-    connection = Connection(broker)
-    produce.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    connection = Connection(broker.dispatcher)
+    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         results, _ = wire.decode_response(await future, 0, 9)
     return results
@@ -143,7 +145,7 @@ def from_client(value: bytes = b"x") -> memoryview:
     return memoryview(build_batch([(T0, None, value, [])]))
 
 
-async def test_batches_keep_their_offsets_and_times_and_get_our_leader_epoch(broker: Broker) -> None:
+async def test_batches_keep_their_offsets_and_times_and_get_our_leader_epoch(broker: NodeParts) -> None:
     await copied(broker, configs={"message.timestamp.type": "LogAppendTime"})
     partition = await copy(broker, batch_at(0, b"a", b"b"), batch_at(7, b"h"), batch_at(8, b"i"))
     assert (partition.next_offset, partition.high_watermark) == (9, 9)
@@ -161,7 +163,7 @@ async def test_batches_keep_their_offsets_and_times_and_get_our_leader_epoch(bro
         assert (header.leader_epoch, header.max_timestamp, header.append_time) == (0, T0 + 1, False)
 
 
-async def test_what_is_here_already_is_dropped_and_what_overlaps_is_refused(broker: Broker) -> None:
+async def test_what_is_here_already_is_dropped_and_what_overlaps_is_refused(broker: NodeParts) -> None:
     topic = await copied(broker)
     partition = await copy(broker, batch_at(5, b"a", b"b"))
     for batch in (batch_at(5, b"a", b"b"), batch_at(0, b"z"), batch_at(6, b"b")):
@@ -173,7 +175,7 @@ async def test_what_is_here_already_is_dropped_and_what_overlaps_is_refused(brok
     assert partition.next_offset == 7
 
 
-async def test_a_copy_knows_the_producers_and_tokens_of_its_home(broker: Broker) -> None:
+async def test_a_copy_knows_the_producers_and_tokens_of_its_home(broker: NodeParts) -> None:
     await copied(broker)
     await copy(
         broker,
@@ -195,7 +197,7 @@ async def test_a_copy_knows_the_producers_and_tokens_of_its_home(broker: Broker)
 
 
 async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_without_room(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await copied(broker)
     partition = await copy(broker, batch_at(0, b"a"))
@@ -226,7 +228,7 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
     assert at_home.value.code is Code.FENCED_LEADER_EPOCH
 
 
-async def test_offsets_by_time_and_by_epoch_and_deletion_are_right_around_gaps(broker: Broker, ask: Any) -> None:
+async def test_offsets_by_time_and_by_epoch_and_deletion_are_right_around_gaps(broker: NodeParts, ask: Any) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(10, b"a", b"b", time=T0), batch_at(50, b"c", time=T0 + 100))
     await broker.rolls.settle_home(partition, Home(0, THERE), 100)
@@ -270,7 +272,7 @@ async def test_offsets_by_time_and_by_epoch_and_deletion_are_right_around_gaps(b
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another"])
-async def test_a_producer_is_told_the_home_of_a_copy(broker: Broker, others: int) -> None:
+async def test_a_producer_is_told_the_home_of_a_copy(broker: NodeParts, others: int) -> None:
     topic = await copied(broker)
     partition = await copy(broker, batch_at(0, b"a"))
     await broker.topics.resolve(["own"], create=True)
@@ -298,7 +300,7 @@ async def test_a_producer_is_told_the_home_of_a_copy(broker: Broker, others: int
     assert (first.error, first.base_offset) == (0, 3)
 
 
-async def test_partitions_are_added_at_home_only(broker: Broker, ask: Any) -> None:
+async def test_partitions_are_added_at_home_only(broker: NodeParts, ask: Any) -> None:
     await copied(broker)
     for validate in (True, False):
         fields = {
@@ -312,7 +314,7 @@ async def test_partitions_are_added_at_home_only(broker: Broker, ask: Any) -> No
 
 
 async def test_a_topic_that_was_written_to_here_follows_another_home_from_where_they_part(
-    broker: Broker, append: Callable[..., Awaitable[int]], ask: Any
+    broker: NodeParts, append: Callable[..., Awaitable[int]], ask: Any
 ) -> None:
     await broker.topics.resolve(["c"], create=True)
     for value in (b"a", b"b"):
@@ -341,7 +343,7 @@ async def test_a_topic_that_was_written_to_here_follows_another_home_from_where_
         assert (each.home, each.home_start) == (Home(1, THERE), 1)
 
 
-async def test_a_copy_cut_to_nothing_begins_anew(broker: Broker) -> None:
+async def test_a_copy_cut_to_nothing_begins_anew(broker: NodeParts) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(0, b"a", producer=7, sequence=0))
     await set_home(broker, 1, THERE)
@@ -352,7 +354,7 @@ async def test_a_copy_cut_to_nothing_begins_anew(broker: Broker) -> None:
     assert await read(broker, await copy(broker, batch_at(0, b"A"))) == [(0, b"A")]
 
 
-async def test_a_copy_that_begins_behind_raises_its_log_start(broker: Broker) -> None:
+async def test_a_copy_that_begins_behind_raises_its_log_start(broker: NodeParts) -> None:
     await copied(broker)
     partition = await partition_of(broker)
     await broker.rolls.settle_home(partition, Home(0, THERE), 1000)
@@ -363,7 +365,7 @@ async def test_a_copy_that_begins_behind_raises_its_log_start(broker: Broker) ->
 
 
 @pytest.fixture
-async def restarted(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Broker]]]:
+async def restarted(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[NodeParts]]]:
     running: list[Node] = []
     chosen = Options(
         data=tmp_path / "node-1",
@@ -374,20 +376,20 @@ async def restarted(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Brok
         settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False),
     )
 
-    async def start() -> Broker:
+    async def start() -> NodeParts:
         while running:
             await running.pop().stop()
         node = Node(chosen)
         running.append(node)
         await node.start()
-        return node.broker
+        return node.parts
 
     yield start
     while running:
         await running.pop().stop()
 
 
-async def test_gaps_and_cuts_outlive_a_restart(restarted: Callable[[], Awaitable[Broker]]) -> None:
+async def test_gaps_and_cuts_outlive_a_restart(restarted: Callable[[], Awaitable[NodeParts]]) -> None:
     broker = await restarted()
     await copied(broker)
     partition = await copy(broker, batch_at(3, b"a", producer=7, sequence=0), batch_at(9, b"b", producer=7, sequence=1))
@@ -404,7 +406,7 @@ async def test_gaps_and_cuts_outlive_a_restart(restarted: Callable[[], Awaitable
     assert await read(broker, partition) == [(3, b"a"), (15, b"c")]
 
 
-async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: Broker) -> None:
+async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: NodeParts) -> None:
     await copied(broker)
     await copy(broker, batch_at(3, b"a"), batch_at(9, b"b"))
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(9))]})
@@ -421,15 +423,15 @@ async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: B
     assert await fetched(broker, 3) == [(3, b"a")]
 
 
-async def fetched(broker: Broker, offset: int, *, wait_ms: int = 0) -> list[tuple[int, bytes]]:
+async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[tuple[int, bytes]]:
     """What a client's fetch of the copy finds."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     slot = SimpleNamespace(answer=lambda body: future.set_result(b"".join(map(bytes, body))), is_followed=False)
     topics = [fetch_wire.FetchTopic("c", None, [fetch_wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])]
     asked = fetch_wire.FetchRequest(wait_ms, 1, 1 << 20, 0, 0, -1, topics, [], "")
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + fetch_wire.encode_request(12, asked))
-    connection = Connection(broker)
-    fetch.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    connection = Connection(broker.dispatcher)
+    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         answer = fetch_wire.decode_response(memoryview(await future), 0, 12)
     return [
@@ -439,7 +441,7 @@ async def fetched(broker: Broker, offset: int, *, wait_ms: int = 0) -> list[tupl
     ]
 
 
-async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: Broker) -> None:
+async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: NodeParts) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(0, b"a", b"b", b"c", b"d"))
     partition.gap = (2, 4)  # as a fetch had found it
@@ -450,7 +452,7 @@ async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: Broker) -> No
     assert (partition.ends_in_gap(2), partition.empty_from) == (False, 4)
 
 
-async def test_a_repeat_of_what_is_here_is_told_where_it_is_whoever_is_home(broker: Broker) -> None:
+async def test_a_repeat_of_what_is_here_is_told_where_it_is_whoever_is_home(broker: NodeParts) -> None:
     await broker.topics.resolve(["c"], create=True)
     topic = await topic_of(broker)
     first, second = (batch_at(0, b"a", producer=77, sequence=at) for at in (0, 1))

@@ -18,12 +18,13 @@ from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Replaced
 from headrace.container.leader import Container
 from headrace.coordination import takeover
-from headrace.kafka import metadata, produce
+from headrace.kafka import produce
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.log.frames import FrameType
 from headrace.node import Node, Options
+from headrace.node.parts import NodeParts
 from headrace.partitions import partitions
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.placement import Placing
 from headrace.partitions.rolls import rolls
@@ -72,28 +73,28 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
 
 
 @pytest.fixture
-def brokers(nodes: list[Node]) -> list[Broker]:
-    return [node.broker for node in nodes]
+def brokers(nodes: list[Node]) -> list[NodeParts]:
+    return [node.parts for node in nodes]
 
 
-async def ask(broker: Broker, key: ApiKey, version: int, /, **fields: Any) -> Any:
+async def ask(broker: NodeParts, key: ApiKey, version: int, /, **fields: Any) -> Any:
     """Ask a node as a client would."""
     request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-    answer = await broker._handlers[key](broker, request, session(broker))
+    answer = await broker.dispatcher.handlers[key](request, session(broker))
     return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
 
-def session(broker: Broker) -> Connection:
-    connection = Connection(broker)
+def session(broker: NodeParts) -> Connection:
+    connection = Connection(broker.dispatcher)
     connection.client_id, connection.peer = "app", "127.0.0.1:5000"
     return connection
 
 
-async def described(broker: Broker, *names: str) -> wire_metadata.MetadataResponse:
+async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataResponse:
     """Metadata 12 of a node."""
     asked = wire_metadata.MetadataRequest([(name, None) for name in names], False)
     slot = Answered()
-    await metadata._answer(broker, session(broker), asked, 12, slot)  # type: ignore[arg-type]
+    await broker.dispatcher.metadata._answer(session(broker), asked, 12, slot)  # type: ignore[arg-type]
     return wire_metadata.decode_response(slot.future.result(), 0, 12)
 
 
@@ -115,14 +116,14 @@ def batch(*values: bytes, producer: int = -1, epoch: int = -1, sequence: int = -
     return memoryview(build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
 
 
-def send(broker: Broker, connection: Connection, partitions: int | Sequence[int], records: memoryview) -> Answered:
+def send(broker: NodeParts, connection: Connection, partitions: int | Sequence[int], records: memoryview) -> Answered:
     """Start a Produce request to the topic `t`."""
     each = [partitions] if isinstance(partitions, int) else partitions
     parts = [wire_produce.PartitionRecords("t", partition, records) for partition in each]
     body = wire_produce.encode_request(9, wire_produce.ProduceRequest(None, -1, 6_000, parts))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
     slot = Answered()
-    produce.handle(broker, connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 
@@ -133,7 +134,7 @@ async def result(slot: Answered) -> wire_produce.ProduceResult:
 
 
 @pytest.fixture
-async def topic(brokers: list[Broker]) -> str:
+async def topic(brokers: list[NodeParts]) -> str:
     """A topic that all nodes know, with partitions on each of them."""
     await each_leads(brokers)
     made = await ask(
@@ -146,7 +147,7 @@ async def topic(brokers: list[Broker]) -> str:
     assert made.topics[0].error_code == 0
     assert made.topics[0].replication_factor == 3
 
-    async def known(broker: Broker) -> bool:
+    async def known(broker: NodeParts) -> bool:
         (found,) = await broker.topics.resolve(["t"])
         return not isinstance(found, KafkaError)
 
@@ -156,11 +157,11 @@ async def topic(brokers: list[Broker]) -> str:
 
 
 @pytest.fixture
-async def unmoved(nodes: list[Node], topic: str) -> list[Broker]:
+async def unmoved(nodes: list[Node], topic: str) -> list[NodeParts]:
     """The brokers, whose containers stay where they are: a machine that stands still for a while would move them."""
     for node in nodes:
         await node.controller.close()
-    return [node.broker for node in nodes]
+    return [node.parts for node in nodes]
 
 
 async def until(check: Callable[[], Awaitable[T]]) -> T:
@@ -173,12 +174,12 @@ async def until(check: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.001)
 
 
-async def each_leads(brokers: list[Broker]) -> None:
+async def each_leads(brokers: list[NodeParts]) -> None:
     """Wait until every node knows that each leads a container which takes new partitions."""
 
     async def known() -> bool:
         return all(
-            {each.primary for each in broker.cluster.open_data()} == {other.node_id for other in brokers}
+            {each.primary for each in broker.cluster.open_data()} == {other.node.node_id for other in brokers}
             for broker in brokers
         )
 
@@ -186,32 +187,32 @@ async def each_leads(brokers: list[Broker]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def applying_nothing(broker: Broker) -> AsyncIterator[None]:
+async def applying_nothing(broker: NodeParts) -> AsyncIterator[None]:
     """What is committed meanwhile is not known to this node, however it is asked."""
     async with broker.catalog._applier._turn:
         yield
 
 
-async def led_by(broker: Broker) -> list[int]:
+async def led_by(broker: NodeParts) -> list[int]:
     """Partitions of `t` that a node leads."""
     (shown,) = (await described(broker, "t")).topics
-    return [each.partition for each in shown.partitions if each.leader == broker.node_id]
+    return [each.partition for each in shown.partitions if each.leader == broker.node.node_id]
 
 
-async def held(broker: Broker, index: int) -> Partition:
+async def held(broker: NodeParts, index: int) -> Partition:
     (found,) = await broker.topics.resolve(["t"])
     assert not isinstance(found, KafkaError)
     return await broker.partitions.leader(found, index)
 
 
-async def coordinator(brokers: list[Broker]) -> Broker:
-    (found,) = [broker for broker in brokers if broker.catalog_container is not None]
+async def coordinator(brokers: list[NodeParts]) -> NodeParts:
+    (found,) = [broker for broker in brokers if broker.cluster.catalog_container is not None]
     await found.coordination.service()
     return found
 
 
-async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Broker], topic: str) -> None:
-    known = sorted((broker.node_id, "127.0.0.1", broker.port, broker.node.rack) for broker in brokers)
+async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[NodeParts], topic: str) -> None:
+    known = sorted((broker.node.node_id, "127.0.0.1", broker.node.port, broker.node.rack) for broker in brokers)
 
     async def agreed() -> list[wire_metadata.PartitionMeta]:
         """The partitions as all nodes show them, once they show the same, and each leads some: one that stood still as
@@ -219,7 +220,7 @@ async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Bro
         answers = [await described(broker, topic) for broker in brokers]
         assert [[tuple(each) for each in answer.brokers] for answer in answers] == [known] * 3
         first, *others = [list(answer.topics[0].partitions) for answer in answers]
-        each_leads = {each.leader for each in first} == {broker.node_id for broker in brokers}
+        each_leads = {each.leader for each in first} == {broker.node.node_id for broker in brokers}
         return first if each_leads and all(other == first for other in others) else []
 
     partitions = await until(agreed)
@@ -228,15 +229,17 @@ async def test_every_node_names_all_nodes_and_the_same_leaders(brokers: list[Bro
         assert each.leader in each.isr
 
 
-async def test_the_cluster_has_all_nodes(brokers: list[Broker]) -> None:
+async def test_the_cluster_has_all_nodes(brokers: list[NodeParts]) -> None:
     answer = await ask(brokers[1], ApiKey.DESCRIBE_CLUSTER, 1)
     assert [(each.broker_id, each.port) for each in answer.brokers] == sorted(
-        (broker.node_id, broker.port) for broker in brokers
+        (broker.node.node_id, broker.node.port) for broker in brokers
     )
-    assert answer.controller_id == brokers[1].node_id
+    assert answer.controller_id == brokers[1].node.node_id
 
 
-async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(brokers: list[Broker], topic: str) -> None:
+async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(
+    brokers: list[NodeParts], topic: str
+) -> None:
     here, there = brokers[0], brokers[1]
     (index, *_) = await led_by(there)
     refused = await result(send(here, session(here), index, batch(b"a")))
@@ -277,7 +280,7 @@ async def test_what_another_node_leads_is_refused_as_that_and_not_as_unknown(bro
 
 
 async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await coordinator(brokers)
     (index, *_) = await led_by(broker)
@@ -298,7 +301,7 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
 
 
 async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
-    unmoved: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    unmoved: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next leader may have acknowledged more before this node hears of that."""
     first, second = unmoved[0], unmoved[1]
@@ -333,7 +336,7 @@ async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
 
 
 async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
-    unmoved: list[Broker], topic: str
+    unmoved: list[NodeParts], topic: str
 ) -> None:
     first, second = unmoved[0], unmoved[1]
     (index, *_) = await led_by(first)
@@ -379,7 +382,7 @@ async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
 # --- groups
 
 
-async def join(broker: Broker, member_id: str = "") -> Any:
+async def join(broker: NodeParts, member_id: str = "") -> Any:
     joined = await ask(
         broker,
         ApiKey.JOIN_GROUP,
@@ -394,7 +397,7 @@ async def join(broker: Broker, member_id: str = "") -> Any:
     return await join(broker, joined.member_id) if joined.error_code == Code.MEMBER_ID_REQUIRED else joined
 
 
-async def sync(broker: Broker, joined: Any) -> Any:
+async def sync(broker: NodeParts, joined: Any) -> Any:
     return await ask(
         broker,
         ApiKey.SYNC_GROUP,
@@ -408,7 +411,7 @@ async def sync(broker: Broker, joined: Any) -> Any:
     )
 
 
-async def commit(broker: Broker, joined: Any, offset: int) -> int:
+async def commit(broker: NodeParts, joined: Any, offset: int) -> int:
     answer = await ask(
         broker,
         ApiKey.OFFSET_COMMIT,
@@ -421,7 +424,7 @@ async def commit(broker: Broker, joined: Any, offset: int) -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
-async def cursor(broker: Broker) -> int:
+async def cursor(broker: NodeParts) -> int:
     answer = await ask(
         broker,
         ApiKey.OFFSET_FETCH,
@@ -434,22 +437,22 @@ async def cursor(broker: Broker) -> int:
     return int(answer.topics[0].partitions[0].committed_offset)
 
 
-async def find(broker: Broker) -> tuple[int, int]:
+async def find(broker: NodeParts) -> tuple[int, int]:
     found = await ask(broker, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g"])
     return found.coordinators[0].error_code, found.coordinators[0].node_id
 
 
 async def test_who_knows_an_old_coordinator_names_the_one_that_this_knows_or_waits(
-    nodes: list[Node], brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+    nodes: list[Node], brokers: list[NodeParts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await coordinator(brokers)
     behind, former = (broker for broker in brokers if broker is not leader)
-    names = {behind.node_id: former.node_id}
+    names = {behind.node.node_id: former.node.node_id}
     monkeypatch.setattr(
-        takeover.Coordination, "leader", property(lambda self: names.get(self._cluster.node_id, leader.node_id))
+        takeover.Coordination, "leader", property(lambda self: names.get(self._cluster.node_id, leader.node.node_id))
     )
-    assert await find(behind) == (Code.NONE, leader.node_id)
-    names[former.node_id] = behind.node_id
+    assert await find(behind) == (Code.NONE, leader.node.node_id)
+    names[former.node.node_id] = behind.node_id
     monkeypatch.setattr(takeover, "FIND_S", 0.3)
     assert await find(behind) == (Code.COORDINATOR_NOT_AVAILABLE, -1)
     monkeypatch.setattr(takeover, "FIND_S", 20.0)
@@ -457,22 +460,22 @@ async def test_who_knows_an_old_coordinator_names_the_one_that_this_knows_or_wai
     await asyncio.sleep(0.2)
     assert not any(each.done() for each in looking)
     names.clear()
-    assert await asyncio.gather(*looking) == [(Code.NONE, leader.node_id)] * 3
-    names[behind.node_id] = former.node_id
+    assert await asyncio.gather(*looking) == [(Code.NONE, leader.node.node_id)] * 3
+    names[behind.node.node_id] = former.node.node_id
     await nodes[brokers.index(former)].stop()
 
     async def is_named() -> bool:
-        return await find(behind) == (Code.NONE, former.node_id)
+        return await find(behind) == (Code.NONE, former.node.node_id)
 
     await until(is_named)  # who says nothing is named as before; a session may hear its last answer yet
 
 
-async def test_groups_live_where_the_catalog_is_led(brokers: list[Broker], topic: str) -> None:
+async def test_groups_live_where_the_catalog_is_led(brokers: list[NodeParts], topic: str) -> None:
     leader = await coordinator(brokers)
     for broker in brokers:
         found = await ask(broker, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "h"])
         assert {(each.error_code, each.node_id, each.port) for each in found.coordinators} == {
-            (0, leader.node_id, leader.port)
+            (0, leader.node.node_id, leader.node.port)
         }
     joined = await join(leader)
     assert (await sync(leader, joined)).assignment == b"all"
@@ -494,7 +497,7 @@ async def test_groups_live_where_the_catalog_is_led(brokers: list[Broker], topic
 
 
 async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node], topic: str) -> None:
-    brokers = [node.broker for node in nodes]
+    brokers = [node.parts for node in nodes]
     first = await coordinator(brokers)
     joined = await join(first)
     await sync(first, joined)
@@ -506,7 +509,7 @@ async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node
         return bool(group.group_state == "PreparingRebalance")
 
     await until(rebalances)
-    (leaving,) = [node for node in nodes if node.broker is first]
+    (leaving,) = [node for node in nodes if node.parts is first]
     left = asyncio.create_task(leaving.stop())
     async with asyncio.timeout(100):
         assert (await newcomer).error_code == Code.NOT_COORDINATOR
@@ -528,43 +531,52 @@ async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node
 
 async def test_what_a_node_led_is_led_elsewhere_after_it_stopped(nodes: list[Node], topic: str) -> None:
     leaving, *staying = nodes
-    moved = await led_by(leaving.broker)
-    before = (await described(staying[0].broker, topic)).topics[0].partitions
-    first = await result(send(leaving.broker, session(leaving.broker), moved[0], batch(b"a", b"b")))
+    moved = await led_by(leaving.parts)
+    before = (await described(staying[0].parts, topic)).topics[0].partitions
+    first = await result(send(leaving.parts, session(leaving.parts), moved[0], batch(b"a", b"b")))
     assert (first.error, first.base_offset) == (0, 0)
     await leaving.stop()
-    after = (await described(staying[0].broker, topic)).topics[0].partitions
+    gone = leaving.parts.node.node_id
+
+    async def heard() -> Any:
+        return (await described(staying[0].parts, topic)).topics[0].partitions
+
+    after = await heard()
+    async with asyncio.timeout(20):
+        while any(each.leader == gone for each in after):
+            await asyncio.sleep(0.01)
+            after = await heard()
     for old, new in zip(before, after, strict=True):
         if old.partition in moved:
-            assert new.leader != leaving.broker.node_id
+            assert new.leader != leaving.parts.node.node_id
             assert new.leader_epoch > old.leader_epoch
         else:
             assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
-    (heir,) = [node.broker for node in staying if node.broker.node_id == after[moved[0]].leader]
+    (heir,) = [node.parts for node in staying if node.parts.node.node_id == after[moved[0]].leader]
     found = await held(heir, moved[0])
     assert (found.high_watermark, found.next_offset) == (2, 2)
-    assert leaving.broker.node_id not in [each.node_id for each in (await described(heir)).brokers]
+    assert leaving.parts.node.node_id not in [each.node_id for each in (await described(heir)).brokers]
 
 
 async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
     nodes: list[Node], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, _, dying = (node.broker for node in nodes)
+    asked, _, dying = (node.parts for node in nodes)
     await nodes[2].stop()
     async with asyncio.timeout(100):
-        while dying.node_id not in asked.controller.dead():  # noqa: ASYNC110  # it is looked up, nothing tells of it
+        while dying.node.node_id not in asked.controller.dead():  # noqa: ASYNC110  # it is looked up, nothing tells of it
             await asyncio.sleep(0.02)
     answer = await described(asked, topic)
     assert all(
-        dying.node_id not in each.isr and each.offline == [dying.node_id] for each in answer.topics[0].partitions
+        dying.node.node_id not in each.isr and each.offline == [dying.node_id] for each in answer.topics[0].partitions
     )
     found = await ask(asked, ApiKey.DESCRIBE_CLUSTER, 1)
-    assert {each.broker_id for each in found.brokers} == {node.broker.node_id for node in nodes[:2]}
+    assert {each.broker_id for each in found.brokers} == {node.parts.node.node_id for node in nodes[:2]}
     # The records keep a minimum of two in the in-sync set, whoever of them lives.
-    others = {node.broker.node_id for node in nodes[1:]}
+    others = {node.parts.node.node_id for node in nodes[1:]}
     monkeypatch.setattr(asked.controller, "dead", lambda: frozenset(others))
     for each in (await described(asked, topic)).topics[0].partitions:
-        assert (each.isr, set(each.offline)) == ([asked.node_id], others)
+        assert (each.isr, set(each.offline)) == ([asked.node.node_id], others)
     monkeypatch.setattr(asked.controller, "dead", lambda: frozenset())
     assert all(len(each.isr) >= 2 for each in (await described(asked, topic)).topics[0].partitions)
 
@@ -572,7 +584,7 @@ async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
 # --- leadership that goes while something waits
 
 
-async def test_a_producer_whose_batch_is_in_doubt_is_cut_off(brokers: list[Broker], topic: str) -> None:
+async def test_a_producer_whose_batch_is_in_doubt_is_cut_off(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     container = (await held(broker, index)).container
@@ -583,7 +595,7 @@ async def test_a_producer_whose_batch_is_in_doubt_is_cut_off(brokers: list[Broke
         await slot.future
 
 
-async def test_partitions_leave_memory_with_their_container(brokers: list[Broker], topic: str) -> None:
+async def test_partitions_leave_memory_with_their_container(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     partition = await held(broker, index)
@@ -603,7 +615,7 @@ async def test_partitions_leave_memory_with_their_container(brokers: list[Broker
 
 
 async def test_nothing_is_loaded_before_the_container_serves(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
@@ -627,7 +639,7 @@ async def test_nothing_is_loaded_before_the_container_serves(
 
 
 async def test_a_partitionlet_that_is_sealed_takes_no_batch_though_the_catalog_does_not_know(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
@@ -658,7 +670,9 @@ async def test_a_partitionlet_that_is_sealed_takes_no_batch_though_the_catalog_d
     assert stored.base_offset == 2  # the roll was finished, at the end that the seal names
 
 
-async def stored_by_anyone(brokers: list[Broker], index: int, records: memoryview) -> wire_produce.ProduceResult | None:
+async def stored_by_anyone(
+    brokers: list[NodeParts], index: int, records: memoryview
+) -> wire_produce.ProduceResult | None:
     """The answer of whoever leads the partition."""
     for broker in brokers:
         answer = await result(send(broker, session(broker), index, records))
@@ -668,7 +682,7 @@ async def stored_by_anyone(brokers: list[Broker], index: int, records: memoryvie
     return None
 
 
-async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[Broker], topic: str) -> None:
+async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (busy, quiet, *_) = await led_by(broker)
     assert (await result(send(broker, session(broker), busy, batch(b"a")))).error == 0
@@ -692,7 +706,7 @@ async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[Broker]
 # --- order
 
 
-async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[Broker], topic: str) -> None:
+async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     primary = (await held(broker, index)).container.primary
@@ -711,7 +725,7 @@ async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: lis
 
 
 async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It held up its producer's connection, and what was for other partitions on that, until a follower was back."""
     monkeypatch.setattr(rolls, "SETTLED_S", 100.0)
@@ -733,7 +747,7 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
 
 
 async def test_a_roll_that_does_not_get_on_is_waited_for_once(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither again by each batch, nor after the roll of another partition, nor again for each piece of a request."""
 
@@ -765,7 +779,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
 
 
 async def test_a_client_to_which_too_much_is_refused_is_cut_off(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each refusal is remembered for a minute."""
     monkeypatch.setattr("headrace.partitions.refusals.MOST_REMEMBERED", 5)
@@ -784,7 +798,7 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
 
 
 async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic could not be looked up for the first; for the second it took longer than the refusal is remembered."""
     monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
@@ -816,7 +830,7 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
 
 
 async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As librdkafka sends them where a partition has just changed hands."""
     broker = brokers[0]
@@ -846,7 +860,7 @@ async def test_a_batch_that_comes_too_early_by_a_new_connection_is_sent_again(
 
 
 async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All before its batch would count as stored: its first may be on its way from the partition's last leader."""
     monkeypatch.setattr("headrace.partitions.refusals.EARLY_S", 60.0)
@@ -880,33 +894,33 @@ async def test_a_producer_that_is_not_known_begins_late_only_after_a_while(
 # --- placing
 
 
-async def test_new_partitions_avoid_nodes_that_leave(brokers: list[Broker]) -> None:
+async def test_new_partitions_avoid_nodes_that_leave(brokers: list[NodeParts]) -> None:
     view = brokers[0].cluster.view
     await each_leads(brokers)
-    draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node_id)
+    draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node.node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
     places = Placing(brokers[0].cluster).place(300, "default")
     led = [view.containers[container].primary for container, _ in places]
-    assert {led.count(broker.node_id) for broker in brokers} == {0, 150}
+    assert {led.count(broker.node.node_id) for broker in brokers} == {0, 150}
     assert all(epoch == view.containers[container].epoch for container, epoch in places)
 
 
-async def test_without_a_container_of_the_volume_nothing_is_placed(brokers: list[Broker]) -> None:
+async def test_without_a_container_of_the_volume_nothing_is_placed(brokers: list[NodeParts]) -> None:
     with pytest.raises(KafkaError) as refused:
-        brokers[0].place(1, "another")
+        brokers[0].placement.place(1, "another")
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE
 
 
-async def test_topics_of_a_volume_that_asks_for_more_nodes_than_there_are_are_refused(brokers: list[Broker]) -> None:
+async def test_topics_of_a_volume_that_asks_for_more_nodes_than_there_are_are_refused(brokers: list[NodeParts]) -> None:
     broker = brokers[0]
     broker.cluster.view.volumes["wide"] = VolumeRecord("wide", replicas=5, min_in_sync=4)
     with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
-        broker.place(1, "wide")
+        broker.placement.place(1, "wide")
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
 async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer_for_good(
-    brokers: list[Broker], topic: str, monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes that drain, say. librdkafka gives a batch up at INVALID_REPLICATION_FACTOR."""
     broker = brokers[0]
@@ -920,7 +934,7 @@ async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
 async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_next(
-    brokers: list[Broker], asked: int
+    brokers: list[NodeParts], asked: int
 ) -> None:
     """A tool asks one node after the other: `stream create`, CreateTopics, CreatePartitions, DeleteTopics."""
     await each_leads(brokers)
@@ -955,7 +969,7 @@ async def test_what_was_made_by_way_of_another_node_is_there_for_whoever_asks_ne
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-async def test_a_topic_made_by_way_of_another_node_is_deleted_by_its_id(brokers: list[Broker], asked: int) -> None:
+async def test_a_topic_made_by_way_of_another_node_is_deleted_by_its_id(brokers: list[NodeParts], asked: int) -> None:
     await each_leads(brokers)
     behind, maker = brokers[asked], brokers[(asked + 1) % 3]
     async with applying_nothing(behind):
@@ -971,7 +985,7 @@ async def test_a_topic_made_by_way_of_another_node_is_deleted_by_its_id(brokers:
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
 async def test_links_and_topics_made_by_way_of_another_node_are_there_for_links_and_moves(
-    brokers: list[Broker], asked: int
+    brokers: list[NodeParts], asked: int
 ) -> None:
     await each_leads(brokers)
     behind, maker = brokers[asked], brokers[(asked + 1) % 3]
@@ -1009,7 +1023,7 @@ async def test_links_and_topics_made_by_way_of_another_node_are_there_for_links_
 
 
 async def test_what_cannot_be_told_of_is_not_called_unknown(
-    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+    brokers: list[NodeParts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cut_off() -> None:
         raise KafkaError(Code.REQUEST_TIMED_OUT, "the catalog's primary does not answer")

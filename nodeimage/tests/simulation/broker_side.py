@@ -16,18 +16,17 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
-from headrace.kafka import produce
-from headrace.kafka.dispatch import Broker, NodeIdentity
 from headrace.kafka.list_offsets import settled
 from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.containers import NodeContainers
 from headrace.node.links import make_forwarding
-from headrace.node.node import PeerHandlers, make_broker
+from headrace.node.node import PeerHandlers, make_parts
+from headrace.node.parts import NodeParts
 from headrace.node.snapshot_sending import GivenSnapshot
 from headrace.partitions.cluster_client import ClusterLink
-from headrace.partitions.cluster_layout import NodeSettings
+from headrace.partitions.cluster_layout import NodeIdentity, NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.partition_tail import read_chain
 from headrace.partitions.topics import Topic
@@ -112,14 +111,14 @@ _numbers = itertools.count(1)
 class Talk:
     """As much of a connection as Produce asks for."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: NodeParts) -> None:
         self.refusals = None
         self.number = next(_numbers)
         self.peer = "a client"
         self._broker = broker
 
     def park(self, coroutine: Any, *, finish: bool = False) -> None:
-        self._broker.spawn(coroutine)
+        self._broker.runtime.spawn(coroutine)
 
 
 class Slot:
@@ -224,7 +223,7 @@ class BrokerSide:
             self.forwarding = make_forwarding(
                 self.home_links, runtime=runtime, own_cluster=self.identity.cluster_id, secret=SECRET
             )
-            self.broker = make_broker(
+            self.parts = make_parts(
                 identity=self.identity,
                 runtime=runtime,
                 data=self._data,
@@ -241,8 +240,8 @@ class BrokerSide:
                 forwards=self.forwarding,
             )
             await self._opening.caught_up(replica)
-            await self._opening.ensure_default_stream(Millis(self.broker.now()))
-            await self.broker.start()
+            await self._opening.ensure_default_stream(Millis(self.parts.runtime.now()))
+            await self.parts.start()
             more = await self._sim.cluster.attach(self)
         except HeadraceError as error:
             self._sim.restart(self._process, str(error))
@@ -266,8 +265,8 @@ class BrokerSide:
         self.is_ready = False
         for close in self.closing:
             await close()
-        if hasattr(self, "broker"):
-            await self.broker.close()
+        if hasattr(self, "parts"):
+            await self.parts.close()
         if self._opening.is_open:
             await self.catalog.close()
             await self._opening.close()
@@ -276,8 +275,8 @@ class BrokerSide:
         """See Node."""
         self._changes.wake()
         self.replicas.records_changed(changed.containers)
-        if hasattr(self, "broker") and (changed.containers or changed.nodes):
-            self.broker.records_changed(changed.containers)
+        if hasattr(self, "parts") and (changed.containers or changed.nodes):
+            self.parts.records_changed(changed.containers)
 
     async def close_container(self, container_id: ContainerId) -> None:
         """As one that is full."""
@@ -335,7 +334,7 @@ class BrokerSide:
     # --- clients
 
     async def _topic(self, name: str) -> Topic:
-        (topic,) = await self.broker.topics.resolve([name], create=True)
+        (topic,) = await self.parts.topics.resolve([name], create=True)
         if isinstance(topic, KafkaError):
             raise topic
         return topic
@@ -343,7 +342,7 @@ class BrokerSide:
     async def _find(self, asked: Find, _payload: memoryview, _session: None) -> int:
         topic = await self._topic(asked.topic)
         chain = await self.catalog.query(lambda reader: read_chain(reader, topic.row.number, 0))
-        leader = self.broker.cluster.leader(chain.rows[-1].container) if chain is not None else None
+        leader = self.parts.cluster.leader(chain.rows[-1].container) if chain is not None else None
         if leader is None:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE)
         return leader[0]
@@ -354,29 +353,29 @@ class BrokerSide:
         request = memoryview(bytearray(head + asked.batch))
         header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
         slot: Any = Slot()
-        session: Any = Talk(self.broker)
-        produce.handle(self.broker, session, header, request, slot)
+        session: Any = Talk(self.parts)
+        self.parts.dispatcher.produce.handle(session, header, request, slot)
         answer = await slot.answered
         _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)
         return error, base_offset
 
     async def _leader(self, name: str) -> Partition:
-        partition = await self.broker.partitions.leader(await self._topic(name), 0)
+        partition = await self.parts.partitions.leader(await self._topic(name), 0)
         if not partition.container.serves or not partition.container.in_touch:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE)
         return partition
 
     async def _fetch(self, asked: Fetch, _payload: memoryview, _session: None) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic)
-        await settled(self.broker, partition)
+        await settled(self.parts.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = max(asked.offset, log_start)
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
         if row is not partition.chain[-1]:
-            found = await self.broker.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+            found = await self.parts.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
-            found = await self.broker.loop.run_in_executor(
+            found = await self.parts.runtime.loop.run_in_executor(
                 None, lambda: log.read(row.id, Offset(offset), limit=Offset(end), max_bytes=4096)
             )
         return end, [bytes(each) for each in found]
@@ -388,14 +387,14 @@ class BrokerSide:
         return offset
 
     async def _roll(self, asked: Roll, _payload: memoryview, _session: None) -> int:
-        partition = await self.broker.partitions.leader(await self._topic(asked.topic), 0)
-        row = await self.broker.rolls.roll(partition)
+        partition = await self.parts.partitions.leader(await self._topic(asked.topic), 0)
+        row = await self.parts.rolls.roll(partition)
         return row.id
 
     async def _commit(self, asked: Commit, _payload: memoryview, _session: None) -> Code:
         topic = await self._topic(asked.topic)
         cursor = Cursor(topic.topic_id, 0, Offset(asked.offset), LeaderEpoch(-1), asked.metadata)
-        now = Millis(self.broker.now())
+        now = Millis(self.parts.runtime.now())
         (code,) = await self.catalog.submit(
             CommitCursors(group=asked.group, generation=-1, member_id="", items=[cursor], now=now)
         )

@@ -500,7 +500,7 @@ class Trouble:
             (node, partition)
             for node in self._nodes
             if node.upper is not None and node.upper.is_ready
-            for topic in node.upper.broker.topics.all()
+            for topic in node.upper.parts.topics.all()
             for partition in topic.partitions.values()
             if not partition.left and not partition.rolling
         ]
@@ -509,7 +509,7 @@ class Trouble:
         node, partition = led[int(fault.roll * len(led))]
         assert node.upper is not None
         self._cluster.trace(f"partition {partition.open} is to roll on node {node.number} to {to}")
-        self._cluster.loop.spawn(_rolled(node.upper.broker.rolls, partition, to), node.process)
+        self._cluster.loop.spawn(_rolled(node.upper.parts.rolls, partition, to), node.process)
         return node
 
     async def _roll(self, fault: Fault) -> None:
@@ -594,14 +594,14 @@ class Trouble:
     def _is_led(self, container_id: ContainerId) -> bool:
         """By a node, though it be one that has not heard that the container is deleted."""
         uppers = [node.upper for node in self._nodes]
-        return any(each is not None and each.is_ready and container_id in each.broker.containers for each in uppers)
+        return any(each is not None and each.is_ready and container_id in each.parts.containers for each in uppers)
 
     def _is_known_to_be_closed(self, container_id: ContainerId) -> bool:
         """To every node; and none of them rolls a partition now."""
         for node in self._nodes:
-            if node.upper is None or not node.upper.is_ready or node.upper.broker.rolls.under_way:
+            if node.upper is None or not node.upper.is_ready or node.upper.parts.rolls.under_way:
                 return False
-            record = node.upper.broker.cluster.record(container_id)
+            record = node.upper.parts.cluster.record(container_id)
             if record is None or record.state == "open":
                 return False
         return True
@@ -671,5 +671,5 @@ async def _closed(upper: BrokerSide, container_id: ContainerId) -> None:
 
 async def _retired(upper: BrokerSide, container_id: ContainerId, taken: list[bool]) -> None:
     with contextlib.suppress(HeadraceError, OddError):
-        await upper.broker.catalog.submit(RetireContainer(container_id))
+        await upper.parts.catalog.submit(RetireContainer(container_id))
         taken.append(True)

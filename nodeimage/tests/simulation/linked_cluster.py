@@ -17,7 +17,6 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
-from headrace.kafka import produce
 from headrace.kafka.list_offsets import settled
 from headrace.links.topics.topic_plan import is_copied
 from headrace.node.links import make_links
@@ -157,7 +156,7 @@ class LinkedCluster(Cluster):
     async def attach(self, upper: BrokerSide) -> Mapping[type, Callable[..., Awaitable[Any]]]:
         """See Cluster; what Node does, too."""
         links = upper.links = make_links(
-            upper.broker, home_links=upper.home_links, forwarding=upper.forwarding, secret=SECRET
+            upper.parts, home_links=upper.home_links, forwarding=upper.forwarding, secret=SECRET
         )
         upper.closing.append(links.close)
         upper.handlers.update(links.handlers())
@@ -240,7 +239,7 @@ class _Answers:
 
     def __init__(self, upper: BrokerSide) -> None:
         self._upper = upper
-        self._broker = upper.broker
+        self._broker = upper.parts
         self._talks: dict[int, Talk] = {}
 
     def handlers(self) -> Mapping[type, Callable[..., Awaitable[Any]]]:
@@ -277,7 +276,7 @@ class _Answers:
         slot: Any = Slot()
         session: Any = self._talks.setdefault(asked.client, Talk(self._broker))
         header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
-        produce.handle(self._broker, session, header, memoryview(bytearray(head + asked.batch)), slot)
+        self._broker.dispatcher.produce.handle(session, header, memoryview(bytearray(head + asked.batch)), slot)
         answer = await slot.answered
         _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)
         return error, base_offset
@@ -290,7 +289,7 @@ class _Answers:
 
     async def _fetch(self, asked: FetchFrom, *_: Any) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic, asked.partition)
-        await settled(self._broker, partition)
+        await settled(self._broker.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = Offset(max(asked.offset, log_start))
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
@@ -298,7 +297,7 @@ class _Answers:
             found = await self._broker.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
-            found = await self._broker.loop.run_in_executor(
+            found = await self._broker.runtime.loop.run_in_executor(
                 None, lambda: log.read(row.id, offset, limit=Offset(end), max_bytes=4096)
             )
         return end, [bytes(each) for each in found]
@@ -308,13 +307,13 @@ class _Answers:
         cursor = Cursor(topic.topic_id, asked.partition, Offset(asked.offset), LeaderEpoch(-1), "")
         (code,) = await self._broker.catalog.submit(
             CommitCursors(
-                group=asked.group, generation=-1, member_id="", items=[cursor], now=Millis(self._broker.now())
+                group=asked.group, generation=-1, member_id="", items=[cursor], now=Millis(self._broker.runtime.now())
             )
         )
         return code
 
     async def _make(self, asked: MakeTopic, *_: Any) -> Code:
-        places = self._broker.place(asked.partitions, "default")
+        places = self._broker.placement.place(asked.partitions, "default")
         item = NewTopic(
             stream=STREAM,
             name=asked.name,
@@ -324,7 +323,7 @@ class _Answers:
             container_ids=[container for container, _ in places],
             container_epochs=[epoch for _, epoch in places],
         )
-        (made,) = await self._broker.catalog.submit(CreateTopics(items=[item], now=Millis(self._broker.now())))
+        (made,) = await self._broker.catalog.submit(CreateTopics(items=[item], now=Millis(self._broker.runtime.now())))
         return made.code
 
     async def _grow(self, asked: GrowTopic, *_: Any) -> bool:
@@ -333,14 +332,14 @@ class _Answers:
             return False
         if row.partitions >= asked.partitions:
             return False
-        places = self._broker.place(asked.partitions - row.partitions, "default")
+        places = self._broker.placement.place(asked.partitions - row.partitions, "default")
         outcome = await self._broker.catalog.submit(
             CreatePartitions(
                 topic_id=row.topic_id,
                 count=asked.partitions,
                 container_ids=[container for container, _ in places],
                 container_epochs=[epoch for _, epoch in places],
-                now=Millis(self._broker.now()),
+                now=Millis(self._broker.runtime.now()),
             )
         )
         return outcome.code is Code.NONE

@@ -533,7 +533,7 @@ class Node:
         """Each replica."""
         if self.upper is not None:
             if self.upper.is_ready:
-                self.cluster.loop.call_soon(self.upper.broker.scrub.start, context=self.upper.context)
+                self.cluster.loop.call_soon(self.upper.parts.scrub.start, context=self.upper.context)
             return
         for replica in self.replicas.all() if self.replicas is not None else ():
             self.scrub(replica.id)

@@ -127,7 +127,7 @@ class Wan:
                 return
             far.process = there
             self._sides[far] = None
-            far.post(far.begin, lambda: Connection(upper.broker))
+            far.post(far.begin, lambda: Connection(upper.parts.dispatcher))
             self.carry(far, answered)
 
         def refused() -> None:

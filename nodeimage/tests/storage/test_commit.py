@@ -25,7 +25,7 @@ async def test_no_record_is_answered_or_shown_before_it_is_on_disk(
     node = await new_node(fsync=True)
     producer = await node.call("producer_id")
     await node.call("put", TOPIC, b"before", producer=(producer, 0, 0))
-    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
     write = ContainerLog.write_job
     gate = Gate(write)
     folder = container.log.folder
@@ -36,7 +36,7 @@ async def test_no_record_is_answered_or_shown_before_it_is_on_disk(
         asyncio.create_task(asyncio.to_thread(clients[1].produce, TOPIC, [b"other"])),
     ]
     await gate.entered()
-    (topic,) = await node.broker.topics.resolve([TOPIC])
+    (topic,) = await node.parts.topics.resolve([TOPIC])
     partition = topic.partitions[0]
     await until(lambda: partition.next_offset == 3)
     again = asyncio.create_task(asyncio.to_thread(clients[2].produce, TOPIC, [b"held"], producer=(producer, 0, 1)))

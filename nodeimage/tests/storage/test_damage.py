@@ -23,7 +23,7 @@ async def filled(new_node: NewNode) -> Running:
     for serial in range(RECORDS):
         await node.call("put", HURT, b"hurt-%04d" % serial + bytes(30_000))
         await node.call("put", WHOLE, b"whole-%04d" % serial + bytes(30_000))
-    await node.broker.space.pass_now()
+    await node.parts.space.pass_now()
     return node
 
 
@@ -78,10 +78,10 @@ async def test_a_replica_that_the_disk_cannot_read_is_damaged_and_no_failure_of_
     async def ended(*_: object) -> tuple[list[bytes], int]:
         return [], -signal.SIGBUS
 
-    monkeypatch.setattr(node.broker.scrub, "_read", ended)
-    monkeypatch.setattr(node.broker.cluster.replicas, "damaged", damaged.append)
+    monkeypatch.setattr(node.parts.scrub, "_read", ended)
+    monkeypatch.setattr(node.parts.cluster.replicas, "damaged", damaged.append)
     state = await scrubbed(node)
-    assert set(damaged) == {replica.id for replica in node.broker.cluster.replicas.all()}
+    assert set(damaged) == {replica.id for replica in node.parts.cluster.replicas.all()}
     assert all("the disk cannot read" in error for error in state["errors"]), state
 
 
@@ -95,8 +95,8 @@ async def test_what_a_scrub_finds_while_a_log_is_cut_counts_for_nothing(
     async def zeros(*_: object) -> tuple[list[bytes], int]:
         return [b'{"finding": "no frame where one must be"}'], 1
 
-    monkeypatch.setattr(node.broker.scrub, "_read", zeros)
-    monkeypatch.setattr(node.broker.cluster.replicas, "damaged", damaged.append)
+    monkeypatch.setattr(node.parts.scrub, "_read", zeros)
+    monkeypatch.setattr(node.parts.cluster.replicas, "damaged", damaged.append)
     monkeypatch.setattr(SyncCycle, "is_closed", True)
     assert (await scrubbed(node))["errors"] == []
     assert damaged == []
@@ -145,7 +145,7 @@ async def test_a_chunk_whose_end_is_damaged_keeps_its_container_alone_from_being
     change(min(node.containers.glob("2/*.chunk")), at=-30)
     await node.start()
     await until(lambda: "Refetch" in node.node.replicas.problem(ContainerId(2)))
-    assert ContainerId(2) not in node.broker.containers
+    assert ContainerId(2) not in node.parts.containers
     refused = await node.call("produce", WHOLE, [b"nobody leads it"])
     assert refused.error in (Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER)
 
@@ -180,7 +180,7 @@ async def test_scrub_finds_nothing_wrong_while_the_node_writes_regroups_and_drop
             serial += 1
 
     writing = asyncio.create_task(load())
-    await until(lambda: node.broker.space.freed_bytes > 0 and node.broker.space.regrouped > 0, seconds=60)
+    await until(lambda: node.parts.space.freed_bytes > 0 and node.parts.space.regrouped > 0, seconds=60)
     for _ in range(3):
         state = await scrubbed(node)
         assert state["errors"] == [], state

@@ -51,7 +51,7 @@ async def check_full(node: Running, taken: int) -> None:
     """It reads, refuses, and its catalog still works."""
     assert len(await node.call("read", TOPIC)) == taken
     assert (await node.call("produce", TOPIC, [bytes(SIZE)])).error == Code.KAFKA_STORAGE_ERROR
-    await node.call("create", f"/default:made-when-full-{taken}-{len(node.broker.topics)}")
+    await node.call("create", f"/default:made-when-full-{taken}-{len(node.parts.topics)}")
     assert await node.call("offsets", TOPIC) == (0, taken)
 
 
@@ -144,4 +144,4 @@ async def test_a_quota_bounds_what_the_node_keeps(new_node: NewNode) -> None:
     await check_full(node, taken)
     await node.call("delete_records", TOPIC, taken)
     await wait_for_room(node, "/default:other", 0)
-    await until(lambda: len(node.broker.topics) >= 2)
+    await until(lambda: len(node.parts.topics) >= 2)

@@ -37,8 +37,8 @@ class Committed:
 
 async def copies(node: Running, *names: str, stream: str = "/default") -> None:
     """Topics whose home is another cluster."""
-    broker = node.broker
-    places = broker.place(len(names), "default")
+    broker = node.parts
+    places = broker.placement.place(len(names), "default")
     items = [
         NewTopic(stream, name, name.encode().ljust(16, b"-"), 1, {}, [container], [epoch], (0, THERE), THERE)
         for name, (container, epoch) in zip(names, places, strict=True)
@@ -56,17 +56,17 @@ async def copy(node: Running, name: str, records: Log) -> None:
 
 async def append(node: Running, name: str, batch: bytearray) -> None:
     header = read_batch(memoryview(batch), from_client=False)
-    (topic,) = await node.broker.topics.resolve_ids([name.encode().ljust(16, b"-")])
+    (topic,) = await node.parts.topics.resolve_ids([name.encode().ljust(16, b"-")])
     while True:
-        partition = await node.broker.partitions.leader(topic, 0)
-        if node.broker.rolls.due(partition) or partition.rolling:
-            await node.broker.rolls.settle(partition)
+        partition = await node.parts.partitions.leader(topic, 0)
+        if node.parts.rolls.due(partition) or partition.rolling:
+            await node.parts.rolls.settle(partition)
         elif not partition.container.has_room(len(batch)):
             await partition.container.make_room()
         else:
             break
     waiting = Committed()
-    assert node.broker.home_check.copy_append(topic, partition, memoryview(batch), header, waiting=waiting)
+    assert node.parts.home_check.copy_append(topic, partition, memoryview(batch), header, waiting=waiting)
     await waiting.future
 
 
@@ -119,8 +119,8 @@ async def by_time(node: Running, topic: str, timestamp: int) -> int:
 def closed(node: Running) -> list[Any]:
     return [
         chunk
-        for container in node.broker.containers.values()
-        if container.id != node.broker.space.catalog_id
+        for container in node.parts.containers.values()
+        if container.id != node.parts.space.catalog_id
         for chunk in container.log.closed_chunks()
     ]
 
@@ -144,8 +144,8 @@ async def test_gaps_are_read_over_whatever_is_done_to_the_log(new_node: NewNode)
     await node.restart()
     await check(node, logs)
     for name in TOPICS[::3]:
-        (topic,) = await node.broker.topics.resolve_ids([name.encode().ljust(16, b"-")])
-        await node.broker.rolls.roll(await node.broker.partitions.leader(topic, 0))
+        (topic,) = await node.parts.topics.resolve_ids([name.encode().ljust(16, b"-")])
+        await node.parts.rolls.roll(await node.parts.partitions.leader(topic, 0))
     await check(node, logs)
     ends = {name: log[-1][0] + 1 for name, log in logs.items()}
     for name, log in (await interleaved(node, ends, rounds=5, since=T0 + 1_000_000)).items():
@@ -164,7 +164,7 @@ async def test_what_expires_before_a_gap_goes_and_what_lies_behind_it_stays(new_
         kept = [each for each in log if each[0] >= cut]
         assert (await node.call("read", f"/default:{name}"))[-len(kept) :] == [(each[0], each[1]) for each in kept]
         logs[name] = kept
-    await node.broker.space.pass_now()
+    await node.parts.space.pass_now()
     await until(lambda: all(chunk.body.regrouped for chunk in closed(node)), seconds=60)
     await node.restart()
     for name, log in logs.items():
@@ -181,9 +181,9 @@ async def test_gaps_do_not_keep_what_has_outlived_its_time(new_node: NewNode) ->
     await node.call("admin", "stream.create", path="/short", policy={"ttl_ms": 3_600_000})
     await copies(node, *TOPICS, stream="/short")
     logs = await interleaved(node, dict.fromkeys(TOPICS, 0))
-    await until(lambda: node.broker.clocks.agreed() is not None)
+    await until(lambda: node.parts.controller.clocks.agreed() is not None)
     for _ in range(100):
-        await node.broker.space.pass_now()
+        await node.parts.space.pass_now()
         if not closed(node):
             break
     assert not closed(node), "all in closed chunks is too old"

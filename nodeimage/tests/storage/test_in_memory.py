@@ -19,7 +19,7 @@ TOPIC = "/default:watched"
 
 async def topic_id(node: Running, name: str) -> bytes:
     stream, topic = name.split(":")
-    row = await node.broker.catalog.query(lambda reader: reader.topic(stream, topic))
+    row = await node.parts.catalog.query(lambda reader: reader.topic(stream, topic))
     assert row is not None
     return row.topic_id
 
@@ -31,7 +31,7 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
     for serial in range(20):
         await node.call("put", TOPIC, b"%d" % serial)
     await node.restart()
-    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
     container.log.close_open_chunk()
     container.kick()
     await until(lambda: container.log.chunks_to_close() or container.log.chunks()[0].body.closed)
@@ -40,9 +40,9 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
     asked = asyncio.create_task(node.call("offsets", TOPIC))
     await gate.entered()
     moved = SetLogStart(items=[LogStart(await topic_id(node, TOPIC), 0, Offset(20))])
-    await node.broker.catalog.submit(moved)
+    await node.parts.catalog.submit(moved)
     for _ in range(3):
-        await node.broker.space.pass_now()
+        await node.parts.space.pass_now()
     assert not container.log.chunks(), "every byte of the partition is gone"
     gate.open()
     assert await asked == (20, 20), "its next offset never falls"
@@ -62,11 +62,11 @@ async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
     monkeypatch.setattr(partitions, "read_tails", gate)
     asked = asyncio.create_task(node.call("put", TOPIC, b"second"))
     await gate.entered()
-    topic = node.broker.topics.cached(TOPIC)
+    topic = node.parts.topics.cached(TOPIC)
     for name in others:
-        await node.broker.topics.resolve([name])
-    assert node.broker.topics.cached(others[0]) is None, "others were forgotten"
-    assert node.broker.topics.cached(TOPIC) is topic
+        await node.parts.topics.resolve([name])
+    assert node.parts.topics.cached(others[0]) is None, "others were forgotten"
+    assert node.parts.topics.cached(TOPIC) is topic
     gate.open()
     assert await asked == 1
     assert await node.call("put", TOPIC, b"third") == 2
@@ -79,11 +79,11 @@ async def test_a_forgotten_topic_gives_no_second_object_of_a_partition(
     node = await new_node()
     others = [f"/default:other-{number}" for number in range(30)]
     await node.call("create", TOPIC, *others)
-    (held,) = await node.broker.topics.resolve([TOPIC])
+    (held,) = await node.parts.topics.resolve([TOPIC])
     for name in others:
-        await node.broker.topics.resolve([name])
-    assert node.broker.topics.cached(TOPIC) is None
-    (refused,) = await node.broker.partitions.leaders([(held, 0)])
+        await node.parts.topics.resolve([name])
+    assert node.parts.topics.cached(TOPIC) is None
+    (refused,) = await node.parts.partitions.leaders([(held, 0)])
     assert isinstance(refused, KafkaError)
     assert refused.code is Code.LEADER_NOT_AVAILABLE
     for serial, name in enumerate([TOPIC, *others, TOPIC, *others]):
@@ -101,10 +101,10 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
     look = f"rows_by_{by}"
     gate = Gate(getattr(topics, look), after=True)
     monkeypatch.setattr(topics, look, gate)
-    cache = node.broker.topics
+    cache = node.parts.topics
     asked = asyncio.create_task(cache.resolve([TOPIC]) if by == "name" else cache.resolve_ids([deleted]))
     await gate.entered()
-    await node.broker.catalog.submit(DeleteTopics(topic_ids=[deleted], now=Millis(0)))
+    await node.parts.catalog.submit(DeleteTopics(topic_ids=[deleted], now=Millis(0)))
     gate.open()
     (found,) = await asked
     assert isinstance(found, KafkaError)
@@ -118,7 +118,7 @@ def after_creation(
     node: Running, monkeypatch: pytest.MonkeyPatch, then: Callable[[CreateTopics], Awaitable[Any]]
 ) -> None:
     """`then` happens once topics are made, and before who makes them hears of it."""
-    submit = node.broker.catalog.submit
+    submit = node.parts.catalog.submit
 
     async def submitted(command: Any) -> Any:
         outcome = await submit(command)
@@ -126,7 +126,7 @@ def after_creation(
             await then(command)
         return outcome
 
-    monkeypatch.setattr(node.broker.catalog, "submit", submitted)
+    monkeypatch.setattr(node.parts.catalog, "submit", submitted)
 
 
 async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
@@ -134,10 +134,10 @@ async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
 ) -> None:
     """The answer may come by way of another node, and after the deletion was applied here."""
     node = await new_node()
-    cache = node.broker.topics
+    cache = node.parts.topics
 
     async def delete(made: CreateTopics) -> None:
-        await node.broker.catalog.submit(DeleteTopics(topic_ids=[each.topic_id for each in made.items], now=Millis(0)))
+        await node.parts.catalog.submit(DeleteTopics(topic_ids=[each.topic_id for each in made.items], now=Millis(0)))
 
     after_creation(node, monkeypatch, delete)
     (found,) = await cache.resolve([TOPIC], create=True)
@@ -156,7 +156,7 @@ async def test_a_topic_forgotten_while_another_is_made_gets_no_name_any_more(
 ) -> None:
     monkeypatch.setattr(topics, "MOST_TOPICS", 10)
     node = await new_node()
-    cache = node.broker.topics
+    cache = node.parts.topics
     others = [f"/default:other-{number}" for number in range(30)]
     await node.call("create", TOPIC, *others)
     (held,) = await cache.resolve([TOPIC])

@@ -176,7 +176,7 @@ async def test_acknowledged_records_survive_power_cuts_at_random_moments(
             assert values == acknowledged[topic][: len(values)], "what was sent, in order, none twice"
             assert await left.call("put", topic, b"after") == len(read)
             rolls = max(rolls, len(await left.call("admin", "chain", topic=topic)))
-        assert ContainerId(1) in left.broker.containers
+        assert ContainerId(1) in left.parts.containers
         await left.stop()
     assert rolls > 1, "partitions rolled meanwhile"
 
@@ -190,8 +190,8 @@ async def test_a_volume_that_is_altered_to_be_synced_keeps_what_it_acknowledged_
     await node.call("create", TOPICS[0])
     catalog_then = tmp_path / "catalog-then"
     shutil.copytree(home / "node-1" / "catalog", catalog_then)
-    (container,) = [each.id for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
-    epoch = node.broker.containers[container].epoch
+    (container,) = [each.id for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    epoch = node.parts.containers[container].epoch
     values = [b"%06d" % serial + bytes(8000) for serial in range(100)]
 
     async def alter(durability: str) -> None:
@@ -209,7 +209,7 @@ async def test_a_volume_that_is_altered_to_be_synced_keeps_what_it_acknowledged_
     await alter("fsync")
     disk.cut(tmp_path / "image", random.Random(0), lose_all=True)
     add_the_rest(tmp_path / "image", home, catalog_then)
-    assert node.broker.containers[container].epoch == epoch, "it was led all the while"
+    assert node.parts.containers[container].epoch == epoch, "it was led all the while"
     await node.stop()
     monkeypatch.undo()
     disk.close()

@@ -35,13 +35,13 @@ async def check(node: Running) -> None:
 
 
 def chunks(node: Running) -> list[Any]:
-    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
     return container.log.closed_chunks()
 
 
 def all_regrouped(node: Running) -> bool:
     """Whether every chunk that is full has been closed and put in order."""
-    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
     full = [chunk for chunk in container.log.chunks() if chunk.end is not None]
     return bool(full) and all(chunk.body.regrouped for chunk in full)
 
@@ -60,7 +60,7 @@ async def test_reads_are_right_before_during_and_after_regrouping_and_become_seq
     await until(lambda: all_regrouped(node), seconds=60)
     await checking
     await check(node)
-    (topic,) = await node.broker.topics.resolve([TOPICS[7]])
+    (topic,) = await node.parts.topics.resolve([TOPICS[7]])
     partitionlet = topic.partitions[0].open
     assert [stretches(node, partitionlet, chunk) for chunk in chunks(node)] == [1] * len(chunks(node))
     status = await node.call("admin", "status")

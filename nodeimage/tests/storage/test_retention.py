@@ -47,14 +47,14 @@ async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
     node = await new_node(container_bytes=3 * MIB)
     await node.call("put", "/default:idle", b"stays")
     await streams(node, leave=3_600_000)
-    first = max(node.broker.containers)
+    first = max(node.parts.containers)
     await fill(node, f"{LEAVE}:t", mib=5)
-    await until(lambda: len(node.broker.containers) > 2)
+    await until(lambda: len(node.parts.containers) > 2)
     return node, first
 
 
 def data(node: Running) -> list[Container]:
-    return [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    return [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
 
 
 def data_bytes(node: Running, *, closed: bool = False) -> int:
@@ -72,7 +72,7 @@ async def settle(node: Running) -> None:
     before = -1
     while before != (before := data_bytes(node)):
         for _ in range(3):
-            await node.broker.space.pass_now()
+            await node.parts.space.pass_now()
 
 
 async def close_open_chunks(node: Running) -> None:
@@ -130,9 +130,9 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     """It may hold a hundred thousand idle topics; what may make some of it dead is noticed all the same."""
     node = await new_node(chunk_bytes=16 * MIB)
     await streams(node, leave=3_600_000)
-    await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.broker.now())
+    await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
     (held,) = [each.log for each in data(node) if each.log.end > MIB]
-    start, upkeep = held.chunks()[-1].start, node.broker.space._upkeep
+    start, upkeep = held.chunks()[-1].start, node.parts.space._upkeep
     whole, looks = upkeep.shares, 0
 
     async def counted(*given: Any) -> Any:
@@ -142,19 +142,19 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
 
     monkeypatch.setattr(upkeep, "shares", counted)
     for _ in range(5):
-        await node.broker.space.pass_now()
+        await node.parts.space.pass_now()
     assert looks == 1
     match by:
         case "time":
-            later = node.broker.now() + 3_600_001
-            monkeypatch.setattr(node.broker.runtime, "now", lambda: later)
+            later = node.parts.runtime.now() + 3_600_001
+            monkeypatch.setattr(node.parts.runtime, "now", lambda: later)
         case "ttl":
             await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1})
         case "delete":
             await node.call("delete", f"{LEAVE}:t")
         case _:
             await fill(node, f"{LEAVE}:t", mib=1)
-    await node.broker.space.pass_now()
+    await node.parts.space.pass_now()
     assert looks == 2
     is_open = any(each.start == start and each.end is None for each in held.chunks())
     assert is_open == (by == "write")
@@ -168,7 +168,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     count = await fill(node, "/default:small", mib=1, size=10_000)
     third = count // 3  # less than is worth closing a chunk for
     assert await node.call("delete_records", "/default:small", third) == third
-    await node.broker.space.pass_now()
+    await node.parts.space.pass_now()
     await fill(node, "/default:other", mib=4)
     await settle(node)
     first = data(node)[0].log.closed_chunks()[0]  # it holds both
@@ -286,8 +286,8 @@ async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
     await node.call("create", "/default:big", retention_bytes=str(3 * MIB))
     for _ in range(10):
         await fill(node, "/default:big", mib=1)
-        await node.broker.space.pass_now()
-    assert len(node.broker.containers) > 3, "it went through several containers"
+        await node.parts.space.pass_now()
+    assert len(node.parts.containers) > 3, "it went through several containers"
     await settle(node)
     start, end = await node.call("offsets", "/default:big")
     held = (end - start) * 50_000
@@ -332,18 +332,18 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     node = await new_node(container_bytes=3 * MIB)
     await node.call("put", "/default:idle", b"stays")
     await streams(node, leave=3_600_000)
-    first = max(node.broker.containers)
+    first = max(node.parts.containers)
     await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
-    await until(lambda: len(node.broker.containers) > 2)
+    await until(lambda: len(node.parts.containers) > 2)
     await settle(node)
-    assert first in node.broker.containers, "an idle partition's record is still there"
+    assert first in node.parts.containers, "an idle partition's record is still there"
     await node.call("delete", "/default:idle")
     await settle(node)
-    assert first not in node.broker.containers
+    assert first not in node.parts.containers
     await until(lambda: not (node.containers / str(first)).exists())
     await node.stop()
     await node.start()
-    assert first not in node.broker.containers
+    assert first not in node.parts.containers
     assert await node.call("put", f"{LEAVE}:t", b"next") == 5 * MIB // 50_000
 
 
@@ -362,7 +362,7 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     of_another = state.record.replace(f'"container_id":{gone}', '"container_id":4711')
     replica_folder.write(unknown, structs.replace(state, record=of_another))
     await node.start()
-    await until(lambda: gone in node.broker.containers)
+    await until(lambda: gone in node.parts.containers)
     for topic in ("/default:idle", f"{LEAVE}:t"):
         await node.call("delete", topic)
     await settle(node)
@@ -405,31 +405,31 @@ async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_
     asked: list[bool] = []
 
     def away(_store: ClusterStore, container_id: ContainerId, _change: object) -> None:
-        asked.append(node.broker.containers[container_id].closing)
+        asked.append(node.parts.containers[container_id].closing)
         raise StoreUnavailable("the store is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(container_records, "change_container", away)
         await streams(node, leave=3_600_000)
-        first = max(node.broker.containers)
+        first = max(node.parts.containers)
         await fill(node, f"{LEAVE}:t", mib=4)
         await until(lambda: bool(asked))
         assert not any(asked), "partitions would roll away, to others that wait for the store too"
-        assert first in {each.container_id for each in node.broker.cluster.open_data()}
-    await node.broker.space.pass_now()
-    await until(lambda: first not in {each.container_id for each in node.broker.cluster.open_data()})
+        assert first in {each.container_id for each in node.parts.cluster.open_data()}
+    await node.parts.space.pass_now()
+    await until(lambda: first not in {each.container_id for each in node.parts.cluster.open_data()})
 
 
 async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in_memory(new_node: NewNode) -> None:
     node, first = await with_a_full_container(new_node)
-    recent = node.broker.containers[first].recent = Recent()
+    recent = node.parts.containers[first].recent = Recent()
     recent.keep(Piece(0, 1000, [bytes(1000)]))  # as if there were followers
     await close_open_chunks(node)
-    await node.broker.space.pass_now()
-    upkeep = node.broker.space._upkeep
+    await node.parts.space.pass_now()
+    upkeep = node.parts.space._upkeep
     before = set(upkeep._notes)
     assert {container for container, _ in before} >= {first}
-    tail = node.broker.containers[first].log.appender.tail
+    tail = node.parts.containers[first].log.appender.tail
     assert tail.used == recent.nbytes == 0, "nothing is written there any more"
     assert await node.call("read", "/default:idle") == [(0, b"stays")]
     await node.call("admin", "stream.delete", path=LEAVE, force=True)
@@ -451,11 +451,11 @@ async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_r
         return {int(path.parent.name): path.stat().st_size for path in found}
 
     await close_open_chunks(node)
-    await node.broker.space.pass_now()
+    await node.parts.space.pass_now()
     assert ready()[first] == MIB // 4
     await node.stop()
     await node.start()
-    await until(lambda: first in node.broker.containers)
+    await until(lambda: first in node.parts.containers)
     assert ready()[first] == MIB // 4
     await node.call("put", "/default:idle", b"moves")
     assert await node.call("read", "/default:idle") == [(0, b"stays"), (1, b"moves")]
@@ -468,20 +468,20 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     node = await new_node(container_bytes=3 * MIB)
     await streams(node, leave=3_600_000)
     await node.call("put", "/default:moving", b"0")
-    gone = max(node.broker.containers)
+    gone = max(node.parts.containers)
     await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
-    (filled,) = await node.broker.topics.resolve([f"{LEAVE}:t"])
+    (filled,) = await node.parts.topics.resolve([f"{LEAVE}:t"])
     assert not isinstance(filled, KafkaError)
-    await until(lambda: len(node.broker.containers) > 2 and filled.partitions[0].container.id != gone)
+    await until(lambda: len(node.parts.containers) > 2 and filled.partitions[0].container.id != gone)
     await node.call("delete", "/default:moving")
     await settle(node)
-    assert gone not in node.broker.containers
+    assert gone not in node.parts.containers
     (live,) = (each.id for each in data(node))
 
-    placing = node.broker.placement
+    placing = node.parts.placement
     with monkeypatch.context() as stale:
         stale.setattr(placing, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
-        (made_by_use,) = await node.broker.topics.resolve(["/default:late"], create=True)
+        (made_by_use,) = await node.parts.topics.resolve(["/default:late"], create=True)
         new = {"name": "/default:made", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
         answer = await node.call("ask", ApiKey.CREATE_TOPICS, 5, topics=[new], timeout=5000, validate_only=False)
         growth = [{"name": f"{LEAVE}:t", "count": 2, "assignments": None}]
@@ -493,7 +493,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
         assert f"container {gone} takes no new partitions" in each.error_message
 
     assert await node.call("put", "/default:late", b"v") == 0  # the next try finds one that is there
-    (topic,) = await node.broker.topics.resolve(["/default:late"])
+    (topic,) = await node.parts.topics.resolve(["/default:late"])
     assert not isinstance(topic, KafkaError)
     assert topic.partitions[0].container.id == live
 
@@ -508,13 +508,13 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
 
     async def create(serial: int) -> None:
         for _ in range(3):
-            (topic,) = await node.broker.topics.resolve([f"/default:late-{serial}"], create=True)
+            (topic,) = await node.parts.topics.resolve([f"/default:late-{serial}"], create=True)
             if not isinstance(topic, KafkaError) or topic.code is not Code.LEADER_NOT_AVAILABLE:
                 break
         assert not isinstance(topic, Exception), topic
 
     for serial in range(20):
-        await asyncio.gather(create(serial), node.broker.space.pass_now())
+        await asyncio.gather(create(serial), node.parts.space.pass_now())
     for serial in range(20):
         assert await node.call("put", f"/default:late-{serial}", b"v") == 0
     await node.restart()
@@ -529,7 +529,7 @@ async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: New
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
     photos: list[Any] = []
-    space = node.broker.space
+    space = node.parts.space
     blocking = space._upkeep.blocking
 
     async def photographed(work: Callable[[], Any]) -> Any:

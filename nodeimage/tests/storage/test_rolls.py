@@ -105,14 +105,14 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
     await node.call("create", TOPIC)
     assert await node.call("put", TOPIC, bytes(2000)) == 0
     full = [StorageFull("no room on the disk")] * 8
-    submit = node.broker.catalog.submit
+    submit = node.parts.catalog.submit
 
     async def submitted(command: Any) -> Any:
         if isinstance(command, RollIntent) and full:
             raise full.pop()
         return await submit(command)
 
-    monkeypatch.setattr(node.broker.catalog, "submit", submitted)
+    monkeypatch.setattr(node.parts.catalog, "submit", submitted)
     with capture_logs() as logged:
         while full:
             assert (await node.call("produce", TOPIC, [b"more"])).error == Code.KAFKA_STORAGE_ERROR
@@ -126,7 +126,7 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
 
 def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None:
     """Takes a photo of the disk before and after each command and each control frame."""
-    catalog = node.broker.catalog
+    catalog = node.parts.catalog
     submit = catalog.submit
 
     async def submitted(command: Any) -> Any:
@@ -136,8 +136,8 @@ def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None
         return outcome
 
     catalog.submit = submitted  # type: ignore[method-assign]
-    for container in node.broker.containers.values():
-        if container.id == node.broker.space.catalog_id:
+    for container in node.parts.containers.values():
+        if container.id == node.parts.space.catalog_id:
             continue
         append = container.append_control
 
@@ -154,7 +154,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
 ) -> None:
     node = await new_node()
     await node.call("put", TOPIC, b"first")
-    (container,) = [each for each in node.broker.containers.values() if each.id != node.broker.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
     append = container.append_control
     full = [True]
 
@@ -173,7 +173,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
     assert refused_batch.error == Code.KAFKA_STORAGE_ERROR
     assert await node.call("read", TOPIC) == [(0, b"first")], "reads go on"
     full[0] = False
-    (topic,) = await node.broker.topics.resolve([TOPIC])
+    (topic,) = await node.parts.topics.resolve([TOPIC])
     await until(lambda: not topic.partitions[0].rolling)
     assert await node.call("put", TOPIC, b"third") == 1
     assert len(await node.call("admin", "chain", topic=TOPIC)) == 2
@@ -185,7 +185,7 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
     """Else the partition could go on nowhere, whoever has room: no other target may be chosen."""
     node = await new_node()
     await node.call("put", TOPIC, b"first")
-    (topic,) = await node.broker.topics.resolve([TOPIC])
+    (topic,) = await node.parts.topics.resolve([TOPIC])
     other = await node.node.containers.new()
     room, make_spare = other.log.room, ContainerLog.make_spare
     made: list[ContainerLog] = []
@@ -221,13 +221,13 @@ def _roll_error(node: Running, name: str = TOPIC) -> int:
 async def test_an_intent_for_another_container_is_carried_out_where_it_was_meant(new_node: NewNode) -> None:
     node = await new_node()
     await node.call("put", TOPIC, b"first")
-    (topic,) = await node.broker.topics.resolve([TOPIC])
+    (topic,) = await node.parts.topics.resolve([TOPIC])
     other = await node.node.containers.new()
     partition = topic.partitions[0]
     target = RollTarget(
         topic_id=partition.topic_id, partition=0, expected_open=partition.open, container=partition.container.id
     )
-    await node.broker.catalog.submit(RollIntent(items=[target], now=Millis(0)))
+    await node.parts.catalog.submit(RollIntent(items=[target], now=Millis(0)))
     partition.container.closing = True  # now all rolls choose the other one
     intended = partition.container.id
     rolled = await node.call("admin", "roll", topic=TOPIC)
@@ -277,8 +277,8 @@ async def test_a_roll_of_a_topic_that_is_deleted_meanwhile_leaves_nothing_behind
             asyncio.to_thread(other.delete, name),
         )
         other.close()
-    assert await node.broker.catalog.query(lambda reader: reader.intended()) == []
-    assert not node.broker.rolls._under_way
+    assert await node.parts.catalog.query(lambda reader: reader.intended()) == []
+    assert not node.parts.rolls._under_way
     await node.restart()
 
 

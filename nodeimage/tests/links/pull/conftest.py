@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog.commands import CreateStream, StreamPolicy
-from headrace.kafka.dispatch import Broker
 from headrace.node import Node
+from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
 from kit.played_source import PlayedSource
 from kit.pulling import STREAM, Copies, Pulling, options
 
 
 @pytest.fixture
-async def target(tmp_path: Path) -> AsyncIterator[Broker]:
+async def target(tmp_path: Path) -> AsyncIterator[NodeParts]:
     """The broker of a node that is a cluster of its own, with an empty stream."""
     node = Node(options(tmp_path / "target"))
     await node.start()
     try:
-        await node.broker.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))
-        yield node.broker
+        await node.parts.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))
+        yield node.parts
     finally:
         await node.stop()
 
@@ -31,7 +31,7 @@ async def source() -> PlayedSource:
 
 
 @pytest.fixture
-async def pull(target: Broker) -> AsyncIterator[Pulling]:
+async def pull(target: NodeParts) -> AsyncIterator[Pulling]:
     """Begins to pull from a source; all links end with the test."""
     pulling = Pulling(target)
     yield pulling
@@ -40,5 +40,5 @@ async def pull(target: Broker) -> AsyncIterator[Pulling]:
 
 
 @pytest.fixture
-def copies(target: Broker) -> Copies:
+def copies(target: NodeParts) -> Copies:
     return Copies(target)

@@ -66,34 +66,34 @@ class Cluster:
             await self.pull()
 
     async def make_stream(self) -> None:
-        await self.running.broker.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))
+        await self.running.parts.catalog.submit(CreateStream(STREAM, StreamPolicy(), now()))
 
     async def make_link(self, source: "Cluster") -> None:
-        cluster = source.running.broker.node.cluster_id
+        cluster = source.running.parts.node.cluster_id
         config = LinkConfig(source=[source.bootstrap], source_stream=STREAM, source_cluster=cluster)
-        await self.running.broker.catalog.submit(PutLink("l", STREAM, config, now(), True))
+        await self.running.parts.catalog.submit(PutLink("l", STREAM, config, now(), True))
 
     async def link(self) -> LinkRow:
-        (link,) = await self.running.broker.catalog.query(lambda reader: reader.links())
+        (link,) = await self.running.parts.catalog.query(lambda reader: reader.links())
         return link
 
     async def throttle(self, rate: int) -> None:
         link = await self.link()
         config = msgspec.structs.replace(link.config, throttle=rate)
-        await self.running.broker.catalog.submit(PutLink("l", STREAM, config, now(), False))
+        await self.running.parts.catalog.submit(PutLink("l", STREAM, config, now(), False))
         pullers = self.pullers
         assert pullers is not None
         await until(lambda: (at := pullers.puller("l")) is not None and at.state.fetching.bucket.rate == rate)
 
     async def make_topic(self, name: str, topic_id: bytes, partitions: int) -> None:
-        places = self.running.broker.place(partitions)
+        places = self.running.parts.placement.place(partitions)
         containers, epochs = [place[0] for place in places], [place[1] for place in places]
         item = NewTopic(STREAM, name, topic_id, partitions, {}, containers, epochs)
-        (outcome,) = await self.running.broker.catalog.submit(CreateTopics([item], now()))
+        (outcome,) = await self.running.parts.catalog.submit(CreateTopics([item], now()))
         assert outcome.code is Code.NONE
 
     def ends(self, topic_id: bytes = ID) -> list[int]:
-        topic = self.running.broker.topics.cached_id(topic_id)
+        topic = self.running.parts.topics.cached_id(topic_id)
         found = {} if topic is None else topic.partitions
         return [found[index].high_watermark if index in found else -1 for index in range(PARTITIONS)]
 
@@ -168,8 +168,8 @@ async def test_records_of_a_producer_arrive_at_the_same_offsets_with_timestamps_
     assert figures is not None
     assert figures.state == CAUGHT_UP
     assert figures.records == 500
-    (copied,) = await target.running.broker.topics.resolve_ids([ID])
-    (original,) = await source.running.broker.topics.resolve_ids([ID])
+    (copied,) = await target.running.parts.topics.resolve_ids([ID])
+    (original,) = await source.running.parts.topics.resolve_ids([ID])
     for index in range(PARTITIONS):
         ours, theirs = copied.partitions[index].producers, original.partitions[index].producers
         assert {id_: each.batches for id_, each in ours.items()} == {id_: each.batches for id_, each in theirs.items()}
@@ -226,7 +226,7 @@ async def test_a_record_is_on_the_other_side_within_milliseconds(clusters: tuple
     try:
         await producer.send_and_wait(ALIAS, b"first", partition=0)
         await until(lambda: target.ends()[0] == 1)
-        partition = target.running.broker.topics.cached_id(ID).partitions[0]  # type: ignore[union-attr]
+        partition = target.running.parts.topics.cached_id(ID).partitions[0]  # type: ignore[union-attr]
         for number in range(100):
             arrived = asyncio.Event()
 

@@ -7,7 +7,6 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, NodeId
 from headrace.catalog.commands import DeleteTopics
-from headrace.kafka.dispatch import Broker
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.pull import append
 from headrace.links.pull.lag import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
@@ -15,6 +14,7 @@ from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import Status
 from headrace.links.pull.puller import Puller
 from headrace.links.source.source import TopicPartition
+from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
 from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
@@ -34,14 +34,14 @@ def epochless(batches: bytes) -> bytes:
     return batches[:12] + batches[16:]
 
 
-async def leader(broker: Broker, at: TopicPartition):  # type: ignore[no-untyped-def]
+async def leader(broker: NodeParts, at: TopicPartition):  # type: ignore[no-untyped-def]
     (topic,) = await broker.topics.resolve_ids([at.topic_id])
     assert isinstance(topic, Topic)
     return await broker.partitions.leader(topic, at.partition)
 
 
 async def test_records_arrive_at_the_same_offsets_with_the_same_bytes(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     partitions = source.topic("t", ID, 3)
     await copy(target, "t", partitions)
@@ -61,7 +61,7 @@ async def test_records_arrive_at_the_same_offsets_with_the_same_bytes(
 
 
 async def test_what_is_produced_while_the_link_runs_follows_without_any_timer(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -75,7 +75,7 @@ async def test_what_is_produced_while_the_link_runs_follows_without_any_timer(
 
 
 async def test_a_topic_that_is_made_after_the_link_is_pulled(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     puller = pull(source)
     (at,) = source.topic("t", ID)
@@ -87,7 +87,7 @@ async def test_a_topic_that_is_made_after_the_link_is_pulled(
 
 
 async def test_a_gap_of_the_source_is_a_gap_here(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -99,7 +99,7 @@ async def test_a_gap_of_the_source_is_a_gap_here(
 
 
 async def test_a_copy_that_begins_behind_the_sources_oldest_record_goes_on_there_and_its_log_start_says_so(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -113,7 +113,7 @@ async def test_a_copy_that_begins_behind_the_sources_oldest_record_goes_on_there
 
 
 async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     (other,) = source.topic("u", bytes(16))
@@ -137,7 +137,7 @@ async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
 
 
 async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append, "MOST_PAYLOAD_BYTES", 1_000)
     (at,) = source.topic("t", ID)
@@ -152,7 +152,7 @@ async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
 
 @pytest.mark.parametrize("delta", [-1, 1 << 30])
 async def test_offsets_that_cannot_be_are_refused(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, delta: int
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, delta: int
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -165,7 +165,7 @@ async def test_offsets_that_cannot_be_are_refused(
 
 
 async def test_batches_of_committed_transactions_are_copied_and_markers_refused(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -178,7 +178,7 @@ async def test_batches_of_committed_transactions_are_copied_and_markers_refused(
 
 
 async def test_an_answer_with_bytes_that_are_no_batch_is_refused(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -191,7 +191,7 @@ async def test_an_answer_with_bytes_that_are_no_batch_is_refused(
 
 
 async def test_a_lost_connection_loses_nothing_and_doubles_nothing(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     partitions = source.topic("t", ID, 4)
     await copy(target, "t", partitions)
@@ -212,7 +212,9 @@ async def test_a_lost_connection_loses_nothing_and_doubles_nothing(
         assert source.fetched[at] == 20, "nothing is fetched twice"
 
 
-async def test_a_partition_that_moves_at_the_source_is_followed(target: Broker, pull: Pulling, copies: Copies) -> None:
+async def test_a_partition_that_moves_at_the_source_is_followed(
+    target: NodeParts, pull: Pulling, copies: Copies
+) -> None:
     source = PlayedSource(nodes=3)
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -227,7 +229,7 @@ async def test_a_partition_that_moves_at_the_source_is_followed(target: Broker, 
 
 
 async def test_a_node_that_joins_the_source_is_found_when_it_leads(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -244,7 +246,7 @@ async def test_a_node_that_joins_the_source_is_found_when_it_leads(
 
 
 async def test_a_paused_link_pulls_nothing_and_goes_on_where_it_was(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -264,7 +266,7 @@ async def test_a_paused_link_pulls_nothing_and_goes_on_where_it_was(
 
 
 async def test_what_had_come_when_a_link_was_paused_is_appended_and_nothing_more_is_fetched(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -287,7 +289,7 @@ async def test_what_had_come_when_a_link_was_paused_is_appended_and_nothing_more
 
 
 async def test_a_link_that_is_closed_in_mid_copy_and_made_again_goes_on(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -310,7 +312,7 @@ async def test_a_link_that_is_closed_in_mid_copy_and_made_again_goes_on(
 
 
 async def test_no_more_is_fetched_than_the_budget_lets_while_the_disk_is_slow(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     partitions = source.topic("t", ID, 8)
     await copy(target, "t", partitions)
@@ -334,7 +336,7 @@ async def test_no_more_is_fetched_than_the_budget_lets_while_the_disk_is_slow(
 
 
 async def test_a_source_that_refuses_fails_the_link_with_its_reason_until_it_lets_it_in(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     source.goes(SourceRefuses("wrong password"))
     puller = pull(source, limits=Limits(longest_pause_s=0.05))
@@ -346,7 +348,7 @@ async def test_a_source_that_refuses_fails_the_link_with_its_reason_until_it_let
 
 
 async def test_a_source_that_is_the_cluster_itself_is_refused(
-    target: Broker, source: PlayedSource, pull: Pulling
+    target: NodeParts, source: PlayedSource, pull: Pulling
 ) -> None:
     source.cluster_id = target.node.cluster_id
     puller = pull(source)
@@ -355,7 +357,7 @@ async def test_a_source_that_is_the_cluster_itself_is_refused(
 
 
 async def test_a_source_that_is_another_cluster_than_before_is_refused(
-    target: Broker, source: PlayedSource, pull: Pulling
+    target: NodeParts, source: PlayedSource, pull: Pulling
 ) -> None:
     puller = pull(source, expected_cluster="the-first-one")
     await until(lambda: shown(puller) == FAILED)
@@ -363,7 +365,7 @@ async def test_a_source_that_is_another_cluster_than_before_is_refused(
 
 
 async def test_a_topic_that_is_at_home_here_is_never_pulled(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     (other,) = source.topic("u", bytes(16))
@@ -377,7 +379,7 @@ async def test_a_topic_that_is_at_home_here_is_never_pulled(
 
 
 async def test_a_source_that_knows_a_lower_home_is_not_pulled_from_and_a_higher_home_is_told(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -396,7 +398,7 @@ async def test_a_source_that_knows_a_lower_home_is_not_pulled_from_and_a_higher_
 
 
 async def test_a_copy_with_records_of_another_history_is_not_pulled_to_and_that_is_told(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -412,7 +414,7 @@ async def test_a_copy_with_records_of_another_history_is_not_pulled_to_and_that_
 
 
 async def test_a_topic_that_is_gone_at_the_source_is_blocked_with_that_reason(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -432,7 +434,7 @@ async def test_a_topic_that_is_gone_at_the_source_is_blocked_with_that_reason(
 
 
 async def test_a_roll_in_mid_copy_loses_and_doubles_nothing(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -454,7 +456,7 @@ async def test_a_roll_in_mid_copy_loses_and_doubles_nothing(
 
 
 async def test_the_producers_state_comes_with_the_batches(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -466,7 +468,7 @@ async def test_the_producers_state_comes_with_the_batches(
 
 
 async def test_a_step_that_fails_unexpectedly_is_tried_again(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -484,7 +486,7 @@ async def test_a_step_that_fails_unexpectedly_is_tried_again(
 
 
 async def test_an_idle_link_over_many_topics_costs_one_poll_per_node(
-    target: Broker, pull: Pulling, copies: Copies
+    target: NodeParts, pull: Pulling, copies: Copies
 ) -> None:
     source = PlayedSource(nodes=3)
     for number in range(300):
@@ -502,7 +504,7 @@ async def test_an_idle_link_over_many_topics_costs_one_poll_per_node(
 
 
 async def test_a_full_disk_here_blocks_with_its_reason_and_goes_on_when_there_is_room(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
@@ -519,15 +521,15 @@ async def test_a_full_disk_here_blocks_with_its_reason_and_goes_on_when_there_is
 
 
 async def test_a_slow_disk_is_waited_for_with_the_bytes_in_hand(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])
     source.produce(at, b"a")
     await leader(target, at)
     caught_up = asyncio.Event()
-    monkeypatch.setattr(type(target), "saturated", property(lambda _broker: not caught_up.is_set()))
-    monkeypatch.setattr(type(target), "not_saturated", lambda _broker: caught_up.wait())
+    monkeypatch.setattr(type(target.back_pressure), "saturated", property(lambda _pressure: not caught_up.is_set()))
+    monkeypatch.setattr(type(target.back_pressure), "not_saturated", lambda _pressure: caught_up.wait())
     puller = pull(source)
     await until(lambda: puller.state.fetching.budget.held > 0)
     assert copies.end(at) == 0
@@ -537,7 +539,7 @@ async def test_a_slow_disk_is_waited_for_with_the_bytes_in_hand(
 
 
 async def test_a_topic_that_is_deleted_here_in_mid_copy_is_let_go(
-    target: Broker, source: PlayedSource, pull: Pulling, copies: Copies
+    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
     (at,) = source.topic("t", ID)
     await copy(target, "t", [at])

@@ -17,13 +17,13 @@ from headrace.catalog.commands import (
     SetLinkState,
 )
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
-from headrace.kafka.dispatch import Broker
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.pull import pull_choice, pullers
 from headrace.links.pull.lag import CAUGHT_UP
 from headrace.links.pull.lag import PAUSED as SHOWN_PAUSED
 from headrace.links.pull.pull_choice import Share
 from headrace.links.source.source import HomeStart, Source
+from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
 from headrace.partitions.topic import Topic
 from kit import pulling
@@ -36,8 +36,8 @@ ID = bytes(range(16))
 class Links:
     """Pullers over played sources, one for each link by name."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, broker: NodeParts) -> None:
+        self.parts = broker
         self.sources: dict[str, PlayedSource] = {}
         self.opened: list[str] = []
         self.refuses: Exception | None = None
@@ -56,7 +56,7 @@ class Links:
 
     async def put(self, name: str, *topics: str, create: bool = True, throttle: int = 0) -> None:
         config = LinkConfig(source=["h:1"], source_stream="/s", topics=list(topics) or ["*"], throttle=throttle)
-        await self.broker.catalog.submit(PutLink(name, STREAM, config, now(), create))
+        await self.parts.catalog.submit(PutLink(name, STREAM, config, now(), create))
 
     def state(self, name: str) -> str | None:
         figures = self.pullers.figures(name)
@@ -64,7 +64,7 @@ class Links:
 
 
 @pytest.fixture
-async def links(target: Broker) -> AsyncIterator[Links]:
+async def links(target: NodeParts) -> AsyncIterator[Links]:
     made = Links(target)
     await made.pullers.start()
     yield made
@@ -74,16 +74,16 @@ async def links(target: Broker) -> AsyncIterator[Links]:
 async def test_links_begin_pause_go_on_and_end_as_the_catalog_says(links: Links, copies: Copies) -> None:
     source = links.source("a")
     (at,) = source.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("a")
     source.produce(at, b"1")
     await until(lambda: copies.end(at) == 1)
-    await links.broker.catalog.submit(SetLinkState("a", PAUSED))
+    await links.parts.catalog.submit(SetLinkState("a", PAUSED))
     await until(lambda: links.state("a") == SHOWN_PAUSED)
     source.produce(at, b"2")
-    await links.broker.catalog.submit(SetLinkState("a", RUNNING))
+    await links.parts.catalog.submit(SetLinkState("a", RUNNING))
     await until(lambda: copies.end(at) == 2)
-    await links.broker.catalog.submit(DeleteLink("a"))
+    await links.parts.catalog.submit(DeleteLink("a"))
     await until(lambda: links.state("a") is None)
     await until(lambda: source.closed)
     assert links.opened == ["a"]
@@ -92,8 +92,8 @@ async def test_links_begin_pause_go_on_and_end_as_the_catalog_says(links: Links,
 async def test_a_link_that_is_altered_goes_on_with_what_it_is_now(links: Links, copies: Copies) -> None:
     source = links.source("a")
     (at,), (other,) = source.topic("t", ID), source.topic("u", bytes(16))
-    await copy(links.broker, "t", [at])
-    await copy(links.broker, "u", [other])
+    await copy(links.parts, "t", [at])
+    await copy(links.parts, "u", [other])
     await links.put("a", "t*")
     source.produce(at, b"1")
     source.produce(other, b"1")
@@ -113,10 +113,10 @@ async def test_copies_that_are_made_and_that_grow_are_pulled_by_themselves(links
     first, second = source.topic("t", ID, 2)
     source.produce(first, b"1")
     source.produce(second, b"1")
-    await copy(links.broker, "t", [first])
+    await copy(links.parts, "t", [first])
     await until(lambda: copies.end(first) == 1)
-    ((container, epoch),) = links.broker.place(1)
-    outcome = await links.broker.catalog.submit(CreatePartitions(ID, 2, [container], [epoch], now()))
+    ((container, epoch),) = links.parts.placement.place(1)
+    outcome = await links.parts.catalog.submit(CreatePartitions(ID, 2, [container], [epoch], now()))
     assert outcome.code is Code.NONE
     await until(lambda: copies.end(second) == 1)
 
@@ -124,22 +124,22 @@ async def test_copies_that_are_made_and_that_grow_are_pulled_by_themselves(links
 async def test_a_partition_that_rolls_is_gone_on_with(links: Links, copies: Copies) -> None:
     source = links.source("a")
     (at,) = source.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("a")
     for number in range(5):
         source.produce(at, b"%d" % number)
         await until(lambda: copies.end(at) == number + 1)  # noqa: B023
-        (topic,) = await links.broker.topics.resolve_ids([ID])
+        (topic,) = await links.parts.topics.resolve_ids([ID])
         assert isinstance(topic, Topic)
-        await links.broker.rolls.roll(await links.broker.partitions.leader(topic, 0))
-    assert len((await links.broker.partitions.leader(topic, 0)).chain) == 6
+        await links.parts.rolls.roll(await links.parts.partitions.leader(topic, 0))
+    assert len((await links.parts.partitions.leader(topic, 0)).chain) == 6
 
 
 async def test_of_two_links_the_one_to_the_home_pulls_each_record_once(links: Links, copies: Copies) -> None:
     home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
     (at,) = home.topic("t", ID)
     mirror.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("z-home")
     await links.put("a-mirror")
     await until(lambda: links.state("z-home") == links.state("a-mirror") == CAUGHT_UP)
@@ -157,14 +157,14 @@ async def test_what_a_home_that_moves_here_lacks_is_asked_of_all_links_since_the
     former, mirror = links.source("z-former"), links.source("a-mirror", "another-cluster")
     (at,) = former.topic("t", ID)
     mirror.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("z-former")
     await links.put("a-mirror")
     await until(lambda: links.state("z-former") == links.state("a-mirror") == CAUGHT_UP)
-    own = links.broker.node.cluster_id
+    own = links.parts.node.cluster_id
     change = HomeChange(ID, 1, own, {0: [(1, own, Offset(3))]})
-    assert await links.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
-    (topic,) = await links.broker.topics.resolve_ids([ID])
+    assert await links.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    (topic,) = await links.parts.topics.resolve_ids([ID])
     assert isinstance(topic, Topic)
     assert topic.home == Home(1, own)
     assert links.pullers._share("z-former", topic, 0) == Share(chosen=False)
@@ -178,7 +178,7 @@ async def test_what_the_first_of_two_links_that_lead_elsewhere_does_not_bring_th
     first, second = links.source("a", "east"), links.source("b", "west")
     (at,) = first.topic("t", ID)
     second.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("a")
     await links.put("b")
     await until(lambda: links.state("a") == links.state("b") == CAUGHT_UP)
@@ -208,9 +208,9 @@ async def test_what_the_link_to_the_home_lacks_of_homes_before_is_asked_of_all(l
     for source in (home, relay):
         source.partitions[at].home = Home(1, HOME)
         source.partitions[at].history = [HomeStart(1, HOME, Offset(2))]
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     change = HomeChange(ID, 1, HOME, {0: [(1, HOME, Offset(2))]})
-    assert await links.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    assert await links.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE]
     relay.produce(at, b"0")
     relay.produce(at, b"1")
     await links.put("z-home")
@@ -233,15 +233,15 @@ async def test_another_link_takes_over_from_one_that_is_paused_or_deleted(
     home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
     (at,) = home.topic("t", ID)
     mirror.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("z-home")
     await links.put("a-mirror")
     await until(lambda: links.state("z-home") == links.state("a-mirror") == CAUGHT_UP)
     mirror.produce(at, b"0")
     if how == "paused":
-        await links.broker.catalog.submit(SetLinkState(name="z-home", state=PAUSED))
+        await links.parts.catalog.submit(SetLinkState(name="z-home", state=PAUSED))
     else:
-        await links.broker.catalog.submit(DeleteLink(name="z-home"))
+        await links.parts.catalog.submit(DeleteLink(name="z-home"))
     await until(lambda: copies.end(at) == 1)
 
 
@@ -253,7 +253,7 @@ async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(
     home, mirror = links.source("z-home"), links.source("a-mirror", "another-cluster")
     (at,) = home.topic("t", ID)
     mirror.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("z-home")
     await links.put("a-mirror")
     await until(lambda: links.state("z-home") == links.state("a-mirror") == CAUGHT_UP)
@@ -284,7 +284,7 @@ async def test_a_link_that_cannot_be_opened_says_why_and_is_tried_again(
     monkeypatch.setattr(pullers, "AGAIN_S", 0.01)
     source = links.source("a")
     (at,) = source.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     source.produce(at, b"1")
     links.refuses = KafkaError(Code.INVALID_CONFIG, "credentials of another cluster")
     await links.put("a")
@@ -313,16 +313,16 @@ async def test_a_fault_of_ours_with_one_link_does_not_end_the_following_of_all(
         pause()
 
     monkeypatch.setattr(puller, "pause", fails_first)
-    await links.broker.catalog.submit(SetLinkState("a", PAUSED))
+    await links.parts.catalog.submit(SetLinkState("a", PAUSED))
     await until(lambda: links.state("a") == SHOWN_PAUSED)
-    await links.broker.catalog.submit(DeleteLink("a"))
+    await links.parts.catalog.submit(DeleteLink("a"))
     await until(lambda: source.closed)
 
 
 async def test_what_is_led_here_from_now_on_is_pulled_here(links: Links, copies: Copies) -> None:
     source = links.source("a")
     (at,) = source.topic("t", ID)
-    await copy(links.broker, "t", [at])
+    await copy(links.parts, "t", [at])
     await links.put("a")
     await until(lambda: links.state("a") == CAUGHT_UP)
     puller = links.pullers.puller("a")
@@ -330,8 +330,8 @@ async def test_what_is_led_here_from_now_on_is_pulled_here(links: Links, copies:
     puller.state.pulls.forget(at)
     puller._elsewhere[at] = None
     source.produce(at, b"1")
-    (topic,) = await links.broker.topics.resolve_ids([ID])
+    (topic,) = await links.parts.topics.resolve_ids([ID])
     assert isinstance(topic, Topic)
-    container = (await links.broker.partitions.leader(topic, 0)).container
+    container = (await links.parts.partitions.leader(topic, 0)).container
     links.pullers.container_led(container)
     await until(lambda: copies.end(at) == 1)

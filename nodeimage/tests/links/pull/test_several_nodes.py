@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog.commands import CreateStream, LinkConfig, PutLink, StreamPolicy
-from headrace.kafka.dispatch import Broker
 from headrace.links.pull.pullers import Pullers
 from headrace.links.source.source import TopicPartition
 from headrace.node import Node
+from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
 from headrace.partitions.partition import Partition
 from headrace.store.sqlite import SqliteStore
@@ -46,7 +46,7 @@ async def source(pair: Pair) -> AsyncIterator[SharedSource]:
     shared = SharedSource(nodes=2)
     made: list[Pullers] = []
     for node in pair.nodes:
-        pulling = pullers(node.broker, open_source=lambda _link: shared)
+        pulling = pullers(node.parts, open_source=lambda _link: shared)
         node.replicas.add_container_listener(pulling)
         await pulling.start()
         made.append(pulling)
@@ -57,11 +57,11 @@ async def source(pair: Pair) -> AsyncIterator[SharedSource]:
         await pulling.close()
 
 
-def led_by(broker: Broker, partitions: list[TopicPartition]) -> list[TopicPartition]:
+def led_by(broker: NodeParts, partitions: list[TopicPartition]) -> list[TopicPartition]:
     return [at for at in partitions if Copies(broker).end(at) >= 0]
 
 
-def leader(pair: Pair, at: TopicPartition) -> tuple[Broker, Partition]:
+def leader(pair: Pair, at: TopicPartition) -> tuple[NodeParts, Partition]:
     """Who leads a partition that is in memory somewhere."""
     (found,) = [
         (broker, topic.partitions[at.partition])

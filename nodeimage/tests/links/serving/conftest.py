@@ -1,5 +1,5 @@
 """A whole node inside the test's own loop."""
 
-from kit.broker import append, ask, broker, node
+from kit.parts import append, ask, broker, node
 
 __all__ = ["append", "ask", "broker", "node"]

@@ -95,7 +95,7 @@ def set_home(broker):
 async def copy(broker, stream):
     """A topic whose home is elsewhere, with two partitions, the second with a history."""
     topic_id = uuid.uuid4().bytes
-    ((container, epoch),) = broker.place(1, "default")
+    ((container, epoch),) = broker.placement.place(1, "default")
     made = NewTopic(
         stream=STREAM,
         name="copy",
@@ -119,7 +119,7 @@ class TestTopics:
         page = await call("link.topics")
         own = broker.node.cluster_id
         shown = {"name": "t", "topic_id": topic, "partitions": 2, "configs": {}, "home": [0, own], "origin": own}
-        assert page == {"topics": [shown | {"leaders": [broker.node_id] * 2}], "after": None}
+        assert page == {"topics": [shown | {"leaders": [broker.node.node_id] * 2}], "after": None}
 
     async def test_a_copy_has_its_home_and_origin(self, call, copy):
         (shown,) = (await call("link.topics"))["topics"]

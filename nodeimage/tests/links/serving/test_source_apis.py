@@ -24,7 +24,7 @@ STREAM = "/plant"
 def raw_call(broker):
     async def called(method, params=None):
         body = encode_admin_request(method, params or {})
-        return msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker)))
+        return msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker.dispatcher)))
 
     return called
 
@@ -103,7 +103,7 @@ class TestHello:
         told = await call("link.hello")
         assert told["cluster_id"] == broker.node.cluster_id
         assert told["versions"] == [1, 1]
-        assert told["nodes"] == [[broker.node_id, broker.host, broker.port]]
+        assert told["nodes"] == [[broker.node.node_id, broker.node.host, broker.node.port]]
         assert told["policy"]["ttl_ms"] == 0
         assert told["problem"] is None
 
@@ -371,7 +371,7 @@ class TestConnections:
         """Sends a call over a connection of its own; the reader and writer of that."""
 
         async def asked(method, **params):
-            reader, writer = await asyncio.open_connection(broker.host, broker.port)
+            reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
             header = request_header(ApiKey.HEADRACE_ADMIN, 0, 1, "link")
             body = header + encode_admin_request(method, params)
             writer.write(len(body).to_bytes(4, "big") + body)
@@ -402,7 +402,7 @@ class TestConnections:
 
     async def test_a_node_that_stops_answers_those_who_wait(self, asking, follower, node):
         reader, _ = await asking("link.changes", version=1, stream=STREAM, since=follower.since, wait_ms=30_000)
-        await self.waits(node.broker, 1)
+        await self.waits(node.parts, 1)
         began = time.monotonic()
         stopping = asyncio.create_task(node.stop())
         assert (await self.answer(reader))["error"] == 0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kafka.dispatch import NodeSettings
 from headrace.node import Node, Options
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.api_versions import encode_response as encode_api_versions

@@ -13,11 +13,11 @@ from confluent_kafka import Message, Producer
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import NodeId
-from headrace.kafka.dispatch import NodeSettings
 from headrace.kafka_client.client import Client
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.local.processes import free_port
 from headrace.node import Node, Options
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.security.client_security import Security
 from headrace.wire.batch import build_batch
 from headrace.wire.produce import PartitionRecords, ProduceResult
@@ -71,7 +71,7 @@ async def copy(south: OneNode, north: OneNode) -> OneNode:
 
 
 async def linked(target: OneNode, source: OneNode, **params: Any) -> None:
-    fields = {"name": "l", "source": [f"{source.broker.host}:{source.broker.port}"], "source_stream": "/s"}
+    fields = {"name": "l", "source": [f"{source.parts.node.host}:{source.parts.node.port}"], "source_stream": "/s"}
     await target.admin("link.create", **{**fields, "stream": "/s", "forward_writes": True, **params})
 
 
@@ -290,8 +290,8 @@ async def test_no_more_than_the_limit_waits_and_the_rest_is_not_started(
     most = 0
     try:
         answers = [asyncio.ensure_future(written(copy, value, client=client)) for value in values]
-        await until(lambda: forwarding.full and any(each.parked for each in copy.broker.connections))
-        session = next(each for each in copy.broker.connections if each.parked)
+        await until(lambda: forwarding.full and any(each.parked for each in copy.parts.connections.open))
+        session = next(each for each in copy.parts.connections.open if each.parked)
         most = forwarding.waiting_bytes
         network.heal()
         while not all(answer.done() for answer in answers):

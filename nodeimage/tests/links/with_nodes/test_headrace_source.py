@@ -44,7 +44,7 @@ async def test_hello_tells_who_is_there_and_whether_the_stream_is(south: OneNode
     said = await source.hello()
     assert (said.cluster_id, said.problem) == (south.cluster_id, None)
     assert said.policy
-    assert [(each.node_id, each.port) for each in said.nodes] == [(south.broker.node.node_id, south.broker.port)]
+    assert [(each.node_id, each.port) for each in said.nodes] == [(south.parts.node.node_id, south.parts.node.port)]
     other = HeadraceSource(Client(parse_addresses([south.bootstrap]), security=Security(), limits=PATIENT), "/gone")
     assert (await other.hello()).problem == "the source has no stream /gone"
     await other.close()
@@ -60,13 +60,13 @@ async def test_topics_come_by_pages_and_by_id(south: OneNode, source: HeadraceSo
     assert rest.after is None
     a = page.topics[0]
     assert (a.home, a.origin) == (Home(0, south.cluster_id), south.cluster_id)
-    assert list(a.leaders) == [south.broker.node.node_id] * a.partitions
+    assert list(a.leaders) == [south.parts.node.node_id] * a.partitions
     assert await source.topics_by_id([a.topic_id, bytes(16)]) == [a]
 
 
 async def test_what_is_appended_is_told_met_and_fetched_as_it_is(south: OneNode, source: HeadraceSource) -> None:
     await south.topic("a", create=True)
-    node = south.broker.node.node_id
+    node = south.parts.node.node_id
     begun = await source.changes(node, None, topics=True, cursors=True, wait_ms=0, limit=100)
     waiting = asyncio.ensure_future(
         source.changes(node, begun.place, topics=True, cursors=True, wait_ms=5000, limit=100)
@@ -98,7 +98,7 @@ async def test_a_batch_that_straddles_the_wanted_offset_is_cut(south: OneNode, s
     row = await south.row("a")
     assert row is not None
     wanted = Wanted(TopicPartition(row.topic_id, 0), Offset(4), NO_EPOCH, 1 << 20)
-    (answer,) = await source.fetch(south.broker.node.node_id, [wanted], max_bytes=1 << 20)
+    (answer,) = await source.fetch(south.parts.node.node_id, [wanted], max_bytes=1 << 20)
     found = [record for view in answer.records for record in iter_records(view)]
     assert [record.offset for record in found] == list(range(4, 11))
     assert [record.value for record in found] == [*(f"{number}".encode() for number in range(4, 10)), b"next"]
@@ -139,7 +139,7 @@ async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
     moved = await south.row("a")
     assert moved is not None
     assert moved.home == Home(3, "west")
-    (link,) = await south.broker.catalog.query(lambda reader: reader.links())
+    (link,) = await south.parts.catalog.query(lambda reader: reader.links())
     assert (link.name, link.config.source_stream) == ("back-west", "/there")
     (refused, gone) = await source.cede([at, bytes(range(16))], to="east")
     assert (refused.code, gone.code) == (Code.POLICY_VIOLATION, Code.UNKNOWN_TOPIC_ID)

@@ -35,7 +35,7 @@ def by_hand(south: OneNode) -> None:
 async def settler(south: OneNode) -> AsyncIterator[Settler]:
     """One that runs, told of what is applied."""
     made = south.settler()
-    south.broker.catalog.on_applied(made.applied)
+    south.parts.catalog.on_applied(made.applied)
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
@@ -49,15 +49,15 @@ async def moved(
     row = await south.row(name)
     assert row is not None
     change = HomeChange(row.topic_id, *home, lists)  # type: ignore[arg-type]
-    assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    assert await south.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE]
 
 
 async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitions: int = 1) -> bool:
     """Recorded in the catalog, and taken up by the leader, who reads the old chain until then."""
     row = await south.row(name)
     assert row is not None
-    found = await south.broker.catalog.query(lambda reader: reader.settled([row.number]))
-    return not south.broker.rolls.under_way and all(
+    found = await south.parts.catalog.query(lambda reader: reader.settled([row.number]))
+    return not south.parts.rolls.under_way and all(
         found.get((row.number, index)) == Home(*home) for index in range(partitions)
     )
 
@@ -87,7 +87,7 @@ async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: One
     await until(lambda: settled_for(south, "t", (1, south.cluster_id)))
     row = await south.row("t")
     assert row is not None
-    histories = await south.broker.catalog.query(lambda reader: reader.histories([row.number]))
+    histories = await south.parts.catalog.query(lambda reader: reader.histories([row.number]))
     assert [tuple(start) for start in histories[row.number, 0]] == [(1, south.cluster_id, 2)]
     leader = await south.partition("t")
     assert leader.leader_epoch > epoch
@@ -120,7 +120,7 @@ async def test_what_was_deleted_before_is_not_set_aside(south: OneNode, settler:
         await south.append("t", value)
     row = await south.row("t")
     assert row is not None
-    await south.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(3))]))
+    await south.parts.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(3))]))
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
     await until(lambda: settled_for(south, "t", (1, "north")))
     assert [record.value for record in await south.records("t.diverged")] == [b"d"]
@@ -263,7 +263,7 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
     aside = await south.partition("t.diverged")
     assert aside.high_watermark == 3, "with the client's"
     assert (await south.partition("t")).next_offset == 2
-    await south.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
+    await south.parts.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
     await until(lambda: aside.log_start == 1)
     raw, record = await south.records("t.diverged")
     assert (raw.value, record.value) == (stored, b"d")
@@ -347,28 +347,28 @@ async def test_all_partitions_of_many_topics_are_settled(south: OneNode, settler
         await south.append(name, b"a")
     rows = [await south.row(name) for name in names]
     items = [HomeChange(row.topic_id, 1, south.cluster_id, None) for row in rows if row is not None]
-    await south.broker.catalog.submit(SetHome(items=items))
+    await south.parts.catalog.submit(SetHome(items=items))
     for name in names:
         await until(lambda name=name: settled_for(south, name, (1, south.cluster_id)))  # type: ignore[misc]
     assert settler.problem is None
 
 
 async def test_what_diverged_behind_gaps_is_set_aside_whole(south: OneNode, settler: Settler) -> None:
-    ((container, epoch),) = south.broker.place(1, "default")
+    ((container, epoch),) = south.parts.placement.place(1, "default")
     item = NewTopic("/s", "c", b"copied-topic-id!", 1, {}, [container], [epoch], (0, "north"), "north")
-    (made,) = await south.broker.catalog.submit(CreateTopics([item], Millis(1)))
+    (made,) = await south.parts.catalog.submit(CreateTopics([item], Millis(1)))
     assert made.code is Code.NONE
     for offset in (0, 10, 20, 30):
         topic, leader = await south.topic("c"), await south.partition("c")
         if offset == 20:  # gaps in a partitionlet, and at the end of a sealed one
-            await south.broker.rolls.roll(leader)
+            await south.parts.rolls.roll(leader)
             leader = await south.partition("c")
         batch = build_batch([(1, None, b"%d" % offset, [])], base_offset=offset, compression=2)
         if not leader.container.has_room(len(batch)):
             await leader.container.make_room()
         waiting = Committed()
         header = read_batch(batch, from_client=False)
-        assert south.broker.home_check.copy_append(topic, leader, memoryview(batch), header, waiting=waiting)
+        assert south.parts.home_check.copy_append(topic, leader, memoryview(batch), header, waiting=waiting)
         await waiting.future
     await moved(south, "c", (1, "east"), {0: [(1, "east", 5)]})
     await until(lambda: settled_for(south, "c", (1, "east")))

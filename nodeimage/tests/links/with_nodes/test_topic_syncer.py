@@ -37,7 +37,7 @@ async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator
     """A keeper that runs."""
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
-    outcome = await south.broker.catalog.submit(command)
+    outcome = await south.parts.catalog.submit(command)
     keeper = south.keeper(outcome.link, north)
     running = asyncio.create_task(keeper.run())
     try:
@@ -60,7 +60,7 @@ async def taken_home(south: OneNode, name: str) -> bytes:
     row = await south.row(name)
     assert row is not None
     change = HomeChange(topic_id=row.topic_id, counter=1, cluster=south.cluster_id, lists=None)
-    assert await south.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE]
+    assert await south.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE]
     return row.topic_id
 
 
@@ -252,7 +252,7 @@ async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_
         await until(adopted)
 
         async def settled() -> bool:  # by the node, which has nothing to cut
-            found = await south.broker.catalog.query(lambda reader: reader.histories([row.number]))
+            found = await south.parts.catalog.query(lambda reader: reader.histories([row.number]))
             return {index: [tuple(each) for each in starts] for (_, index), starts in found.items()} == {
                 0: [(1, "east", 7)],
                 1: [(1, "east", 7)],
@@ -386,7 +386,7 @@ async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_i
 
     async def let_in(*members: str) -> None:
         group = PutGroup("g", next(generations), "consumer", "", "", list(members), b"", "Stable", Millis(1))
-        await south.broker.catalog.submit(group)
+        await south.parts.catalog.submit(group)
 
     async def told(offset: int) -> None:
         asked = north.calls.get("cursors_of", 0)
@@ -428,7 +428,7 @@ async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_hom
         assert row is not None
         cursor = Cursor(row.topic_id, 0, Offset(3), LeaderEpoch(-1), committed_ms=Millis(2_000))
         command = CopyCursors("g", [cursor], Millis(9_000), south.cluster_id)  # by the link from the east
-        assert await south.broker.catalog.submit(command) == [Code.NONE]
+        assert await south.parts.catalog.submit(command) == [Code.NONE]
         north.commit("g", topic, 1, at=1_000)
         north.commit("h", topic, 1, at=1_000)
 
@@ -453,10 +453,10 @@ async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: 
         await until(lambda: keeper.cursors.held == 0)
         long_ago = Millis(2_000)
         for group in ("g", "only-t", "only-u"):
-            await south.broker.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
+            await south.parts.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
         north.committed = {key: each for key, each in north.committed.items() if key.group != "only-u"}
         await looked_at_all(north, keeper)
-        expired = await south.broker.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
+        expired = await south.parts.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
         assert expired == Expired(cursors=1, groups=1)
         assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]
         assert await south.cursor("only-u", "u") is None

@@ -349,7 +349,7 @@ async def test_a_commit_at_the_new_home_wins_whatever_the_former_homes_clock_say
     await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
     (keeper,) = [held[1] for held in south.node.links._keepers.values()]
     keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
-    at = south.broker.now()
+    at = south.parts.runtime.now()
     await north.commit("g", "t", 1, now=at + ahead_ms)
     await north.commit("h", "t", 1, now=at + ahead_ms)
     bring = Moving._bring_cursors
@@ -642,8 +642,8 @@ async def test_many_topics_move_together(south: OneNode, north: OneNode) -> None
 async def grown(cluster: OneNode, name: str, count: int) -> None:
     row = await cluster.row(name)
     assert row is not None
-    places = cluster.broker.place(count - row.partitions, "default")
-    await cluster.broker.catalog.submit(
+    places = cluster.parts.placement.place(count - row.partitions, "default")
+    await cluster.parts.catalog.submit(
         CreatePartitions(
             topic_id=row.topic_id,
             count=count,
@@ -665,7 +665,7 @@ async def test_partitions_that_are_new_at_the_home_move_with_it(
         row = await north.row("t")
         assert row is not None
         change = HomeChange(row.topic_id, 7, north.cluster_id, None)
-        assert await north.broker.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
+        assert await north.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
     cede = HeadraceSource.cede
@@ -751,7 +751,7 @@ async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
     await north.produce("t", b"a")
     row = await north.row("t")
     assert row is not None
-    await north.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
+    await north.parts.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(1))]))
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
     assert (await south.partition("t")).log_start == 1
@@ -771,7 +771,7 @@ async def test_whoever_reads_to_the_end_of_a_copy_that_jumped_comes_there(south:
         await north.produce("t", value)
     row = await north.row("t")
     assert row is not None
-    await north.broker.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(4))]))
+    await north.parts.catalog.submit(SetLogStart(items=[LogStart(row.topic_id, 0, Offset(4))]))
     chain = (await south.partition("t")).chain
     await south.admin("link.resume", name="l")
     await until(lambda: caught_up(south))
@@ -788,7 +788,7 @@ async def jumped(cluster: OneNode, name: str, offset: int) -> None:
     leader = await cluster.partition(name)
     row = await cluster.row(name)
     assert row is not None
-    await cluster.broker.rolls.settle_home(leader, row.home or Home(0, cluster.cluster_id), offset)
+    await cluster.parts.rolls.settle_home(leader, row.home or Home(0, cluster.cluster_id), offset)
 
 
 async def test_a_home_that_ends_in_a_gap_moves(start: StartCluster, south: OneNode, north: OneNode) -> None:

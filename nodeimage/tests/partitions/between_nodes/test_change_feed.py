@@ -2,13 +2,13 @@
 
 from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import AlterTopic, CommitCursors, Cursor
-from headrace.kafka.dispatch import Broker
 from headrace.links.serving.change_feed import Changes, Place
 from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC
+from headrace.node.parts import NodeParts
 from kit.pair import Start, append, until
 
 
-async def poll(broker: Broker, since: Place | None, wait_ms: int = 5_000) -> Changes:
+async def poll(broker: NodeParts, since: Place | None, wait_ms: int = 5_000) -> Changes:
     return await broker.changes.changes("/default", since, topics=True, cursors=True, wait_ms=wait_ms, limit=100)
 
 

@@ -16,7 +16,7 @@ async def moved(pair: Pair, name: str) -> None:
 async def test_a_fetch_that_waits_is_told_at_once_that_its_partition_went_elsewhere(start: Start) -> None:
     pair = await start(1)
     partition = await pair.create("waits")
-    connection = Connection(pair.first)
+    connection = Connection(pair.first.dispatcher)
     begun = await ask(pair.first, {"waits": 2}, session=(0, 0), connection=connection).response()
     waiting = ask(pair.first, {}, session=(begun.session_id, 1), wait_ms=19_000, connection=connection)
     await asyncio.sleep(0)

@@ -10,8 +10,8 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Offset
 from headrace.catalog.commands import AlterTopic, LogStart, SetLogStart
 from headrace.container.local_replica import LocalReplica
-from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
+from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from kit.pair import Pair, Start, append, read, until
 
@@ -26,13 +26,13 @@ async def filled(pair: Pair, name: str, *, mib: int) -> Partition:
     return partition
 
 
-def replica(broker: Broker, container: ContainerId) -> LocalReplica:
+def replica(broker: NodeParts, container: ContainerId) -> LocalReplica:
     found = broker.cluster.replicas.replica(container)
     assert found is not None
     return found
 
 
-def in_sync(broker: Broker, follower: LocalReplica, container: ContainerId) -> bool:
+def in_sync(broker: NodeParts, follower: LocalReplica, container: ContainerId) -> bool:
     record = broker.cluster.record(container)
     return record is not None and uuid.UUID(follower.format) in {each for _, each in record.in_sync}
 

@@ -17,9 +17,9 @@ from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, 
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Container
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.log.frames import FrameType
+from headrace.node.parts import NodeParts
 from headrace.partitions.home_check import is_settled
 from headrace.partitions.partition import Partition
 from headrace.partitions.rolls.frames import Open, Seal
@@ -216,7 +216,7 @@ async def test_an_open_that_arrives_after_another_target_was_chosen_changes_noth
 
     opening = Open(abandoned.id, "", "", partition.topic_id, 0, row.first, row.leader_epoch, -1)
     late = OpenPartitionlet(doomed.id, abandoned.id, row.first, Offset(row.first - 1))
-    record = pair.first.cluster.node(pair.second.node_id)
+    record = pair.first.cluster.node(pair.second.node.node_id)
     assert record is not None
     await pair.second.catalog.wait_applied(pair.first.catalog.applied)
     payload = [msgspec.msgpack.encode([opening])]
@@ -284,8 +284,10 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
         return record.volume
 
     assert volume(await broker.rolls.roll(rolled, to=rolled.container.id)) == "default"
-    await broker.admin.call("volume.create", {"name": "plain", "replicas": 1}, Connection(broker))
-    await broker.admin.call("stream.alter", {"path": "/default", "changes": {"volume": "plain"}}, Connection(broker))
+    await broker.admin.call("volume.create", {"name": "plain", "replicas": 1}, Connection(broker.dispatcher))
+    await broker.admin.call(
+        "stream.alter", {"path": "/default", "changes": {"volume": "plain"}}, Connection(broker.dispatcher)
+    )
     await until(lambda: broker.topics.volume(rolled.topic_id) == "plain")
     assert volume(await broker.rolls.roll(rolled)) == "plain"
 
@@ -308,7 +310,7 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
 
 
-def interrupt_at(step: str, broker: Broker, source: Container, interrupt: Callable[[], Awaitable[None]]) -> None:
+def interrupt_at(step: str, broker: NodeParts, source: Container, interrupt: Callable[[], Awaitable[None]]) -> None:
     """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
     submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
@@ -467,7 +469,9 @@ async def test_an_admin_is_told_of_a_partition_that_rolled_to_another_node(start
     pair = await start(1)
     partition = await pair.create("told")
     partition.container.closing = True  # whatever is chosen lies elsewhere
-    answer: Any = await pair.first.admin.call("roll", {"topic": "told", "partition": 0}, Connection(pair.first))
+    answer: Any = await pair.first.admin.call(
+        "roll", {"topic": "told", "partition": 0}, Connection(pair.first.dispatcher)
+    )
     moved = await pair.partition(pair.second, "told")
     assert (answer["container"], answer["first"], answer["partitionlets"]) == (moved.container.id, 2, 2)
     assert answer["leader_epoch"] == moved.leader_epoch

@@ -42,7 +42,7 @@ async def latest(pair: Pair) -> list[tuple[int, int]]:
         ApiKey.LIST_OFFSETS, 7, generic_codec.encode_request(ApiKey.LIST_OFFSETS, 7, fields)
     )
     async with asyncio.timeout(20):
-        answer = await list_offsets.list_offsets(pair.first, request, Connection(pair.first))
+        answer = await pair.first.list_offsets.list_offsets(request, Connection(pair.first.dispatcher))
     answered = generic_codec.decode_response(
         ApiKey.LIST_OFFSETS, 7, generic_codec.encode_response(ApiKey.LIST_OFFSETS, 7, answer)
     )

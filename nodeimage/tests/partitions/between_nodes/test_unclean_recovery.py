@@ -15,8 +15,8 @@ from headrace.catalog.commands import CommitCursors, Cursor, HomeChange, RollInt
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Container
 from headrace.kafka import list_offsets
-from headrace.kafka.dispatch import Broker
 from headrace.log.frames import FrameType
+from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from headrace.partitions.reads import local_reads
 from headrace.partitions.rolls.frames import Open
@@ -26,7 +26,7 @@ from kit.pair import Pair, Start, append, read, until
 Shape = list[tuple[int, int, int]]
 
 
-async def fetched(broker: Broker, name: str, offset: int) -> list[bytes | None]:
+async def fetched(broker: NodeParts, name: str, offset: int) -> list[bytes | None]:
     """What a consumer gets that asks until there is something."""
     async with asyncio.timeout(10):
         while True:
@@ -36,7 +36,7 @@ async def fetched(broker: Broker, name: str, offset: int) -> list[bytes | None]:
             await asyncio.sleep(0.02)
 
 
-async def error_at(broker: Broker, name: str, offset: int) -> int:
+async def error_at(broker: NodeParts, name: str, offset: int) -> int:
     ((part,),) = [topic.partitions for topic in (await ask(broker, {name: offset}).response()).topics]
     return part.error
 
@@ -45,7 +45,7 @@ def shape(rows: list[PartitionletRow]) -> Shape:
     return [(row.state, row.first, row.end) for row in rows]
 
 
-async def chain_is(pair: Pair, broker: Broker, name: str, wanted: Shape) -> None:
+async def chain_is(pair: Pair, broker: NodeParts, name: str, wanted: Shape) -> None:
     async with asyncio.timeout(10):
         rows = await pair.chain(broker, name)
         while shape(rows) != wanted:
@@ -88,9 +88,9 @@ async def test_a_consumer_goes_on_behind_the_lost_end_of_a_sealed_partitionlet(s
     await chain_is(pair, pair.second, "sealed", [(SEALED, 0, 2), (OPEN, 4, -1)])
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (4, b"e")]
     far = int(time.time() * 1000)
-    offset, _, _ = await list_offsets._find(pair.second, moved, far - 60_000)
+    offset, _, _ = await pair.second.list_offsets._find(moved, far - 60_000)
     assert offset == 0
-    newest, _, _ = await list_offsets._find(pair.second, moved, -3)
+    newest, _, _ = await pair.second.list_offsets._find(moved, -3)
     assert newest in (0, 4)
     assert list_offsets._end_of_epoch(moved, moved.leader_epoch) == (moved.leader_epoch, 5)
 
@@ -119,7 +119,7 @@ async def test_a_partitionlet_of_which_nothing_is_left_leaves_the_chain_and_the_
     await chain_is(pair, pair.second, "nothing", [(OPEN, 2, -1)])
     await until(lambda: moved.log_start == 2)  # the catalog has said it; the partition learns it a step later
     assert await error_at(pair.second, "nothing", 0) == Code.OFFSET_OUT_OF_RANGE
-    assert (await list_offsets._find(pair.second, moved, list_offsets.EARLIEST))[0] == 2
+    assert (await pair.second.list_offsets._find(moved, list_offsets.EARLIEST))[0] == 2
     assert await fetched(pair.second, "nothing", 2) == [b"c"]
 
 
@@ -275,7 +275,7 @@ async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: 
     pair = await start(2)
     partition = await pair.create("clients")
     await pair.second.catalog.wait_applied(pair.first.catalog.applied)
-    common = {"bootstrap.servers": ",".join(f"127.0.0.1:{broker.port}" for broker in (pair.first, pair.second))}
+    common = {"bootstrap.servers": ",".join(f"127.0.0.1:{broker.node.port}" for broker in (pair.first, pair.second))}
     producer = await asyncio.to_thread(Producer, {**common, "enable.idempotence": True, "linger.ms": 0})
 
     def send(*values: bytes) -> None:
@@ -319,7 +319,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
         cursor = Cursor(partition.topic_id, 0, Offset(4), LeaderEpoch(-1), "")
         await pair.first.catalog.submit(CommitCursors("g", -1, "", [cursor], Millis(1)))
 
-    async def homes(broker: Broker) -> list[Home | None]:
+    async def homes(broker: NodeParts) -> list[Home | None]:
         rows = [await pair.topic(broker, name) for name in ("lost", "copy", "whole")]
         return [each.row.home for each in rows]
 
@@ -344,7 +344,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
 # --- the catalog
 
 
-async def all_at_the_catalogs_leader(pair: Pair) -> tuple[Broker, list[Container]]:
+async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Container]]:
     """One node leads all containers, so that the other is behind in nothing but the catalog."""
     catalog = pair.first.space.catalog_id
     leader, other = sorted((pair.first, pair.second), key=lambda broker: catalog not in broker.containers)
@@ -354,17 +354,17 @@ async def all_at_the_catalogs_leader(pair: Pair) -> tuple[Broker, list[Container
     return leader, [container for id_, container in sorted(leader.containers.items()) if id_ != catalog]
 
 
-def _is_whole(broker: Broker, container: ContainerId) -> bool:
+def _is_whole(broker: NodeParts, container: ContainerId) -> bool:
     record = broker.cluster.record(container)
     return record is not None and len(record.in_sync) == 2
 
 
-def place(broker: Broker, container: Container) -> None:
+def place(broker: NodeParts, container: Container) -> None:
     """New partitionlets go there."""
     broker.placement.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
 
 
-async def made(pair: Pair, broker: Broker, name: str, container: Container) -> Partition:
+async def made(pair: Pair, broker: NodeParts, name: str, container: Container) -> Partition:
     place(broker, container)
     await broker.topics.resolve([name], create=True)
     partition = await pair.partition(broker, name)
@@ -372,7 +372,7 @@ async def made(pair: Pair, broker: Broker, name: str, container: Container) -> P
     return partition
 
 
-async def intend(broker: Broker, partition: Partition, to: Container) -> None:
+async def intend(broker: NodeParts, partition: Partition, to: Container) -> None:
     """An intent that is not carried out yet."""
     for callback in [each for each in broker.catalog._callbacks if each == broker.rolls.applied]:
         broker.catalog._callbacks.remove(callback)
@@ -461,7 +461,7 @@ async def test_what_left_the_catalog_and_is_back_in_it_without_its_bytes_holds_u
     await append(moved, b"b")
     async with pair.lagging(leader.space.catalog_id):
         # As if its records had expired: the catalog forgot where they were, and the container was given back.
-        node = next(each for each in pair.nodes if each.broker is leader)
+        node = next(each for each in pair.nodes if each.parts is leader)
         await node.containers.delete(one)
         await until(lambda: (record := leader.cluster.record(one.id)) is not None and record.state == "deleted")
     await chain_is(pair, leader, "back", [(OPEN, 1, -1)])

@@ -9,8 +9,8 @@ import pytest
 from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Millis, PartitionletId
 from headrace.catalog.commands import RollIntent, RollTarget
-from headrace.kafka.dispatch import Broker
 from headrace.log.container_log import ContainerLog, PartitionletState
+from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 
 Append = Callable[..., Awaitable[int]]
@@ -22,7 +22,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def intend(broker: Broker, topic: Topic, opened: PartitionletId, container: ContainerId | None = None) -> None:
+async def intend(broker: NodeParts, topic: Topic, opened: PartitionletId, container: ContainerId | None = None) -> None:
     """As another node does that leads the partition's container no more."""
     container = container or next(iter(broker.cluster.open_data())).container_id
     target = RollTarget(topic_id=topic.topic_id, partition=0, expected_open=opened, container=container)
@@ -31,7 +31,7 @@ async def intend(broker: Broker, topic: Topic, opened: PartitionletId, container
 
 
 async def test_an_intended_roll_whose_partition_is_damaged_keeps_no_other_waiting(
-    broker: Broker, append: Append, monkeypatch: pytest.MonkeyPatch
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged, sound = await broker.topics.resolve(["damaged", "sound"], create=True)
     assert isinstance(damaged, Topic)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.kafka.connection import Connection
-from headrace.kafka.dispatch import Broker, NodeSettings
 from headrace.node import Node, Options
+from headrace.node.parts import NodeParts
+from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, read_batch
@@ -41,17 +42,17 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @pytest.fixture
-def broker(node: Node) -> Broker:
-    return node.broker
+def broker(node: Node) -> NodeParts:
+    return node.parts
 
 
 @pytest.fixture
-def ask(broker: Broker) -> Ask:
+def ask(broker: NodeParts) -> Ask:
     """Asks the broker as a client would: through the request's bytes, its handler, and the response's bytes."""
 
     async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-        answer = await broker._handlers[key](broker, request, Connection(broker))
+        answer = await broker.dispatcher.handlers[key](request, Connection(broker.dispatcher))
         return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
     return asked
@@ -71,7 +72,7 @@ class Committed:
 
 
 @pytest.fixture
-def append(broker: Broker) -> Callable[..., Awaitable[int]]:
+def append(broker: NodeParts) -> Callable[..., Awaitable[int]]:
     """Appends records to a partition as a producer's batch, and returns its high watermark once they are committed."""
 
     async def appended(name: str, *values: bytes, partition: int = 0) -> int:

@@ -1,0 +1,403 @@
+"""The parts of a node that serve clients, put together: each is handed what it needs when it is made.
+
+No part knows this. What changes in the cluster comes in by `container_led`, `container_left` and `records_changed`, and
+is handed on in an order that does not change.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import structlog
+
+from headrace.admin.admin_api import AdminApi
+from headrace.admin.cluster import ClusterCalls
+from headrace.admin.containers import ContainerCalls
+from headrace.admin.feature_levels import FeatureCalls
+from headrace.admin.group_lag import GroupCalls
+from headrace.admin.node_probes import NodeProbes
+from headrace.admin.node_status import NodeStatus
+from headrace.admin.nodes import NodeCalls
+from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.streams import StreamCalls
+from headrace.admin.topics import TopicCalls
+from headrace.admin.volumes import VolumeCalls
+from headrace.base.descriptor_plan import plan_of_process
+from headrace.base.errors import KafkaError
+from headrace.base.ids import ContainerId
+from headrace.base.loop_lag import LoopLag
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
+from headrace.container.commit_wait import committed_to
+from headrace.container.leader import Container
+from headrace.coordination.limits import GroupLimits
+from headrace.coordination.service import make_service
+from headrace.coordination.takeover import Coordination
+from headrace.kafka import security
+from headrace.kafka.back_pressure import BackPressure
+from headrace.kafka.cluster import ClusterApis
+from headrace.kafka.committed_offsets import CommittedOffsetApis
+from headrace.kafka.configs import ConfigApis
+from headrace.kafka.counters import Counters
+from headrace.kafka.create_topics import CreateTopicsApis
+from headrace.kafka.dispatch import Connections, Dispatcher
+from headrace.kafka.fetch import FetchApi
+from headrace.kafka.fetch_sessions import FetchSessions
+from headrace.kafka.groups import GroupApis
+from headrace.kafka.init_producer_id import InitProducerIdApi, ProducerIds
+from headrace.kafka.list_offsets import ListOffsetsApi
+from headrace.kafka.metadata import MetadataApi
+from headrace.kafka.produce import ProduceApi
+from headrace.kafka.reassignments import ReassignmentApis
+from headrace.kafka.topics import TopicApis
+from headrace.kafka.transactions import TransactionApis
+from headrace.kafka.update_features import UpdateFeaturesApi
+from headrace.links.serving.change_feed import ChangeFeed
+from headrace.partitions.applied_changes import AppliedChanges
+from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.cluster_layout import Layout, NodeIdentity
+from headrace.partitions.duplicate_check import Repeats
+from headrace.partitions.forwarding import Forwards
+from headrace.partitions.home_check import HomeAddresses, HomeCheck
+from headrace.partitions.partition_states import PartitionStates
+from headrace.partitions.partitions import Partitions
+from headrace.partitions.placement import Placing
+from headrace.partitions.reads.fetch_planner import FetchPlanner
+from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.redundancy import Redundancy
+from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.topics import Topics
+from headrace.partitions.unclean_recovery import UncleanRecoveries
+from headrace.storage.container_closing import ContainerChanges
+from headrace.storage.maintenance import Space
+from headrace.storage.scrub import Scrub
+from headrace.storage.volume_limits import VolumeLimits
+from headrace.store.protocol import StoreCall
+
+log = structlog.get_logger()
+
+CLOSE_S = 2.0
+"""How long a node that ends waits for followers, to answer what it has appended."""
+
+
+class NodeParts:
+    """Of one node, from its start to its end."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeIdentity,
+        runtime: Runtime,
+        folder: Path,
+        catalog: Catalog,
+        cluster: ClusterLink,
+        producer_block: Callable[[int], range],
+        store: StoreCall,
+        controller: ControllerLink,
+        home_addresses: HomeAddresses,
+        forwards: Forwards,
+        container_changes: ContainerChanges,
+        catalog_id: ContainerId,
+        regroup_enabled: bool = True,
+    ) -> None:
+        """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
+        raises StoreUnavailable.
+        """
+        self.node = node
+        self.folder = folder
+        self.catalog = catalog
+        self.cluster = cluster
+        self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
+        """Every container that this node leads, the catalog's among them."""
+        self.layout = Layout(cluster, node)
+        self.runtime = runtime
+        self.store = store
+        self.controller = controller
+        self.redundancy = Redundancy(cluster.view)
+        self.counters = Counters()
+        self.descriptors = plan_of_process()
+        self.connections = Connections(runtime=runtime, settings=node.settings, descriptors=self.descriptors)
+        self.back_pressure = BackPressure(led=self.containers, counters=self.counters)
+        self.home_addresses = home_addresses
+        self.forwards = forwards
+        self.loop_lag = LoopLag(runtime.loop)
+        self.fetch_sessions = FetchSessions(time=runtime.loop.time)
+        self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
+        self.placement = Placing(cluster)
+        self.topics = Topics(catalog=catalog, placement=self.placement)
+        self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
+        self.unclean = UncleanRecoveries(
+            runtime=self.runtime, catalog=catalog, cluster=cluster, own_cluster=node.cluster_id
+        )
+        self.partitions = Partitions(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            unclean=self.unclean,
+            feed=self.changes,
+            read_failed=self.scrub.read_failed,
+        )
+        self.rolls = Rolls(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            partitions=self.partitions,
+            placement=self.placement,
+            limit=node.settings.partitionlet_bytes,
+        )
+        self.home_check = HomeCheck(
+            runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
+        )
+        self.old_reads = OldReads(runtime=self.runtime, cluster=cluster, read_failed=self.scrub.read_failed)
+        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, old_reads=self.old_reads)
+        self.partition_states = PartitionStates(
+            catalog=catalog, cluster=cluster, topics=self.topics, old_reads=self.old_reads
+        )
+        self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
+        self.volume_limits = VolumeLimits(runtime=self.runtime, cluster=cluster, catalog_id=catalog_id)
+        self.space = Space(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            cluster_time=controller.clocks,
+            settings=node.settings,
+            topics=self.topics,
+            partitions=self.partitions,
+            rolls=self.rolls,
+            remote_reads=self.old_reads,
+            scrub=self.scrub,
+            volume_limits=self.volume_limits,
+            changes=container_changes,
+            catalog_id=catalog_id,
+            regroup_enabled=regroup_enabled,
+        )
+        self.applied_changes = AppliedChanges(
+            runtime=self.runtime, cluster=cluster, topics=self.topics, partitions=self.partitions, space=self.space
+        )
+        for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
+            catalog.on_applied(applied)
+        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
+        self.producer_ids = ProducerIds(runtime=self.runtime, block=producer_block)
+        limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
+        self.coordination = Coordination(
+            runtime=self.runtime,
+            catalog=catalog,
+            cluster=cluster,
+            make=lambda: make_service(runtime=self.runtime, catalog=catalog, limits=limits),
+        )
+        self.status = NodeStatus(
+            runtime=self.runtime,
+            node=node,
+            catalog=catalog,
+            cluster=cluster,
+            topics=self.topics,
+            space=self.space,
+            scrub=self.scrub,
+            connections=self.connections.open,
+            counters=self.counters,
+            admission=self.connections.admission,
+            descriptors=self.descriptors,
+            loop_lag=self.loop_lag,
+        )
+        self.volumes = VolumeCalls(
+            cluster=cluster, store=store, controller=controller, volume_limits=self.volume_limits
+        )
+        self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)
+        probes = NodeProbes(cluster)
+        nodes = NodeCalls(cluster=cluster, store=store, controller=controller, probes=probes)
+        cluster_calls = ClusterCalls(
+            runtime=self.runtime,
+            cluster_id=node.cluster_id,
+            cluster=cluster,
+            store=store,
+            controller=controller,
+            redundancy=self.redundancy,
+            volume_limits=self.volume_limits,
+            probes=probes,
+            nodes=nodes,
+        )
+        container_calls = ContainerCalls(
+            runtime=self.runtime, cluster=cluster, catalog=catalog, store=store, probes=probes
+        )
+        self.admin = AdminApi(
+            [
+                StreamCalls(catalog=catalog, volumes=self.volumes, figures=self.stream_figures).methods(),
+                TopicCalls(
+                    catalog=catalog,
+                    cluster=cluster,
+                    topics=self.topics,
+                    partitions=self.partitions,
+                    rolls=self.rolls,
+                    states=self.partition_states,
+                    remote_reads=self.old_reads,
+                    home_check=self.home_check,
+                ).methods(),
+                self.status.methods(),
+                GroupCalls(catalog=catalog, coordination=self.coordination, states=self.partition_states).methods(),
+                cluster_calls.methods(),
+                nodes.methods(),
+                self.volumes.methods(),
+                self.features.methods(),
+                container_calls.methods(),
+            ]
+        )
+        self._led: set[Container] = set()
+        self.list_offsets = ListOffsetsApi(
+            topics=self.topics,
+            partitions=self.partitions,
+            runtime=self.runtime,
+            rolls=self.rolls,
+            old_reads=self.old_reads,
+            read_failed=self.scrub.read_failed,
+        )
+        self.dispatcher = self._dispatcher()
+
+    def _dispatcher(self) -> Dispatcher:
+        """What answers Kafka's clients."""
+        runtime, catalog, cluster, topics, partitions = (
+            self.runtime,
+            self.catalog,
+            self.cluster,
+            self.topics,
+            self.partitions,
+        )
+        produce = ProduceApi(
+            runtime=runtime,
+            cluster=cluster,
+            topics=topics,
+            partitions=partitions,
+            rolls=self.rolls,
+            home_check=self.home_check,
+            repeats=self.repeats,
+            forwards=self.forwards,
+            back_pressure=self.back_pressure,
+            counters=self.counters,
+        )
+        fetch = FetchApi(
+            runtime=runtime,
+            topics=topics,
+            partitions=partitions,
+            planner=self.fetch_planner,
+            sessions=self.fetch_sessions,
+            answer_budget=self.connections.answer_budget,
+            counters=self.counters,
+            read_failed=self.scrub.read_failed,
+        )
+        metadata = MetadataApi(
+            topics=topics,
+            partitions=partitions,
+            catalog=catalog,
+            layout=self.layout,
+            node=self.node,
+            runtime=runtime,
+            look_around=self._look_around,
+        )
+        shown = ClusterApis(
+            topics=topics,
+            catalog=catalog,
+            cluster=cluster,
+            layout=self.layout,
+            node=self.node,
+            folder=self.folder,
+            runtime=runtime,
+            look_around=self._look_around,
+        )
+        made = CreateTopicsApis(
+            catalog=catalog, cluster=cluster, node=self.node, home_check=self.home_check, placement=self.placement
+        )
+        return Dispatcher(
+            runtime=runtime,
+            view=cluster.view,
+            connections=self.connections,
+            counters=self.counters,
+            produce=produce,
+            fetch=fetch,
+            metadata=metadata,
+            admin=self.admin,
+            others=(
+                InitProducerIdApi(producer_ids=self.producer_ids).handlers,
+                self.list_offsets.handlers,
+                GroupApis(layout=self.layout, coordination=self.coordination).handlers,
+                CommittedOffsetApis(topics=topics, catalog=catalog, coordination=self.coordination).handlers,
+                made.handlers,
+                TopicApis(topics=topics, partitions=partitions, catalog=catalog).handlers,
+                shown.handlers,
+                ConfigApis(
+                    catalog=catalog, cluster=cluster, layout=self.layout, node=self.node, folder=self.folder
+                ).handlers,
+                ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).handlers,
+                TransactionApis(topics=topics, partitions=partitions).handlers,
+                UpdateFeaturesApi(features=self.features, store=self.store).handlers,
+                security.HANDLERS,
+            ),
+        )
+
+    def _look_around(self) -> None:
+        """See which nodes are dead, before clients are told of the cluster."""
+        self.layout.see(self.controller.dead())
+
+    # --- the cluster
+
+    def container_led(self, container: Container) -> None:
+        """This node leads a container from now on."""
+        if container in self._led or container.lost:
+            return
+        self._led.add(container)
+        self.layout.changed()
+        self.unclean.container_led(container)
+        self.partitions.container_led(container)
+        self.changes.restart()
+        self.space.container_led(container)
+        self.coordination.container_led(container)
+        self.rolls.take_up(container)
+
+    def container_left(self, container: Container) -> None:
+        """This node leads a container no more; whoever waited for it has been told."""
+        self._led.discard(container)
+        self.layout.changed()
+        self.unclean.container_left(container)
+        self.partitions.container_left(container)
+        self.space.container_left(container)
+        self.coordination.container_left(container)
+
+    def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
+        """The records of these containers have changed, or those of nodes."""
+        self.layout.changed()
+        self.unclean.records_changed()
+        self.partitions.records_changed()
+        self.coordination.records_changed()
+        for container in self.containers.values():
+            container.leaving = self.placement.leaves(container.id)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Begin the background work, and serve what this node leads by now."""
+        self.space.start()
+        self.loop_lag.start()
+        self.connections.start()
+        for container in list(self.containers.values()):
+            self.container_led(container)
+
+    async def close(self) -> None:
+        """End connections, tasks and background work."""
+        await self.scrub.close()
+        await self.space.close()
+        self.coordination.close()
+        await self.changes.close()
+        appended = [self._all_answered(container) for container in list(self.containers.values())]
+        await asyncio.gather(*appended)
+        self.connections.end_all()
+        await self.runtime.end_tasks()
+        self.loop_lag.close()
+        self.connections.close()
+        self.runtime.close()
+
+    async def _all_answered(self, container: Container) -> None:
+        """What has been appended is answered, if its followers let it."""
+        try:
+            await committed_to(container, container.log.end, timeout_s=CLOSE_S)
+        except KafkaError as error:
+            log.info("some producers get no answer", container=container.id, reason=str(error))

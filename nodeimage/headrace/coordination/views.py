@@ -1,20 +1,30 @@
 """A group in the forms in which others see it: its members, the catalog, an operator. Changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.base.errors import Code
+from headrace.coordination.members import Member, Members
 from headrace.coordination.messages import GroupState, GroupView, JoinedMember, JoinResult, MemberView, SyncResult
 from headrace.coordination.snapshot import GroupSnapshot, StoredMember
 
-if TYPE_CHECKING:
-    from headrace.coordination.group import Group
-    from headrace.coordination.members import Member
+
+class Viewed(Protocol):
+    """Of a group, what others see."""
+
+    group_id: str
+    state: GroupState
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    members: Members
+
+    @property
+    def exists(self) -> bool:
+        """Whether anybody knows it."""
 
 
-def as_joined(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinResult:
+def as_joined(group: Viewed, member: Member, *, skip_assignment: bool = False) -> JoinResult:
     """The answer to a JoinGroup for the current generation; the leader gets all members."""
     leads = member.member_id == group.members.leader
     return JoinResult(
@@ -29,7 +39,7 @@ def as_joined(group: Group, member: Member, *, skip_assignment: bool = False) ->
     )
 
 
-def as_assigned(group: Group, member: Member) -> SyncResult:
+def as_assigned(group: Viewed, member: Member) -> SyncResult:
     """The answer to a SyncGroup of the current generation."""
     return SyncResult(
         code=Code.NONE,
@@ -39,13 +49,13 @@ def as_assigned(group: Group, member: Member) -> SyncResult:
     )
 
 
-def _as_leader_sees(group: Group) -> tuple[JoinedMember, ...]:
+def _as_leader_sees(group: Viewed) -> tuple[JoinedMember, ...]:
     """All members with their subscriptions, in the form of the selected protocol."""
     protocol = group.protocol_name or ""
     return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol)) for m in group.members)
 
 
-def snapshot_of(group: Group, proposed: Mapping[str, bytes]) -> GroupSnapshot:
+def snapshot_of(group: Viewed, proposed: Mapping[str, bytes]) -> GroupSnapshot:
     """What the catalog keeps; `proposed` are assignments that take effect once they are stored."""
     return GroupSnapshot(
         group_id=group.group_id,
@@ -69,7 +79,7 @@ def snapshot_of(group: Group, proposed: Mapping[str, bytes]) -> GroupSnapshot:
     )
 
 
-def as_described(group: Group) -> GroupView:
+def as_described(group: Viewed) -> GroupView:
     """As DescribeGroups shows it: subscriptions and assignments only when Stable."""
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if stable else ""

@@ -115,6 +115,10 @@ class Node:
         """What has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
         self._ready = False
+        self._keeps_replicas = False
+        """`replicas`, and what goes with them, have been made."""
+        self._serves = False
+        """`parts` have been made."""
         self._waits_for = "its folder"
         """Until it is ready: what it is at."""
         self.admin_port: int | None = None
@@ -186,6 +190,7 @@ class Node:
             home_addresses=home_links.addresses,
             forwards=forwarding,
         )
+        self._serves = True
         self._closing.push_async_callback(self.parts.close)
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.parts.runtime.now()))
@@ -255,6 +260,7 @@ class Node:
         self._recovery = StoreRecovery(
             node=record.node_id, replicas=self.replicas, peers=self.peers, store=self.store, view=self.view
         )
+        self._keeps_replicas = True
         self._handlers: PeerHandlers = {
             Probe: self._probed,
             Prepare: self._prepare,
@@ -330,7 +336,7 @@ class Node:
 
     def _trouble(self) -> str:
         """Why the catalog's replica here is not as it should be: what a node that is not ready may wait for."""
-        problem = self.replicas.problem(CATALOG_ID) if hasattr(self, "replicas") else ""
+        problem = self.replicas.problem(CATALOG_ID) if self._keeps_replicas else ""
         return f": {problem}" if problem else ""
 
     def _why_not_safe(self) -> str:
@@ -355,7 +361,7 @@ class Node:
             await self.containers.hand_over()
 
     async def _recover_store(self, apply: bool) -> dict[str, Any]:
-        if not hasattr(self, "_recovery"):
+        if not self._keeps_replicas:
             raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"the node waits for {self._waits_for}")
         return await self._recovery.recover(apply=apply)
 
@@ -476,7 +482,7 @@ class Node:
         self._changes.wake()
         self.replicas.records_changed(changed.containers)
         self.replicas.volumes_changed(changed.volumes)
-        if hasattr(self, "parts") and (changed.containers or changed.nodes):
+        if self._serves and (changed.containers or changed.nodes):
             self.parts.records_changed(changed.containers)
         if changed.features or changed.nodes:
             self._heed_level()
@@ -565,7 +571,7 @@ class Node:
     def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()
         load = None
-        if hasattr(self, "parts"):
+        if self._serves:
             self._disk.look()
             load = self._load.read(
                 self.parts.counters,

@@ -568,7 +568,8 @@ async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
             await asyncio.sleep(0.02)
     answer = await described(asked, topic)
     assert all(
-        dying.node.node_id not in each.isr and each.offline == [dying.node_id] for each in answer.topics[0].partitions
+        dying.node.node_id not in each.isr and each.offline == [dying.node.node_id]
+        for each in answer.topics[0].partitions
     )
     found = await ask(asked, ApiKey.DESCRIBE_CLUSTER, 1)
     assert {each.broker_id for each in found.brokers} == {node.parts.node.node_id for node in nodes[:2]}

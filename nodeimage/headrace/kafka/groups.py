@@ -1,6 +1,6 @@
 """Kafka's APIs for consumer groups: requests in, the group service asked, dicts out.
 
-Decides nothing about groups itself (groups/ does). Cursors are in groups/cursor_apis.py; `HANDLERS` has both.
+Decides nothing about groups itself (`coordination` does). Committed offsets are in `committed_offsets`.
 """
 
 from collections.abc import Mapping

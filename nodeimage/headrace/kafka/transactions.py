@@ -1,6 +1,6 @@
 """Transactions, which there are none of yet: who asks for one is told so, and who looks for one finds none.
 
-A transactional producer gets no further than FindCoordinator (group_apis), so that nothing is ever begun. The APIs are
+A transactional producer gets no further than FindCoordinator (`groups`), so that nothing is ever begun. The APIs are
 answered, for tools and clients that tell a cluster's version by which there are. DescribeProducers tells of idempotent
 producers.
 """

@@ -3,7 +3,7 @@
 A closed container takes no new partitionlet: what is open in it is rolled away, the busy partitions at their next
 batch, the idle ones a few at a time. It is deleted when it has been closed for `REST_S`, so that what was placed there
 by nodes that did not know it yet has arrived, the catalog lets nothing more be placed there, and has nothing that needs
-it. A roll whose target is deleted all the same takes another one (roll_steps.py).
+it. A roll whose target is deleted all the same takes another one (partitions/rolls/steps.py).
 """
 
 import asyncio

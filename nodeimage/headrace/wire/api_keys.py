@@ -91,8 +91,8 @@ _RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
     ApiKey.DELETE_RECORDS: (0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: (0, 4, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, 4),
-    # Answered with a refusal until there are transactions (transaction_apis): franz-go and what stands on it tell a
-    # cluster's version by which APIs there are.
+    # Answered with a refusal until there are transactions (kafka/transactions.py): franz-go, and what stands on it,
+    # tell a cluster's version by which APIs there are.
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: (0, 3, 3),
     ApiKey.END_TXN: (0, 3, 3),

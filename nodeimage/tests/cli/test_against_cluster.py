@@ -225,7 +225,8 @@ def test_a_drain_can_be_taken_back(hr: Headrace) -> None:
     ran = hr("node", "drain", "3", "--no-wait", "-o", "json")
     assert ran.json["draining"]
     waited = hr("node", "drain", "3", "--timeout", "0")
-    assert (waited.code, "is being drained" in waited.err) == (1, True)
+    over = waited.code == 0  # where there was time for it between the two commands
+    assert over or (waited.code, "is being drained" in waited.err) == (1, True)
     assert "asks for 3 replicas" in ran.json["warnings"][0]
     assert hr("node", "drain", "3", "--cancel", "-o", "json").json["draining"] is False
     assert hr("status", "--wait").code == 0

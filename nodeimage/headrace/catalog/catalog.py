@@ -3,9 +3,9 @@
     submit -> the container's log, here or at the node that leads it -> committed in this node's replica
            -> applied by the catalog thread -> on_applied -> the submitter wakes
 
-Every node applies what its own replica has committed, whoever submitted it (applying.py); how a command gets into the
-log is in submitting.py. Queries run in a few reader threads. Nothing here blocks the loop. Knows the container only as
-a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
+Every node applies what its own replica has committed, whoever submitted it (command_apply.py); how a command gets into
+the log is in submission.py. Queries run in a few reader threads. Nothing here blocks the loop. Knows the container only
+as a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
 
 What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
 moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter

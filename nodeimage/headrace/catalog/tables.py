@@ -1,7 +1,7 @@
 """The catalog's SQLite file: its schema, and the application of commands to it.
 
     counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
-                   format 4 on, `totals` of the rows' checksums with the former (row_sums.py)
+                   format 4 on, `totals` of the rows' checksums with the former (row_checksums.py)
     streams        number, path, policy, counts
     topics         number, topic id, stream, name, partitions, configs; one row per topic
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition

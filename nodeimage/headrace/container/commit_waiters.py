@@ -1,6 +1,6 @@
 """Those who wait for frames of one container to be committed: they are told in the order in which they came.
 
-Knows nothing of what is committed, or why; the primary's half (container.py) says so. Who waits when this node ceases
+Knows nothing of what is committed, or why; the primary's half (leader.py) says so. Who waits when this node ceases
 to lead is told `lost`: whether its frames will be committed is for the next primary to say. The loop thread's own.
 """
 

@@ -2,7 +2,7 @@
 
 Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
 cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
-have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; waiting.py).
+have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; commit_waiters.py).
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
 methods belong to the loop thread.

@@ -2,7 +2,7 @@
 
 Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
 1, 2), and for who is a member: a follower that falls silent or makes no progress is proposed out, one that has caught
-up is proposed in (invariants 5, 6). The shell (`container.py`) writes, syncs, sends and puts proposals into the cluster
+up is proposed in (invariants 5, 6). The shell (`leader.py`) writes, syncs, sends and puts proposals into the cluster
 store; it reports here what happened and when. Times are seconds of any monotonic clock.
 
 While a proposal is under way, commit waits for the union of the old and the proposed set, until the store has been

@@ -360,7 +360,7 @@ class Replicas:
 
     async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
         """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
-        history does not tell what it wrote in an epoch from what they wrote in the same (container.found)."""
+        history does not tell what it wrote in an epoch from what they wrote in the same (container.lost_record)."""
         known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
         if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
             log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)

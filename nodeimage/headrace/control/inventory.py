@@ -243,7 +243,7 @@ class Inventory:
     def _rests(self, record: ContainerRecord) -> bool:
         """Whether the primary leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
 
-        Where each step of control.plan and control.replicas leaves such a container alone:
+        Where each step of control.plan and control.replica_plan leaves such a container alone:
 
             frozen         no replica knows better than the record, and all have been heard
             primary        lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped

@@ -4,9 +4,9 @@ Every node probes, whoever is the controller: so a new controller knows at once 
 whom they hear. Probes of healthy nodes go out together, so that a cut of the network shows for all at the same time.
 What was seen belongs to one run of a node; another run begins unseen.
 
-Answers tell what the nodes' clocks show, too (control.clocks). Of a node's replicas they tell what changed, in pages
-(peer.replica_pages). The first page of an answer says that the node lives, and so does an answer that is a refusal; as
-long as pages are missing, what is not known of its replicas is just that.
+Answers tell what the nodes' clocks show, too (control.cluster_clock). Of a node's replicas they tell what changed, in
+pages (peer.replica_pages). The first page of an answer says that the node lives, and so does an answer that is a
+refusal; as long as pages are missing, what is not known of its replicas is just that.
 
 A loop that stood still concludes nothing: the silence of others begins anew then, since their answers may be waiting.
 """

@@ -6,8 +6,8 @@
 
 PreparingRebalance waits for every known member to join again, at most for the rebalance timeout. CompletingRebalance
 waits for the leader's assignments, which are stored before anybody gets one. Semantics are those of Apache Kafka 3.9
-(GroupCoordinator.scala); where a JoinGroup, SyncGroup or LeaveGroup leads is decided in joining.py, syncing.py and
-leaving.py.
+(GroupCoordinator.scala); where a JoinGroup, SyncGroup or LeaveGroup leads is decided in join.py, sync.py and
+leave.py.
 
 Knows nothing of the catalog, sockets or clocks: effects go to `shared.outbox`, `now` is monotonic milliseconds.
 
@@ -117,7 +117,7 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    # --- members come and go (joining.py and leaving.py decide)
+    # --- members come and go (join.py and leave.py decide)
 
     def admit(self, join: Join, *, member_id: str, token: Token, now: int) -> None:
         """A new member waits in JoinGroup, and a rebalance starts unless one is under way."""

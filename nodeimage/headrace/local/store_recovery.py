@@ -1,8 +1,8 @@
 """Builds the cluster store of a stopped embedded cluster anew, from what the nodes' folders say (DESIGN section 3).
 
-Each replica keeps its container's last known record; container.found says what becomes of these. A replica whose node
-led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside, and
-its node begins anew: by their histories the two would pass for the same (local/parting.py).
+Each replica keeps its container's last known record; container.lost_record says what becomes of these. A replica whose
+node led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside,
+and its node begins anew: by their histories the two would pass for the same (local/parting.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip

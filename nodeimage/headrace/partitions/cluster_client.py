@@ -41,7 +41,7 @@ class Event(Protocol):
 
 
 class ClusterTime(Protocol):
-    """What time it is, whatever one node's clock shows (control.clocks.Clocks)."""
+    """What time it is, whatever one node's clock shows (control.cluster_clock.Clocks)."""
 
     def now(self) -> Millis:
         """The cluster's time, or this node's own."""

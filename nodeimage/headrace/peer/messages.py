@@ -173,7 +173,7 @@ class Prepare(Request[Prepared], frozen=True):
 
 
 class UnrecordedFound(Message, frozen=True):
-    """What a node holds of containers that have no record. Payload: their replicas (container.found), as msgpack."""
+    """What a node holds of containers that have no record. Payload: their replicas (`lost_record`), as msgpack."""
 
     unseen: list[ContainerId] = []
     """Those of them whose records are not gone yet as the node sees it: it may lead them. Nothing is said of these."""

@@ -4,8 +4,8 @@ Only leaders expire, each what lies in its own containers. Chunks of which nothi
 limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
 not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
 
-Age is counted by the cluster's time (control.clocks), so that no node drops anything early whose own clock is ahead.
-While that is not known, since too few nodes have been heard, nothing is too old.
+Age is counted by the cluster's time (control.cluster_clock), so that no node drops anything early whose own clock is
+ahead. While that is not known, since too few nodes have been heard, nothing is too old.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ _DAMAGE: Final = (
 """Names of errors for what a file holds. CORRUPTFS is a sector that the disk cannot read (EIO)."""
 _UNOPENED: Final = ("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")
 _DAMAGE_TEXTS: Final = (
-    "user-defined function raised exception",  # a row's sum does not fit (row_sums.py)
+    "user-defined function raised exception",  # a row's sum does not fit (row_checksums.py)
     "Could not decode to UTF-8",
     "unable to build parameters",  # of text that is none, for such a function
     "no such table",

@@ -1,7 +1,7 @@
 """What becomes of records that are not of the home's history: pure.
 
 They go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their old place in
-headers. A batch of them is named by a token (producers.py), so that one that is appended again, after a crash, is
+headers. A batch of them is named by a token (producer_state.py), so that one that is appended again, after a crash, is
 dropped: the producer id is a hash of the topic, the partition, the home that wrote the records and the offset from
 which on the histories part, the sequence is the offset of the batch's first record counted from there. A home writes
 each of its offsets once, so what another home wrote there, which may part at the same offset later, is not taken for

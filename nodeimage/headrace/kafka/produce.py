@@ -49,6 +49,7 @@ from headrace.wire.records import Checked, check_any, check_records, check_small
 log = structlog.get_logger()
 
 OF_THE_ORDER = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
+ACKS: Final = frozenset({-1, 0, 1})
 MAX_TRIES = 100
 LEAST_WAIT_S = 3.0
 MOST_WAIT_S = 10.0
@@ -66,6 +67,10 @@ class _Reason(Enum):
 
     ROLL = "it rolls, or is about to"
     FORWARDING = "what waits to be passed on to its home is as much as may be"
+
+
+_ROLL: Final = _Reason.ROLL
+_FORWARDING: Final = _Reason.FORWARDING
 
 
 class ProduceApi:
@@ -86,10 +91,12 @@ class ProduceApi:
         counters: Counters,
     ) -> None:
         self._runtime = runtime
+        self._now = runtime.clock.now
         self._cluster = cluster
         self._topics = topics
         self._partitions = partitions
         self._rolls = rolls
+        self._due = rolls.due
         self._home_check = home_check
         self._repeats = repeats
         self._forwards = forwards
@@ -110,15 +117,14 @@ class ProduceApi:
             if not session.refusals:
                 session.refusals = None
         self._counters.produce_requests += 1
-        produce, unchecked = _checked(produce)
         parts = produce.partitions
-        pending = Produce(
-            slot=slot,
-            version=header.api_version,
-            acks=produce.acks,
-            partitions=len(parts) + 1,
-            timeout_ms=produce.timeout_ms,
-        )
+        unchecked = False
+        if is_checked_first(parts[0].records) if len(parts) == 1 else any(map(_is_first, parts)):
+            produce, unchecked = _checked(produce)
+            parts = produce.partitions
+        if len(parts) == 1 and not unchecked and self._start_at_once(produce, session, header.api_version, slot):
+            return
+        pending = _pending(produce, header.api_version, slot, more=1)
         places = None if unchecked or len(parts) > MANY or self._back_pressure.was_saturated else self._resolved(parts)
         if places is None:
             session.park(self._start_later(produce, session, pending, time.monotonic()), finish=True)
@@ -126,32 +132,56 @@ class ProduceApi:
             self._start(produce, places, session, pending)
             pending.committed()
 
+    def _start_at_once(self, produce: ProduceRequest, session: Connection, version: int, slot: Slot) -> bool:
+        """Start a request for one partition, as most are, if nothing stands in its way: the same steps, no lists."""
+        (part,) = produce.partitions
+        place = self._place(part)
+        if (
+            place is None
+            or session.refusals is not None
+            or produce.acks not in ACKS
+            or not place[1].container.has_room(len(part.records or b""))
+            or self._back_pressure.was_saturated
+        ):
+            return False
+        topic, partition = place
+        pending = _pending(produce, version, slot)
+        try:
+            self._append(session, pending, part, topic, partition, now=self._now())
+        except HeadraceError as error:
+            pending.add(self._refused(session, part, error, topic, partition.log_start), settled=True)
+        return True
+
     # --- resolving: where each batch goes, and whether it can go there now
 
     def _resolved(self, parts: Sequence[PartitionRecords]) -> list[Place | None] | None:
         """Each batch's place, None for one that has to be refused; or None if anything must be awaited."""
         found: list[Place | None] = []
         for part in parts:
-            topic = self._topics.cached(part.topic)
-            if topic is None:
-                return None
-            partition = topic.partitions.get(part.partition)
-            if partition is None:
-                if 0 <= part.partition < topic.partition_count:
+            place = self._place(part)
+            if place is None:
+                topic = self._topics.cached(part.topic)
+                if topic is None or 0 <= part.partition < topic.partition_count:
                     return None
-                found.append(None)
-            elif self._why_not_ready(topic, partition) is not None:
-                return None
-            else:
-                found.append((topic, partition))
+            found.append(place)
         return None if self._without_room(parts, found) else found
+
+    def _place(self, part: PartitionRecords) -> Place | None:
+        """Where a batch goes, if that is in memory and takes it now; whether there is room is another question."""
+        topic = self._topics.cached(part.topic)
+        if topic is None:
+            return None
+        partition = topic.partitions.get(part.partition)
+        if partition is None or self._why_not_ready(topic, partition) is not None:
+            return None
+        return topic, partition
 
     def _why_not_ready(self, topic: Topic, partition: Partition) -> _Reason | None:
         """What has to be over before a partition takes a batch; None: it takes it now, if its container has room."""
-        if partition.rolling or self._rolls.due(partition):
-            return _Reason.ROLL
+        if partition.rolling or self._due(partition):
+            return _ROLL
         if topic.home is not None and must_wait(self._forwards, topic):
-            return _Reason.FORWARDING
+            return _FORWARDING
         return None
 
     def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Container]:
@@ -280,10 +310,10 @@ class ProduceApi:
         refused: Mapping[int, KafkaError] = MappingProxyType({}),
     ) -> None:
         """Append what may be, refuse the rest. `arrived`: when the request came, where it has waited."""
-        now = self._runtime.now()
+        now = self._now()
         for index, (part, place) in enumerate(zip(produce.partitions, places, strict=True)):
             try:
-                if produce.acks not in (-1, 0, 1):
+                if produce.acks not in ACKS:
                     raise KafkaError(Code.INVALID_REQUIRED_ACKS, f"acks is {produce.acks}; it can be -1, 0 or 1")
                 if place is None:
                     error = refused.get(index)
@@ -475,14 +505,18 @@ def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bo
         return False  # it is refused where it is appended
 
 
+def _pending(produce: ProduceRequest, version: int, slot: Slot, *, more: int = 0) -> Produce:
+    """`more`: than there are partitions have to be settled before it is answered."""
+    count = len(produce.partitions) + more
+    return Produce(slot=slot, version=version, acks=produce.acks, partitions=count, timeout_ms=produce.timeout_ms)
+
+
 def _is_first(part: PartitionRecords) -> bool:
     return is_checked_first(part.records)
 
 
 def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
     """With what the check of small ones gave of those that are checked first; and whether others are left."""
-    if not any(map(_is_first, produce.partitions)):
-        return produce, False
     unchecked = False
     parts = []
     for part in produce.partitions:

@@ -452,7 +452,7 @@ async def test_who_knows_an_old_coordinator_names_the_one_that_this_knows_or_wai
         takeover.Coordination, "leader", property(lambda self: names.get(self._cluster.node_id, leader.node.node_id))
     )
     assert await find(behind) == (Code.NONE, leader.node.node_id)
-    names[former.node.node_id] = behind.node_id
+    names[former.node.node_id] = behind.node.node_id
     monkeypatch.setattr(takeover, "FIND_S", 0.3)
     assert await find(behind) == (Code.COORDINATOR_NOT_AVAILABLE, -1)
     monkeypatch.setattr(takeover, "FIND_S", 20.0)

@@ -1,9 +1,9 @@
 """Groups' coordinators by hand, and a whole node for what takes over."""
 
 import pytest
-from kit.parts import append, ask, broker, node
 
 from kit.group_machine import Machine
+from kit.parts import append, ask, broker, node
 
 __all__ = ["append", "ask", "broker", "node"]
 

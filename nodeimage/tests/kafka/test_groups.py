@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kit.parts import options
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.coordination.limits import GroupLimits
@@ -18,6 +17,7 @@ from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import SUPPORTED, ApiKey
+from kit.parts import options
 
 Ask = Callable[..., Awaitable[Any]]
 

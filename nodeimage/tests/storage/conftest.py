@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.parts import append, ask, broker, node
 
 from headrace.partitions.cluster_layout import NodeSettings
+from kit.parts import append, ask, broker, node
 from kit.storage import MIB, Client, Running
 
 __all__ = ["append", "ask", "broker", "node"]

@@ -90,7 +90,7 @@ class ContainerCalls:
         }
         asked = None if params.node is None else NodeId(params.node)
         heir = rules.unclean_heir(record, states, nodes=self._cluster.view.nodes, asked=asked)
-        open_rows = await self._catalog.query(lambda reader: reader.open_in(container, limit=10_000))
+        open_rows = await self._catalog.query(lambda reader: reader.chains.open_in(container, limit=10_000))
         shown: dict[str, object] = {
             "container": container,
             "kind": record.kind,

@@ -65,7 +65,7 @@ class GroupCalls:
         """One group: members, and its lag on each partition. Raises KafkaError (GROUP_ID_NOT_FOUND)."""
         group = params.group
         view = await self._coordination.present.describe(group)
-        cursors = await self._catalog.query(lambda reader: reader.cursors(group))
+        cursors = await self._catalog.query(lambda reader: reader.groups.cursors(group))
         if view.state is GroupState.DEAD and not cursors:
             raise KafkaError(
                 Code.GROUP_ID_NOT_FOUND,
@@ -103,7 +103,7 @@ class GroupCalls:
 
 def _cursors_of(reader: Reader, groups: Sequence[str]) -> dict[str, list[CursorRow]]:
     """[blocking]"""
-    return {group: reader.cursors(group) for group in groups}
+    return {group: reader.groups.cursors(group) for group in groups}
 
 
 def _lag(cursor: CursorRow, end_of: Ends) -> int:

@@ -162,7 +162,7 @@ class NodeStatus:
     async def _totals(self) -> tuple[int, int, int]:
         """Streams, topics and partitions; zeros where the catalog is damaged so that they cannot be counted."""
         try:
-            return await self._catalog.query(lambda reader: reader.totals())
+            return await self._catalog.query(lambda reader: reader.streams.totals())
         except HeadraceError:
             if not self._catalog.damage:
                 raise

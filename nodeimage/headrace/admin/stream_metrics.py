@@ -113,5 +113,5 @@ def _page(
     reader: Reader, stream: StreamNumber, after: PartitionletId
 ) -> tuple[list[PartitionletRow], dict[tuple[int, int], Offset]]:
     """[blocking] Partitionlets of a stream behind `after`, and where their partitions begin."""
-    rows = reader.partitionlets(stream, after=after, limit=AT_ONCE)
-    return rows, reader.log_starts({row.topic for row in rows})
+    rows = reader.chains.of_stream(stream, after=after, limit=AT_ONCE)
+    return rows, reader.chains.log_starts({row.topic for row in rows})

@@ -8,9 +8,9 @@ from headrace.admin.stream_metrics import StreamFigures
 from headrace.admin.volumes import VolumeCalls
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import AlterStream, CreateStream, DeleteStream
 from headrace.catalog.names import DEFAULT_STREAM, check_stream
-from headrace.catalog.rows import StreamOutcome, StreamRow
+from headrace.catalog.rows import StreamRow
+from headrace.catalog.streams import AlterStream, CreateStream, DeleteStream, StreamOutcome
 from headrace.partitions.admin_params import Methods, Params
 from headrace.partitions.lookups import found_one, now, submitted
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
@@ -83,7 +83,7 @@ class StreamCalls:
 
     async def _list(self, params: Page) -> list[dict[str, object]]:
         """Streams in order of path; `limit` -1 for all after `after`."""
-        rows = await self._catalog.query(lambda reader: reader.streams(after=params.after, limit=params.limit))
+        rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=params.limit))
         return [stream_shown(row) for row in rows]
 
     async def _show(self, params: OneStream) -> dict[str, object]:
@@ -130,7 +130,7 @@ class StreamCalls:
 async def stream_of(catalog: Catalog, path: str) -> StreamRow:
     """A stream by its path. Raises KafkaError where there is none."""
     check_stream(path)
-    row = await found_one(catalog, lambda reader: reader.stream(path))
+    row = await found_one(catalog, lambda reader: reader.streams.at(path))
     if row is None:
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,

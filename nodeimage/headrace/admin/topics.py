@@ -106,7 +106,7 @@ class TopicCalls:
         stream = await stream_of(self._catalog, row.stream)
         policy = effective(stream.policy, row.configs)
         partitions = await self._states.of_topic(row)
-        opened = await self._catalog.query(lambda reader: reader.open_partitionlets([row.number]))
+        opened = await self._catalog.query(lambda reader: reader.chains.open_of([row.number]))
         containers = {each.partition: each.container for each in opened.get(row.number, [])}
         return {
             "topic": row.full_name,
@@ -136,7 +136,7 @@ class TopicCalls:
     async def _chain(self, params: OnePartition) -> list[dict[str, object]]:
         """The partitionlets of a topic or of one partition, in order: which offsets, where, how big."""
         row = await self._topic(params.topic, partition=params.partition)
-        rows = await self._catalog.query(lambda reader: reader.chain(row.number, params.partition))
+        rows = await self._catalog.query(lambda reader: reader.chains.chain(row.number, params.partition))
         stored = await self._remote_reads.extents(rows)
         shown: list[dict[str, object]] = []
         for each in rows:
@@ -174,7 +174,7 @@ class TopicCalls:
             raise topic
         partition = await self._partitions.leader(topic, index)
         opened = await self._rolls.roll(partition)
-        rows = await self._catalog.query(lambda reader: reader.chain(row.number, index))
+        rows = await self._catalog.query(lambda reader: reader.chains.chain(row.number, index))
         return {
             "topic": row.full_name,
             "partition": index,
@@ -203,10 +203,10 @@ def _with_prefix(reader: Reader, params: TopicPage) -> list[TopicRow]:
     first: list[TopicRow] = []
     after = params.after
     if after < params.prefix:
-        itself = reader.topic(params.stream, params.prefix)
+        itself = reader.topics.at(params.stream, params.prefix)
         first = [] if itself is None else [itself]
         after = params.prefix
-    rows = first + reader.topics(params.stream, after=after, limit=params.limit)
+    rows = first + reader.topics.page(params.stream, after=after, limit=params.limit)
     return [row for row in rows[: params.limit] if row.name.startswith(params.prefix)]
 
 

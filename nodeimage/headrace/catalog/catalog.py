@@ -24,59 +24,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, cast
 
 import structlog
 
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.base.levels import Level
-from headrace.catalog.commands import (
-    LEVELS,
-    AlterStream,
-    AlterTopic,
-    Command,
-    CommitCursors,
-    CopyCursors,
-    CreatePartitions,
-    CreateStream,
-    CreateTopics,
-    DeleteCursors,
-    DeleteGroups,
-    DeleteLink,
-    DeleteStream,
-    DeleteTopics,
-    ExpireCursors,
-    ExpireSomeCursors,
-    ForgetDeleted,
-    PutGroup,
-    PutLink,
-    RaiseLevel,
-    RetireContainer,
-    RollDone,
-    RollIntent,
-    SetHome,
-    SetLinkSource,
-    SetLinkState,
-    SetLogStart,
-    ShortenChains,
-    SkipNumbers,
-    decode,
-    encode,
-)
+from headrace.catalog.chains import ShortenChains
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import decode, encode
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import (
-    Expired,
-    Forgotten,
-    GroupRow,
-    LinkOutcome,
-    LogStartOutcome,
-    Outcome,
-    Replaced,
-    RollOutcome,
-    StreamOutcome,
-    TopicOutcome,
-)
+from headrace.catalog.rows import Replaced
 from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
 from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
@@ -101,8 +60,8 @@ MOST_COMMAND_BYTES: Final = 32 << 20
 """Of a command: it is one frame of the log, and is held in memory as a whole on every node."""
 
 
-Change = tuple[Command, Outcome] | tuple[Replaced, None]
-"""An applied command and what it came to; or, alone in its list, that all rows have been replaced."""
+Change = tuple[CatalogCommand[Any], Any] | tuple[Replaced, None]
+"""An applied command and its outcome; or, alone in its list, that all rows have been replaced."""
 
 Applied = Callable[[Sequence[Change]], None]
 """Told, on the loop and in order, what was applied; refused commands are left out."""
@@ -247,53 +206,7 @@ class Catalog:
         """Resolves with the error if the catalog cannot go on; the process should then end."""
         return self._applier.failed
 
-    @overload
-    async def submit(
-        self, command: CreateStream | AlterStream | DeleteStream, *, here: bool = ...
-    ) -> StreamOutcome: ...
-
-    @overload
-    async def submit(self, command: CreateTopics | DeleteTopics, *, here: bool = ...) -> list[TopicOutcome]: ...
-
-    @overload
-    async def submit(self, command: CreatePartitions | AlterTopic, *, here: bool = ...) -> TopicOutcome: ...
-
-    @overload
-    async def submit(self, command: RollIntent | RollDone, *, here: bool = ...) -> list[RollOutcome]: ...
-
-    @overload
-    async def submit(self, command: SetLogStart | ShortenChains, *, here: bool = ...) -> list[LogStartOutcome]: ...
-
-    @overload
-    async def submit(
-        self,
-        command: CommitCursors
-        | CopyCursors
-        | DeleteCursors
-        | DeleteGroups
-        | RaiseLevel
-        | RetireContainer
-        | SkipNumbers
-        | SetHome,
-        *,
-        here: bool = ...,
-    ) -> list[Code]: ...
-
-    @overload
-    async def submit(
-        self, command: PutLink | SetLinkState | SetLinkSource | DeleteLink, *, here: bool = ...
-    ) -> LinkOutcome: ...
-
-    @overload
-    async def submit(self, command: PutGroup, *, here: bool = ...) -> GroupRow: ...
-
-    @overload
-    async def submit(self, command: ExpireCursors | ExpireSomeCursors, *, here: bool = ...) -> Expired: ...
-
-    @overload
-    async def submit(self, command: ForgetDeleted, *, here: bool = ...) -> Forgotten: ...
-
-    async def submit(self, command: Command, *, here: bool = False) -> Outcome:
+    async def submit(self, command: CatalogCommand[T], *, here: bool = False) -> T:
         """Get the command into the log, wait until it is committed, and applied on this node; its outcome.
 
         Where another node leads, or this one leads no more, by way of that node, and again until it succeeds, for 15 s
@@ -311,7 +224,7 @@ class Catalog:
         except ValueError as error:
             raise KafkaError(Code.INVALID_REQUEST, f"the request holds text that is not Unicode: {error}") from error
         _check_size(payload)
-        return cast(Outcome, await self._submitter.submit(command, payload, here=here))
+        return cast(T, await self._submitter.submit(command, payload, here=here))
 
     async def append(self, payload: bytes, *, admit: Callable[[], None] = lambda: None) -> Position:
         """For another node's `route`: write its command to the log that this node leads; the position once committed.
@@ -331,13 +244,12 @@ class Catalog:
         appended = await self._submitter.append(payload, admit=admit)
         return await asyncio.shield(appended)
 
-    def _check_level(self, command: Command) -> None:
-        level = LEVELS.get(type(command), 0)
-        if not self._may(level):
+    def _check_level(self, command: CatalogCommand[Any]) -> None:
+        if not self._may(command.since):
             raise KafkaError(
                 Code.UNSUPPORTED_VERSION,
-                f"{type(command).__name__} belongs to feature level {level:d}, which the cluster is not at yet: "
-                "`headrace features show`",
+                f"{type(command).__name__} belongs to feature level {command.since:d}, which the cluster is not at "
+                "yet: `headrace features show`",
             )
 
     async def catch_up(self) -> None:
@@ -517,7 +429,7 @@ class Catalog:
 
     def _tell(self, done: Sequence[AppliedCommand]) -> None:
         decided = [each for each in done if not isinstance(each.decided, KafkaError)]
-        self._call([(cast(Command, each.command), cast(Outcome, each.decided)) for each in decided])
+        self._call([(cast(CatalogCommand[Any], each.command), each.decided) for each in decided])
         for each in done:
             self._outcomes.tell(each.position, each.payload, each.decided)
         self._snapshot_if_due()

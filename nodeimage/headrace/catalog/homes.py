@@ -1,8 +1,11 @@
-"""The homes of partitions in the tables: their histories, and which home each is settled for (DESIGN section 9).
+"""The homes of topics: raised by command, and which home each partition is settled for (DESIGN section 9).
+
+A home is (counter, cluster id), ordered as a tuple. A topic without a stored home is at home in this catalog's cluster
+since it was made; which cluster that is the catalog does not know, so commands that need it carry its id.
 
 A partition's history says where each home with a counter above 0 begins in it, in rising order of homes, and so of
 offsets; what lies before is the origin's. It is settled for a home once it was rolled for it, or made under it; a
-partition without a row is settled for its topic's first home. Called inside a transaction.
+partition without a row is settled for its topic's first home. Functions are called inside a transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +14,45 @@ import msgspec
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Offset
-from headrace.catalog.link_commands import Start
+from headrace.catalog.command import CatalogCommand, Item
 from headrace.catalog.rows import HomeStart, TopicRow
+from headrace.catalog.selects import select_topics_by_id
 from headrace.tables.row_checksums import Tables
 
+Start = tuple[int, str, Offset]
+"""(counter, cluster, start): from which offset on a partition's records are those of that home."""
 _lists = msgspec.msgpack.Decoder(dict[int, list[HomeStart]])
+
+
+class HomeChange(Item, frozen=True):
+    """A topic's home becomes (counter, cluster).
+
+    `lists`: per partition the whole history that its records have once it is settled for that home; in a partition that
+    the home lacks, it begins at 0, as in one that it makes later. None: the home begins in each partition where its
+    records end when it is settled.
+    """
+
+    topic_id: bytes
+    counter: int
+    cluster: str
+    lists: dict[int, list[Start]] | None = None
+
+
+class SetHome(CatalogCommand[list[Code]], frozen=True):
+    """Raise the homes of topics. One code per item.
+
+    FENCED_LEADER_EPOCH where the topic has a higher home; NONE and no change where it has this one. A topic that was
+    always at home here has the lowest of all homes.
+    """
+
+    items: list[HomeChange]
+
+    def apply(self, connection: Tables) -> list[Code]:
+        codes = []
+        for item in self.items:
+            topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)  # anew: it may come twice
+            codes.append(_change_home(connection, topic, item))
+        return codes
 
 
 def settle_new(
@@ -38,13 +75,6 @@ def settle_new(
         )
     _put_starts(connection, topic.number, histories)
     connection.insert("settled_homes", [(topic.number, partition, *home) for partition in partitions])
-
-
-def put_pending(connection: Tables, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
-    """Keep the histories that partitions get when they are settled for the home that their topic has now."""
-    connection.delete("pending_homes", "topic = ?1", topic)
-    if lists is not None:
-        connection.insert("pending_homes", [(topic, msgspec.msgpack.encode(lists))])
 
 
 def decode_lists(lists: bytes) -> dict[int, list[HomeStart]]:
@@ -73,6 +103,29 @@ def settle(connection: Tables, topic: TopicRow, partition: int, home: Home, firs
         _go_on(connection, topic.number, partition, home, first)
     _drop_pending_if_over(connection, topic)
     return _start_of(connection, topic.number, partition, home, first)
+
+
+def _change_home(connection: Tables, topic: TopicRow | None, item: HomeChange) -> Code:
+    if topic is None:
+        return Code.UNKNOWN_TOPIC_ID
+    home = Home(item.counter, item.cluster)
+    if topic.home == home:
+        return Code.NONE
+    if not item.cluster or home.counter <= 0 or (topic.home is not None and home < topic.home):
+        return Code.FENCED_LEADER_EPOCH
+    if item.lists is not None and any(start[0] <= 0 for starts in item.lists.values() for start in starts):
+        return Code.INVALID_REQUEST
+    moved = {"home_counter": "?1", "home_cluster": "?2", "home_origin": "?3"}
+    connection.update("topics", moved, "number = ?4", *home, topic.origin, topic.number)
+    put_pending(connection, topic.number, item.lists)
+    return Code.NONE
+
+
+def put_pending(connection: Tables, topic: int, lists: Mapping[int, Sequence[Start]] | None) -> None:
+    """Keep the histories that partitions get when they are settled for the home that their topic has now."""
+    connection.delete("pending_homes", "topic = ?1", topic)
+    if lists is not None:
+        connection.insert("pending_homes", [(topic, msgspec.msgpack.encode(lists))])
 
 
 def _go_on(connection: Tables, topic: int, partition: int, home: Home, first: Offset) -> None:

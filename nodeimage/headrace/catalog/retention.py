@@ -6,7 +6,7 @@ fails, since what is stored may come from another version.
 
 from collections.abc import Mapping
 
-from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import Retention
 
 RETENTION_MS = "retention.ms"

@@ -6,7 +6,6 @@ Rows are named tuples: a listing makes a hundred thousand of them.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import (
     ContainerId,
     Epoch,
@@ -18,7 +17,8 @@ from headrace.base.ids import (
     Position,
     StreamNumber,
 )
-from headrace.catalog.commands import LinkConfig, StreamPolicy
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.policy import StreamPolicy
 
 INTENDED, OPEN, SEALED = 0, 1, 2
 """States of a partitionlet. A chain is sealed ones, one open, and at most one intended."""
@@ -165,68 +165,6 @@ class StreamRetention(NamedTuple):
     overrides: Mapping[int, Retention]
 
 
-class StreamOutcome(NamedTuple):
-    """`changed` is false if there was nothing to do. Of a deleted stream: the row as it was."""
-
-    stream: StreamRow
-    changed: bool
-
-
-class TopicOutcome(NamedTuple):
-    """Of one topic. `topic` is None if there is none; `partitionlets` are the open ones made, or gone with it."""
-
-    code: Code
-    message: str = ""
-    topic: TopicRow | None = None
-    partitionlets: tuple[PartitionletRow, ...] = ()
-
-
-class RollOutcome(NamedTuple):
-    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way.
-
-    Of a RollDone that gave a home or a resume, the first time: `log_start` where it moved, else -1; `settled` the home
-    that the partition is settled for now, and the offset at which that home begins there.
-    """
-
-    code: Code
-    message: str = ""
-    partitionlet: PartitionletRow | None = None
-    log_start: Offset = Offset(-1)
-    settled: HomeStart | None = None
-
-
-class LogStartOutcome(NamedTuple):
-    """Of one partition: its log start now, and the partitionlets that left its chain."""
-
-    code: Code
-    offset: Offset = Offset(-1)
-    dropped: tuple[PartitionletId, ...] = ()
-
-
-class LinkOutcome(NamedTuple):
-    """`changed` is false if there was nothing to do. Of a deleted link: the row as it was."""
-
-    link: LinkRow
-    changed: bool
-
-
-class Expired(NamedTuple):
-    """How many cursors and groups were forgotten. `after`: where to go on; None: that was all."""
-
-    cursors: int
-    groups: int
-    after: tuple[str, int, int] | None = None
-
-
-class Forgotten(NamedTuple):
-    """So many rows of what was deleted are gone. `ended`: with them a stream is, or all topics that were deleted
-    singly; `more`: there are others."""
-
-    rows: int
-    ended: bool
-    more: bool
-
-
 class Replaced(NamedTuple):
     """Told to listeners instead of commands: all rows are another replica's now, as applied up to `position`.
 
@@ -234,21 +172,3 @@ class Replaced(NamedTuple):
     """
 
     position: Position
-
-
-Outcome = (
-    StreamOutcome
-    | TopicOutcome
-    | GroupRow
-    | LinkOutcome
-    | Expired
-    | Forgotten
-    | list[TopicOutcome]
-    | list[RollOutcome]
-    | list[LogStartOutcome]
-    | list[Code]
-)
-"""What applying a command gives; each command's docstring names its own."""
-
-Decided = Outcome | KafkaError
-"""An outcome, or the error with which the whole command was refused."""

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from headrace.base.ids import ContainerId, Home, Millis, StreamNumber
-from headrace.catalog.commands import LinkConfig, StreamPolicy
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
 from headrace.tables.sqlite_errors import TablesDamaged
 
@@ -147,25 +148,6 @@ def select_open(connection: sqlite3.Connection, topics: Iterable[int]) -> Iterat
     return map(partitionlet_row, rows)
 
 
-def level_of(connection: sqlite3.Connection) -> int:
-    """The feature level that the log has come to by what is applied."""
-    return counter(connection, "level") or 0
-
-
-def counter(connection: sqlite3.Connection, name: str) -> int | None:
-    """A counter; None: there is none. Reads, and so checks, all of the few: one whose name has changed is none that
-    is not there."""
-    return dict(connection.execute("SELECT name, value FROM counters")).get(name)
-
-
-def needed_counter(connection: sqlite3.Connection, name: str) -> int:
-    """A counter that there always is. Raises TablesDamaged."""
-    found = counter(connection, name)
-    if found is None:
-        raise TablesDamaged(f"counters: there is no {name}")
-    return found
-
-
 def select_retired(connection: sqlite3.Connection, containers: Iterable[ContainerId]) -> set[ContainerId]:
     """Those of these containers that take no partitionlets any more."""
     rows = connection.execute(
@@ -183,3 +165,16 @@ def taken_out(container: ContainerId) -> str:
 def json_list(values: Iterable[object]) -> str:
     """A list parameter for json_each."""
     return json.dumps(list(values))
+
+
+def select_last_topic(connection: sqlite3.Connection, stream: StreamNumber, name: str, where: str) -> str | None:
+    """The name of the last topic up to `name`."""
+    row = connection.execute(
+        f"SELECT name FROM topics WHERE {where}stream = ? AND name <= ? ORDER BY name DESC LIMIT 1", (stream, name)
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def select_going(connection: sqlite3.Connection) -> set[int]:
+    """The streams of which rows are left. Reads, and so checks, all of the few."""
+    return {number for (number,) in connection.execute("SELECT number FROM going")}

@@ -1,4 +1,4 @@
-"""The catalog's SQLite file: its schema, and the application of commands to it.
+"""The catalog's SQLite file: its schema, how it is opened, and that commands change it.
 
     counters       name -> value: `applied` (the position below which all commands are applied), the next numbers; from
                    format 4 on, `totals` of the rows' checksums with the former (row_checksums.py)
@@ -7,7 +7,7 @@
     partitionlets  id, topic, partition, container, first, end, ...; one open row per partition
     log_starts     only where above 0
     groups, cursors
-    going          deleted streams of which rows are left (0: topics that were deleted singly), see apply_deleted
+    going          deleted streams of which rows are left (0: topics that were deleted singly), see deletions.py
     free_streams   runs of stream numbers that may be given again, with their next serials
     retired        containers that take no partitionlets any more
     links          id, name, stream, config, state
@@ -29,39 +29,8 @@ import structlog
 
 from headrace.base.errors import FolderRefused
 from headrace.base.wal import WalBound
-from headrace.catalog import apply_chains, apply_deleted, apply_groups, apply_links, apply_topics
-from headrace.catalog.commands import (
-    AlterStream,
-    AlterTopic,
-    Command,
-    CommitCursors,
-    CopyCursors,
-    CreatePartitions,
-    CreateStream,
-    CreateTopics,
-    DeleteCursors,
-    DeleteGroups,
-    DeleteLink,
-    DeleteStream,
-    DeleteTopics,
-    ExpireCursors,
-    ExpireSomeCursors,
-    ForgetDeleted,
-    PutGroup,
-    PutLink,
-    RaiseLevel,
-    RetireContainer,
-    RollDone,
-    RollIntent,
-    SetHome,
-    SetLinkSource,
-    SetLinkState,
-    SetLogStart,
-    ShortenChains,
-    SkipNumbers,
-    decode,
-)
-from headrace.catalog.rows import Outcome
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import decode
 from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, Tables, is_summed
 from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.tables.transactions import applied
@@ -151,8 +120,6 @@ _UPGRADES = {1: _RETIRED, 2: _LINKS}
 """From a format to the next."""
 
 
-_OF_GROUPS = (CommitCursors, PutGroup, DeleteCursors)
-"""Commands that change no topic."""
 FILLED_AT_ONCE = 50
 """Pieces of rows that get their checksums before the tables are used: at most a second of work."""
 
@@ -224,69 +191,12 @@ class CatalogSchema:
     open = staticmethod(open_tables)
     bring_up = staticmethod(bring_up)
 
-    def apply(self, connection: Tables, command: object) -> Outcome:
-        """Change rows by a command."""
-        if not isinstance(command, _OF_GROUPS):
+    def apply(self, connection: Tables, command: object) -> object:
+        """Change rows by a command; its outcome."""
+        command = cast(CatalogCommand[object], command)
+        if command.changes_topics:
             connection.sizes.clear()
-        return _dispatch(connection, cast(Command, command))
+        return command.apply(connection)
 
 
 SCHEMA: Final = CatalogSchema()
-
-
-def _dispatch(connection: Tables, command: Command) -> Outcome:
-    match command:
-        case CommitCursors():
-            return apply_groups.commit_cursors(connection, command)
-        case CreateTopics():
-            return apply_topics.create_topics(connection, command)
-        case DeleteTopics():
-            return apply_topics.delete_topics(connection, command)
-        case CreatePartitions():
-            return apply_topics.create_partitions(connection, command)
-        case AlterTopic():
-            return apply_topics.alter_topic(connection, command)
-        case CreateStream():
-            return apply_topics.create_stream(connection, command)
-        case AlterStream():
-            return apply_topics.alter_stream(connection, command)
-        case DeleteStream():
-            return apply_topics.delete_stream(connection, command)
-        case ForgetDeleted():
-            return apply_deleted.forget_deleted(connection, command)
-        case RetireContainer():
-            return apply_chains.retire_container(connection, command)
-        case RollIntent():
-            return apply_chains.roll_intent(connection, command)
-        case RollDone():
-            return apply_chains.roll_done(connection, command)
-        case SetLogStart():
-            return apply_chains.set_log_start(connection, command)
-        case ShortenChains():
-            return apply_chains.shorten_chains(connection, command)
-        case SkipNumbers():
-            return apply_chains.skip_numbers(connection, command)
-        case RaiseLevel():
-            return apply_chains.raise_level(connection, command)
-        case DeleteCursors():
-            return apply_groups.delete_cursors(connection, command)
-        case PutGroup():
-            return apply_groups.put_group(connection, command)
-        case DeleteGroups():
-            return apply_groups.delete_groups(connection, command)
-        case ExpireCursors():
-            return apply_groups.expire_cursors(connection, command)
-        case ExpireSomeCursors():
-            return apply_groups.expire_some_cursors(connection, command)
-        case CopyCursors():
-            return apply_groups.copy_cursors(connection, command)
-        case SetHome():
-            return apply_links.set_home(connection, command)
-        case PutLink():
-            return apply_links.put_link(connection, command)
-        case SetLinkSource():
-            return apply_links.set_link_source(connection, command)
-        case SetLinkState():
-            return apply_links.set_link_state(connection, command)
-        case DeleteLink():
-            return apply_links.delete_link(connection, command)

@@ -24,7 +24,8 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CommitCursors, Cursor, DeleteGroups, PutGroup
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.groups import DeleteGroups, PutGroup
 from headrace.catalog.rows import GroupRow
 from headrace.coordination.coordinator import Coordinator
 from headrace.coordination.limits import GroupLimits
@@ -261,7 +262,7 @@ class GroupService:
 
     async def _read(self, group_id: str, loading: asyncio.Future[None]) -> None:
         try:
-            row = await self._catalog.query(lambda reader: reader.group(group_id))
+            row = await self._catalog.query(lambda reader: reader.groups.named(group_id))
         except HeadraceError as error:
             log.warning("group could not be loaded", group=group_id, error=str(error))
             loading.set_exception(KafkaError(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
@@ -337,7 +338,7 @@ class GroupService:
         while True:
             last = after
             rows: Sequence[GroupRow] = await self._catalog.query(
-                lambda reader: reader.groups(after=last, limit=_PAGE)  # noqa: B023  # awaited in this round
+                lambda reader: reader.groups.page(after=last, limit=_PAGE)  # noqa: B023  # awaited in this round
             )
             for row in rows:
                 yield row

@@ -174,4 +174,4 @@ class ClusterApis:
 
 def _page(reader: Reader, *, after: tuple[StreamNumber, str]) -> list[TopicRow]:
     """[blocking]"""
-    return reader.all_topics(after=after, limit=_PAGE)
+    return reader.topics.of_all_streams(after=after, limit=_PAGE)

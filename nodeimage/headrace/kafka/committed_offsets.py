@@ -10,7 +10,7 @@ from typing import Any, Final
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import LeaderEpoch, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import Cursor, DeleteCursors
+from headrace.catalog.committed_offsets import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
@@ -147,10 +147,10 @@ class CommittedOffsetApis:
 
     async def _cursors(self, group_id: str, topics: Sequence[Topic]) -> list[CursorRow]:
         numbers = [topic.row.number for topic in topics]
-        return await self._catalog.query(lambda reader: reader.cursors(group_id, numbers)) if numbers else []
+        return await self._catalog.query(lambda reader: reader.groups.cursors(group_id, numbers)) if numbers else []
 
     async def _all_cursors(self, group_id: str, session: Connection) -> list[dict[str, object]]:
-        rows = await self._catalog.query(lambda reader: reader.cursors(group_id))
+        rows = await self._catalog.query(lambda reader: reader.groups.cursors(group_id))
         by_topic: dict[bytes, list[CursorRow]] = {}
         for row in rows:
             by_topic.setdefault(row.topic_id, []).append(row)

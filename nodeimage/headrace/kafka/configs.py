@@ -17,9 +17,10 @@ from typing import Any, Final, Protocol
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import AlterTopic, StreamPolicy
 from headrace.catalog.names import DEFAULT_STREAM
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import TopicRow
+from headrace.catalog.topics import AlterTopic
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
@@ -124,7 +125,7 @@ class ConfigApis:
         """The policy of the stream of the topic that the client calls `name`. Raises KafkaError if both are gone."""
         policy = known.get(row.stream)
         if policy is None:
-            stream = await self._catalog.query(lambda reader: reader.stream(row.stream))
+            stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
             if stream is None:
                 raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             policy = known[row.stream] = stream.policy
@@ -161,7 +162,7 @@ class ConfigApis:
 
     async def node_facts(self, session: Connection) -> NodeFacts:
         """This node as its configs show it to the client of `session`."""
-        stream = await self._catalog.query(lambda reader: reader.stream(DEFAULT_STREAM))
+        stream = await self._catalog.query(lambda reader: reader.streams.at(DEFAULT_STREAM))
         defaults = stream.policy if stream is not None else StreamPolicy()
         own = self._layout.address(self._node.node_id, session.listener)
         assert own is not None, "this node is always known to itself"

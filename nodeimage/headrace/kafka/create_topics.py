@@ -19,9 +19,10 @@ from typing import Any, Final
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateTopics, NewTopic, StreamPolicy
 from headrace.catalog.names import DEFAULT_STREAM, TopicName, render, split
-from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_client import ClusterLink
@@ -241,7 +242,7 @@ class CreateTopicsApis:
 
     async def _grow(self, row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
         """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
-        stream = await self._catalog.query(lambda reader: reader.stream(row.stream))
+        stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
         if stream is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         command = growth(self._placement, row, count=count, volume=stream.policy.volume)

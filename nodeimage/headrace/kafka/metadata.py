@@ -23,9 +23,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
 from headrace.partitions.topics import Topics
 from headrace.wire.header import RequestHeader
-from headrace.wire.metadata import (
-    Broker as BrokerMeta,
-)
+from headrace.wire.metadata import Broker as BrokerMeta
 from headrace.wire.metadata import (
     MetadataRequest,
     PartitionMeta,
@@ -142,7 +140,7 @@ class MetadataApi:
             else:
                 missing.append(topic.row.number)
         if missing:
-            rows = await self._catalog.query(lambda reader: reader.open_partitionlets(missing))
+            rows = await self._catalog.query(lambda reader: reader.chains.open_of(missing))
             for topic in topics:
                 if topic.row.number in found:
                     continue
@@ -196,5 +194,5 @@ def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]],
 
 def _page(reader: Reader, after: tuple[int, str]) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
     """[blocking]"""
-    page = reader.all_topics(after=after, limit=_PAGE)
-    return page, reader.open_partitionlets([row.number for row in page])
+    page = reader.topics.of_all_streams(after=after, limit=_PAGE)
+    return page, reader.chains.open_of([row.number for row in page])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace import __version__
-from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.policy import StreamPolicy
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.broker_config_table import BROKER_CONFIGS
 from headrace.kafka.committed_offsets import MAX_METADATA_BYTES

@@ -114,7 +114,7 @@ class ReassignmentApis:
         names = list(dict.fromkeys(name for name, _ in wanted))
         topics = dict(zip(names, await topic_rows(self._catalog, names), strict=True))
         numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
-        opened = await self._catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        opened = await self._catalog.query(lambda reader: reader.chains.open_of(numbers))
         containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}
         found: list[_Where] = []
         for place, (name, index) in enumerate(wanted):

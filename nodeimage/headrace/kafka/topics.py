@@ -11,8 +11,9 @@ from typing import Any, Final
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import DeleteTopics, LogStart, SetLogStart
-from headrace.catalog.rows import TopicOutcome, TopicRow
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.rows import TopicRow
+from headrace.catalog.topics import DeleteTopics, TopicOutcome
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
@@ -79,7 +80,7 @@ class TopicApis:
         names = [name for name, topic_id in asked if name is not None and topic_id is None]
         by_name = iter(await topic_rows(self._catalog, names))
         ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
-        by_id = await found_of(self._catalog, ids, lambda reader: reader.topics_by_id(ids))
+        by_id = await found_of(self._catalog, ids, lambda reader: reader.topics.by_ids(ids))
         found: list[TopicRow | KafkaError] = []
         for name, topic_id in asked:
             if name is not None and topic_id is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.security.client_security import security_of
 

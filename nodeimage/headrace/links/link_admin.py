@@ -15,11 +15,13 @@ from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateStream, DeleteLink, PutLink, SetLinkState, StreamPolicy
-from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import DeleteLink, PutLink, SetLinkState
 from headrace.catalog.names import check_stream
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
+from headrace.catalog.streams import CreateStream
 from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.failover.failover import Moving
@@ -153,7 +155,7 @@ class LinkAdmin:
             ),
             stream=params.stream,
         )
-        present = await found_one(self._catalog, lambda reader: reader.link(name))
+        present = await found_one(self._catalog, lambda reader: reader.links.named(name))
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
@@ -201,7 +203,7 @@ class LinkAdmin:
     async def _make_stream(self, path: str, policy: Mapping[str, Any]) -> None:
         """The stream that is copied into, where there is none: with the source's policy, on the default volume."""
         check_stream(path)
-        if await self._catalog.query(lambda reader: reader.stream(path)) is not None:
+        if await self._catalog.query(lambda reader: reader.streams.at(path)) is not None:
             return
         known = {name: value for name, value in policy.items() if name in StreamPolicy.__struct_fields__}
         known.pop("volume", None)
@@ -282,7 +284,7 @@ class LinkAdmin:
         return {"deleted": link.name}
 
     async def _link(self, name: str) -> LinkRow:
-        row = await found_one(self._catalog, lambda reader: reader.link(name))
+        row = await found_one(self._catalog, lambda reader: reader.links.named(name))
         if row is None:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"there is no link {name[:100]!r}; `headrace link list` shows those that exist"
@@ -290,12 +292,12 @@ class LinkAdmin:
         return row
 
     async def _links_of(self, stream: str) -> Sequence[LinkRow]:
-        return await self._catalog.query(lambda reader: reader.links(stream))
+        return await self._catalog.query(lambda reader: reader.links.all(stream))
 
     # --- shown
 
     async def _list(self, _params: NoParams) -> list[dict[str, Any]]:
-        rows = await self._catalog.query(lambda reader: reader.links())
+        rows = await self._catalog.query(lambda reader: reader.links.all())
         told = await self._links.told([row.name for row in rows])
         streams = await self._catalog.query(partial(_partitions, paths={row.stream for row in rows}))
         return [
@@ -364,7 +366,7 @@ class LinkAdmin:
         """Some of the partitions that cannot be pulled at present, and why."""
         figures = together(each.figures for each in told if each.figures is not None)
         blocked = [] if figures is None else figures.blocked
-        rows = await self._catalog.query(lambda reader: reader.topics_by_id(list({each.topic_id for each in blocked})))
+        rows = await self._catalog.query(lambda reader: reader.topics.by_ids(list({each.topic_id for each in blocked})))
         return [
             {"topic": rows[each.topic_id].name, "partition": each.partition, "reason": each.reason}
             for each in blocked
@@ -381,7 +383,7 @@ class LinkAdmin:
             if len(page) < PAGE:
                 break
             after = page[-1].name
-        starts = await self._catalog.query(lambda reader: reader.log_starts([row.number for row in rows]))
+        starts = await self._catalog.query(lambda reader: reader.chains.log_starts([row.number for row in rows]))
         places = [(row, index) for row in rows for index in range(row.partitions)]
         reached = await self._states.ends(((row.topic_id, index) for row, index in places))
         found = [
@@ -453,14 +455,14 @@ def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:
 
 def _leading(reader: Reader, *, stream: str, to: str | None) -> list[LinkRow] | None:
     """[blocking] The stream's links that lead to a cluster, if there are any."""
-    return [row for row in reader.links(stream) if row.config.source_cluster == to] or None
+    return [row for row in reader.links.all(stream) if row.config.source_cluster == to] or None
 
 
 def _partitions(reader: Reader, *, paths: set[str]) -> dict[str, int]:
     """[blocking]"""
-    return {path: row.partitions for path in paths if (row := reader.stream(path)) is not None}
+    return {path: row.partitions for path in paths if (row := reader.streams.at(path)) is not None}
 
 
 def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
     """[blocking]"""
-    return reader.topics(stream, after=after, limit=PAGE)
+    return reader.topics.page(stream, after=after, limit=PAGE)

@@ -19,8 +19,11 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed, Change
-from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkSource, SetLinkState
-from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
+from headrace.catalog.chains import RollDone
+from headrace.catalog.homes import SetHome
+from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
+from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicRow
+from headrace.catalog.topics import DeleteTopics, TopicOutcome
 from headrace.container.leader import Container
 from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
@@ -247,7 +250,7 @@ class Links:
 
     async def _keep_up(self) -> None:
         leads = self._cluster.catalog_container is not None
-        rows = await self._catalog.query(lambda reader: reader.links()) if leads else []
+        rows = await self._catalog.query(lambda reader: reader.links.all()) if leads else []
         wanted = {row.name: row for row in rows if row.state == RUNNING}
         for name, (row, _, task) in list(self._keepers.items()):
             if name not in wanted or task.done() or not _same(row, wanted[name]):

@@ -22,8 +22,10 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
+from headrace.catalog.feature_level import RaiseLevel
 from headrace.catalog.names import DEFAULT_STREAM
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
@@ -156,7 +158,7 @@ class NodeCatalog(ReplicaListener):
 
     async def ensure_default_stream(self, now: Millis) -> None:
         """There is a stream for bare topic names, from the start."""
-        if await self.tables.query(lambda reader: reader.stream(DEFAULT_STREAM)) is None:
+        if await self.tables.query(lambda reader: reader.streams.at(DEFAULT_STREAM)) is None:
             policy = StreamPolicy(auto_create=True)
             await self.tables.submit(CreateStream(path=DEFAULT_STREAM, policy=policy, now=now))
 

@@ -15,22 +15,12 @@ from headrace.base.errors import Code
 from headrace.base.ids import ContainerId, Home, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Change
-from headrace.catalog.commands import (
-    AlterStream,
-    AlterTopic,
-    CreatePartitions,
-    CreateTopics,
-    DeleteStream,
-    DeleteTopics,
-    ForgetDeleted,
-    RollDone,
-    Rolled,
-    SetHome,
-    SetLogStart,
-    ShortenChains,
-    Shortened,
-)
-from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, TopicOutcome, TopicRow
+from headrace.catalog.chains import RollDone, Rolled, RollOutcome, SetLogStart, ShortenChains, Shortened
+from headrace.catalog.deletions import ForgetDeleted
+from headrace.catalog.homes import SetHome
+from headrace.catalog.rows import PartitionletRow, Replaced, TopicRow
+from headrace.catalog.streams import AlterStream, DeleteStream
+from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
 from headrace.log.frames import FrameType
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partitions import Partitions

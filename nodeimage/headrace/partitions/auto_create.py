@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.names import TopicName
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.partitions.placement import Placing
 from headrace.partitions.refusals import told
 
@@ -27,7 +27,7 @@ async def make_topics(
     paths = sorted({name.stream for name in names})
     if not names:
         return {}
-    streams = await catalog.query(lambda reader: {path: reader.stream(path) for path in paths})
+    streams = await catalog.query(lambda reader: {path: reader.streams.at(path) for path in paths})
     items = []
     made: dict[str, KafkaError | None] = {}
     for name in names:

@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import Command, CreatePartitions, StreamPolicy, encode
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import encode
 from headrace.catalog.names import DEFAULT_STREAM, TopicName, split
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.catalog.topics import CreatePartitions
 from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partition import Partition
@@ -41,7 +44,7 @@ def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[index : index + COMMAND_ITEMS]
 
 
-async def submitted(catalog: Catalog, command: Command, *, timeout_ms: int) -> Any:
+async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms: int) -> T:
     """The command's outcome. A timeout of 0 or less waits for as long as it takes, which is one sync; none waits for
     more than MOST_WAIT_S.
 
@@ -85,7 +88,7 @@ async def stream_rows(catalog: Catalog, paths: Collection[str]) -> dict[str, Str
     """Those of these streams that there are, or why that cannot be told."""
 
     def look(reader: Reader) -> dict[str, StreamRow]:
-        return {path: row for path in paths if (row := reader.stream(path)) is not None}
+        return {path: row for path in paths if (row := reader.streams.at(path)) is not None}
 
     return await found_of(catalog, paths, look)
 
@@ -120,7 +123,7 @@ async def found_one(catalog: Catalog, look: Callable[[Reader], T | None]) -> T |
 def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[str, TopicRow]:
     """[blocking] Topics by full name; `wanted`: topics' names by stream."""
     return {
-        row.full_name: row for stream, names in wanted.items() for row in reader.topics_named(stream, names).values()
+        row.full_name: row for stream, names in wanted.items() for row in reader.topics.named(stream, names).values()
     }
 
 

@@ -37,7 +37,7 @@ def chains_of(
     reader: Reader, topics: Sequence[TopicRow], *, partition: int | None = None
 ) -> dict[int, list[PartitionletRow]]:
     """[blocking] By topic number, the partitionlets in order of (partition, id), the intended ones too."""
-    return {topic.number: reader.chain(topic.number, partition) for topic in topics}
+    return {topic.number: reader.chains.chain(topic.number, partition) for topic in topics}
 
 
 class PartitionStates:
@@ -52,7 +52,7 @@ class PartitionStates:
     async def of_topic(self, topic: TopicRow) -> list[PartitionState]:
         """All partitions of a topic, in order."""
         rows, starts = await self._catalog.query(
-            lambda reader: (reader.chain(topic.number), reader.log_starts([topic.number]))
+            lambda reader: (reader.chains.chain(topic.number), reader.chains.log_starts([topic.number]))
         )
         sizes = await self._old_reads.extents(rows)
         by_partition: dict[int, list[PartitionletRow]] = {}
@@ -117,11 +117,11 @@ class PartitionStates:
 
 def _open_rows(reader: Reader, wanted: set[tuple[bytes, int]]) -> dict[tuple[bytes, int], PartitionletRow]:
     """[blocking] The open partitionlets of these (topic id, partition)."""
-    topics = reader.topics_by_id({topic_id for topic_id, _ in wanted})
+    topics = reader.topics.by_ids({topic_id for topic_id, _ in wanted})
     ids = {topic.number: topic.topic_id for topic in topics.values()}
     return {
         (ids[number], row.partition): row
-        for number, rows in reader.open_partitionlets(ids).items()
+        for number, rows in reader.chains.open_of(ids).items()
         for row in rows
         if (ids[number], row.partition) in wanted
     }

@@ -50,11 +50,11 @@ class Tail(NamedTuple):
 
 def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
     """[blocking] The open and sealed partitionlets of one partition of a topic's number, in order."""
-    rows = tuple(row for row in reader.chain(topic, partition) if row.state != INTENDED)
+    rows = tuple(row for row in reader.chains.chain(topic, partition) if row.state != INTENDED)
     if not rows:
         return None
-    log_start = reader.log_starts([topic]).get((topic, partition), Offset(0))
-    return Chain(rows, log_start, reader.settled_at(topic, partition))
+    log_start = reader.chains.log_starts([topic]).get((topic, partition), Offset(0))
+    return Chain(rows, log_start, reader.homes.settled_at(topic, partition))
 
 
 def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:

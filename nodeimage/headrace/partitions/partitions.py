@@ -351,7 +351,7 @@ class Partitions:
     async def _read(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
         outcomes: dict[Key, Partition | KafkaError] = {}
         numbers = {topic.row.number for topic, _ in wanted}
-        opened = await self._catalog.query(lambda reader: reader.open_partitionlets(numbers))
+        opened = await self._catalog.query(lambda reader: reader.chains.open_of(numbers))
         rows = {(row.topic, row.partition): row for found in opened.values() for row in found}
         asked = [rows.get((topic.row.number, index)) for topic, index in wanted]
         await self._taken_over({row.container for row in asked if row is not None})

@@ -17,8 +17,7 @@ import structlog
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, PartitionletId
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import SetHome
-from headrace.catalog.link_commands import HomeChange
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
 from headrace.container.leader import Container
@@ -65,12 +64,12 @@ def _page(
     reader: Reader, *, container: ContainerId, before: Epoch, after: PartitionletId
 ) -> tuple[PartitionletId, list[Ended]] | None:
     """[blocking] The next open partitionlets of a container that were opened `before` an epoch; None: no more."""
-    rows = reader.open_in(container, before=before, after=after, limit=AT_ONCE)
+    rows = reader.chains.open_in(container, before=before, after=after, limit=AT_ONCE)
     if not rows:
         return None
-    owners = reader.owners([row.id for row in rows])
-    topics = reader.topics_by_id({owner.topic_id for owner in owners.values()})
-    settled = reader.settled({row.number for row in topics.values()})
+    owners = reader.chains.owners([row.id for row in rows])
+    topics = reader.topics.by_ids({owner.topic_id for owner in owners.values()})
+    settled = reader.homes.settled({row.number for row in topics.values()})
     return rows[-1].id, [
         (topics[owner.topic_id], settled.get((owner.topic, owner.partition)))
         for owner in owners.values()

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.commands import PolicyChanges, StreamPolicy
+from headrace.catalog.policy import PolicyChanges, StreamPolicy
 from headrace.catalog.rows import StreamRow
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked
 

@@ -77,9 +77,9 @@ def rows_by_name(reader: Reader, wanted: dict[str, list[str]]) -> list[tuple[Top
     """[blocking] Those of these topics that exist, with their streams; `wanted`: names by path of the stream."""
     found = []
     for path, names in wanted.items():
-        stream = reader.stream(path)
+        stream = reader.streams.at(path)
         if stream is not None:
-            found += [(row, stream) for row in reader.topics_named(path, names).values()]
+            found += [(row, stream) for row in reader.topics.named(path, names).values()]
     return found
 
 
@@ -87,9 +87,9 @@ def rows_by_id(reader: Reader, topic_ids: list[bytes]) -> list[tuple[TopicRow, S
     """[blocking] Those of these topics that exist, with their streams."""
     found = []
     streams: dict[int, StreamRow | None] = {}
-    for row in reader.topics_by_id(topic_ids).values():
+    for row in reader.topics.by_ids(topic_ids).values():
         if row.stream_number not in streams:
-            streams[row.stream_number] = reader.stream_by_number(row.stream_number)
+            streams[row.stream_number] = reader.streams.by_number(row.stream_number)
         stream = streams[row.stream_number]
         if stream is not None:
             found.append((row, stream))

@@ -12,19 +12,14 @@ from collections.abc import Callable, Sequence
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import (
-    AlterStream,
-    AlterTopic,
-    Command,
-    CreatePartitions,
-    DeleteStream,
-    DeleteTopics,
-    SetHome,
-    StreamPolicy,
-)
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.homes import SetHome
 from headrace.catalog.names import DEFAULT_STREAM, TopicName, split
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.catalog.streams import AlterStream, DeleteStream
+from headrace.catalog.topics import AlterTopic, CreatePartitions, DeleteTopics
 from headrace.partitions.auto_create import make_topics
 from headrace.partitions.placement import Placing
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
@@ -234,7 +229,7 @@ class Topics:
             self._policies[stream.number] = stream.policy
             self.changed(row)
 
-    def command_applied(self, command: Command) -> None:
+    def command_applied(self, command: CatalogCommand[object]) -> None:
         """What is being looked up may have been read before `command`."""
         if not self._look_ups:
             return

@@ -28,8 +28,10 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Offset, PartitionletId, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed
-from headrace.catalog.commands import ShortenChains, Shortened, SkipNumbers, encode
+from headrace.catalog.chains import ShortenChains, Shortened
+from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
+from headrace.catalog.recovery import SkipNumbers
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
@@ -149,7 +151,7 @@ class UncleanRecoveries:
 
     async def _end_those_of_deleted(self) -> None:
         """Of containers that are deleted nothing is left: their sealed partitionlets leave the chains again."""
-        containers = await self._catalog.query(lambda reader: reader.containers())
+        containers = await self._catalog.query(lambda reader: reader.chains.containers())
         for each in containers:
             if self._cluster.is_deleted(each):
                 await self._shorten(each, lambda row: row.first)
@@ -206,8 +208,8 @@ class UncleanRecoveries:
 
 def _sealed_in(reader: Reader, container: ContainerId, after: PartitionletId) -> list[Sealed]:
     """[blocking] A page of the sealed partitionlets of a container."""
-    rows = reader.sealed_in(container, after=after, limit=AT_ONCE)
-    owners = reader.owners([row.id for row in rows])
+    rows = reader.chains.sealed_in(container, after=after, limit=AT_ONCE)
+    owners = reader.chains.owners([row.id for row in rows])
     return [(owners[row.id].topic_id if row.id in owners else b"", row) for row in rows]
 
 

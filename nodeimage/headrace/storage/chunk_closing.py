@@ -103,7 +103,7 @@ class ChunkClosing:
             return
         owners = await self._upkeep.owners(shares)
         streams = frozenset(stream_of(share.partitionlet) for share in shares)
-        rules = await self._catalog.query(lambda reader: reader.retention(streams))
+        rules = await self._catalog.query(lambda reader: reader.streams.retention_of(streams))
         dead, lives_until = _dead(shares, owners, rules, self._runtime.now())
         if dead >= WORTH_CLOSING:
             close_open(held, chunk)
@@ -122,7 +122,7 @@ class ChunkClosing:
             or self._runtime.loop.time() >= looked.again_at
         ):
             return False
-        return await self._catalog.query(lambda reader: reader.retention(looked.streams)) == looked.rules
+        return await self._catalog.query(lambda reader: reader.streams.retention_of(looked.streams)) == looked.rules
 
 
 def _dead(

@@ -74,7 +74,7 @@ class GivingBack:
         unseen, self._unseen = self._unseen, set()
         try:
             if dead_topics:
-                topics = await self._catalog.query(lambda reader: reader.topics_by_id(dead_topics))
+                topics = await self._catalog.query(lambda reader: reader.topics.by_ids(dead_topics))
                 dead_in.update(topic.stream_number for topic in topics.values())
             for held in self._upkeep.data():
                 for chunk in held.log.closed_chunks():

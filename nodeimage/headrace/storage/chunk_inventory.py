@@ -135,14 +135,14 @@ class Upkeep:
 
     async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
         """The partitions that these belong to; nothing for those that are dead."""
-        return await self._catalog.query(lambda reader: reader.owners({share.partitionlet for share in shares}))
+        return await self._catalog.query(lambda reader: reader.chains.owners({share.partitionlet for share in shares}))
 
     async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
         """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
 
         def fates(reader: Reader) -> dict[PartitionletId, Owner] | None:
             partitionlets = {share.partitionlet for share in shares}
-            return None if reader.not_yet_made(partitionlets) else reader.owners(partitionlets)
+            return None if reader.chains.not_yet_made(partitionlets) else reader.chains.owners(partitionlets)
 
         return await self._catalog.query(fates)
 

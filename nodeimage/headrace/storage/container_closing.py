@@ -16,7 +16,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, PartitionletId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import RetireContainer
+from headrace.catalog.chains import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
 from headrace.container.leader import Container
@@ -141,7 +141,7 @@ class ContainerClosing:
                         self._upkeep.failed((container.id, container.log.start), error)
 
     async def _delete_if_empty(self, held: Held, container: Container) -> None:
-        rows = await self._catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
+        rows = await self._catalog.query(lambda reader: reader.chains.open_in(container.id, limit=ROLLS_AT_ONCE))
         if rows:
             await self._roll_away(rows)
             if len(rows) == ROLLS_AT_ONCE:
@@ -166,7 +166,7 @@ class ContainerClosing:
         self._closed_at.pop(container.id, None)
 
     async def _roll_away(self, rows: list[PartitionletRow]) -> None:
-        owners = await self._catalog.query(lambda reader: reader.owners([row.id for row in rows]))
+        owners = await self._catalog.query(lambda reader: reader.chains.owners([row.id for row in rows]))
         rolls = [
             self._runtime.spawn(self._roll_one(row, owner))
             for row in rows
@@ -189,7 +189,7 @@ class ContainerClosing:
 def _is_needed(reader: Reader, container: ContainerId, here: set[PartitionletId]) -> bool:
     """[blocking] Whether a partitionlet lives, opens or is about to open in a container; `here`: those with frames."""
     return bool(
-        reader.open_in(container, limit=1)
-        or reader.owners(here)
-        or any(row.container == container for row in reader.intended())
+        reader.chains.open_in(container, limit=1)
+        or reader.chains.owners(here)
+        or any(row.container == container for row in reader.chains.intended())
     )

@@ -17,7 +17,9 @@ from headrace.base.ids import Millis, Offset, PartitionletId, StreamNumber
 from headrace.base.levels import Level
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import ExpireCursors, ExpireSomeCursors, ForgetDeleted, LogStart, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.committed_offsets import ExpireCursors, ExpireSomeCursors
+from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
 from headrace.log.container_log import ContainerLog
@@ -81,7 +83,7 @@ class Expiry:
         streams = {stream for _, _, found in oldest for stream in found}
         if not streams:
             return
-        rules = await self._catalog.query(lambda reader: reader.retention(streams))
+        rules = await self._catalog.query(lambda reader: reader.streams.retention_of(streams))
         now = self._cluster_time.agreed()
         if now is None:
             now = NEVER
@@ -204,7 +206,7 @@ def _rows_elsewhere(
 ) -> dict[PartitionKey, list[PartitionletRow]]:
     """[blocking] The partitionlets of these partitions in containers that this node does not lead."""
     return {
-        key: [row for row in reader.chain(topic, key[1]) if row.state != INTENDED and row.container not in led]
+        key: [row for row in reader.chains.chain(topic, key[1]) if row.state != INTENDED and row.container not in led]
         for key, topic in limited.items()
     }
 

@@ -20,7 +20,7 @@ import structlog
 from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import SetLogStart
+from headrace.catalog.chains import SetLogStart
 from headrace.container.leader import Container
 from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body

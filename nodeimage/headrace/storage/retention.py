@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.base.ids import Offset, PartitionletId, StreamNumber, stream_of
-from headrace.catalog.commands import LogStart
+from headrace.catalog.chains import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
 
 PartitionKey = tuple[bytes, int]

@@ -5,7 +5,7 @@
 
 What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a primary that stepped down,
 one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
-commands may be repeated (catalog/commands.py says what a repeat comes to); but none that this process had given up
+commands may be repeated (catalog/command.py says what a repeat comes to); but none that this process had given up
 lands after one that it began later (node/attempts.py). Belongs to the loop thread.
 """
 

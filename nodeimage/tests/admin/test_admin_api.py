@@ -9,7 +9,7 @@ import pytest
 
 from headrace.admin import stream_metrics
 from headrace.base.errors import Code, MalformedRequest
-from headrace.catalog.commands import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
 from headrace.kafka.connection import Connection
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey

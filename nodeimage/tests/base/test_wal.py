@@ -13,8 +13,10 @@ from headrace.base import wal
 from headrace.base.ids import Millis, Position
 from headrace.base.wal import WalBound
 from headrace.catalog import tables
-from headrace.catalog.commands import CreateStream, RaiseLevel, StreamPolicy
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
+from headrace.catalog.streams import CreateStream
 from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.store import sqlite as store_module
 from headrace.store.sqlite import SqliteStore
@@ -71,7 +73,7 @@ def test_the_catalogs_wal_stays_small_under_readers_that_are_never_idle(
     def begin_of(reader: Reader) -> Callable[[], Callable[[], None]]:
         def begin() -> Callable[[], None]:
             reader.begin()
-            assert reader.stream("/s") is not None
+            assert reader.streams.at("/s") is not None
             return reader.end
 
         return begin

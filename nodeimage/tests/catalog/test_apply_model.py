@@ -1,6 +1,6 @@
 """Random commands against a model in plain Python, and against a second file that gets them in one go.
 
-The model holds the rules of catalog/commands.py in dicts; it shares nothing with the tables but the commands.
+The model holds the rules of the catalog's commands in dicts; it shares nothing with the tables but the commands.
 """
 
 import itertools
@@ -27,41 +27,28 @@ from headrace.base.ids import (
     StreamNumber,
     partitionlet_id,
 )
-from headrace.catalog import apply_deleted, apply_topics
-from headrace.catalog.apply_chains import ROLL_GAP
-from headrace.catalog.commands import (
-    Command,
+from headrace.catalog import deletions, topics
+from headrace.catalog.chains import ROLL_GAP, LogStart, RollDone, Rolled, RollIntent, RollTarget, SetLogStart
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import decode, encode
+from headrace.catalog.committed_offsets import (
     CommitCursors,
     CopyCursors,
-    CreatePartitions,
-    CreateStream,
-    CreateTopics,
     Cursor,
     DeleteCursors,
-    DeleteGroups,
-    DeleteStream,
-    DeleteTopics,
     ExpireCursors,
     ExpireSomeCursors,
-    ForgetDeleted,
-    HomeChange,
-    LogStart,
-    NewTopic,
-    PutGroup,
-    RaiseLevel,
-    RollDone,
-    Rolled,
-    RollIntent,
-    RollTarget,
-    SetHome,
-    SetLogStart,
-    StreamPolicy,
-    decode,
-    encode,
 )
+from headrace.catalog.deletions import ForgetDeleted
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.groups import DeleteGroups, PutGroup
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, SEALED
+from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.catalog.tables import SCHEMA, open_tables
+from headrace.catalog.topics import CreatePartitions, CreateTopics, DeleteTopics, NewTopic
 from headrace.tables.table_check import damage_in
 from headrace.tables.transactions import apply_all
 
@@ -335,7 +322,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         self.create_stream("/a", Millis(0))  # most rules say little without a topic
         self.create_topics([("/a", "t", bytes(16), 2), ("/a", "u", bytes([1]) * 16, 1)], Millis(0))
 
-    def apply(self, command: Command) -> Any:
+    def apply(self, command: CatalogCommand[Any]) -> Any:
         position = Position(10 * (len(self.log) + 1))
         self.log.append((position, encode(command)))
         (decided,) = apply_all(self.connection, [(position, command)], SCHEMA)
@@ -376,7 +363,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
             for path, name, id_, count in wanted
             for home, origin, histories in [copied(count, copy)]
         ]
-        foreseen = self.reader.check_new_topics(items)
+        foreseen = self.reader.topics.check_new(items)
         codes = [outcome.code for outcome in self.apply(CreateTopics(items, now))]
         assert [Code.NONE if each is None else each.code for each in foreseen] == codes
         before = set(self.model.topics)
@@ -578,32 +565,32 @@ class CatalogAgainstModel(RuleBasedStateMachine):
     @invariant()
     def the_reader_sees_what_the_model_holds(self) -> None:
         model, reader = self.model, self.reader
-        assert {row.path: row.number for row in reader.streams()} == {
+        assert {row.path: row.number for row in reader.streams.page()} == {
             path: number for path, (number, _) in model.streams.items()
         }
-        for row in reader.streams():
+        for row in reader.streams.page():
             inside = [topic for topic in model.topics.values() if topic.stream == row.path]
             assert (row.topics, row.partitions) == (len(inside), sum(len(topic.chains) for topic in inside))
-        assert {row.topic_id: (row.number, row.stream, row.name, row.partitions) for row in reader.all_topics()} == {
-            id_: (each.number, each.stream, each.name, len(each.chains)) for id_, each in model.topics.items()
-        }
+        assert {
+            row.topic_id: (row.number, row.stream, row.name, row.partitions) for row in reader.topics.of_all_streams()
+        } == {id_: (each.number, each.stream, each.name, len(each.chains)) for id_, each in model.topics.items()}
         numbers = [topic.number for topic in model.topics.values()]
-        for row in reader.all_topics():
+        for row in reader.topics.of_all_streams():
             topic = model.topics[row.topic_id]
             assert row.home == topic.home
-            assert {key[1]: home for key, home in reader.settled([row.number]).items()} == topic.settled
-            assert {key[1]: starts for key, starts in reader.histories([row.number]).items()} == {
+            assert {key[1]: home for key, home in reader.homes.settled([row.number]).items()} == topic.settled
+            assert {key[1]: starts for key, starts in reader.homes.histories([row.number]).items()} == {
                 partition: sorted(starts) for partition, starts in topic.histories.items() if starts
             }
-            assert reader.pending([row.number]) == ({} if topic.pending is None else {row.number: topic.pending})
-        assert {row.topic_id for row in reader.unsettled()} == {
+            assert reader.homes.pending([row.number]) == ({} if topic.pending is None else {row.number: topic.pending})
+        assert {row.topic_id for row in reader.homes.unsettled()} == {
             id_
             for id_, topic in model.topics.items()
             if topic.home is not None
             and topic.home[0]
             and any(topic.settled.get(each) != topic.home for each in range(len(topic.chains)))
         }
-        assert reader.log_starts(numbers) == {
+        assert reader.chains.log_starts(numbers) == {
             (topic.number, partition): start
             for topic in model.topics.values()
             for partition, start in topic.starts.items()
@@ -623,16 +610,16 @@ class CatalogAgainstModel(RuleBasedStateMachine):
                         row.end,
                         row.epochs,
                     )
-                    for row in reader.chain(topic.number, partition)
+                    for row in reader.chains.chain(topic.number, partition)
                 ] == chain
                 live |= {piece.id: max(0, piece.first, topic.starts.get(partition, 0)) for piece in chain}
-        assert reader.live(map(PartitionletId, live)) == live
-        assert {row.group: (row.generation, row.member_ids, row.changed) for row in reader.groups()} == {
+        assert reader.chains.live(map(PartitionletId, live)) == live
+        assert {row.group: (row.generation, row.member_ids, row.changed) for row in reader.groups.page()} == {
             name: (group.generation, group.members, group.changed) for name, group in model.groups.items()
         }
         for name, group in model.groups.items():
             assert {
-                (row.topic_id, row.partition): (row.offset, row.committed_at) for row in reader.cursors(name)
+                (row.topic_id, row.partition): (row.offset, row.committed_at) for row in reader.groups.cursors(name)
             } == group.cursors
 
     def teardown(self) -> None:
@@ -656,7 +643,7 @@ class CatalogInPieces(CatalogAgainstModel):
 
     def __init__(self) -> None:
         self.patch = pytest.MonkeyPatch()
-        for module in (apply_deleted, apply_topics):
+        for module in (deletions, topics):
             self.patch.setattr(module, "AT_ONCE", 12)
         super().__init__()
         self.apply(RaiseLevel(1))

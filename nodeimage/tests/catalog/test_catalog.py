@@ -19,8 +19,9 @@ import pytest
 from headrace.base.errors import Code, FolderRefused, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.catalog.catalog import Catalog, CatalogFailed
-from headrace.catalog.commands import DeleteStream, encode
+from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
+from headrace.catalog.streams import DeleteStream
 from headrace.catalog.tables import SCHEMA
 from headrace.tables import command_apply, snapshots
 from headrace.tables.command_log import open_and_replay
@@ -144,7 +145,7 @@ async def test_what_was_committed_and_not_applied_is_replayed_once(tmp_path: Pat
     log.commit()
     for _ in range(2):
         catalog = await Catalog.open(tmp_path, log)
-        assert await catalog.query(lambda reader: reader.totals()) == (1, 12, 12)
+        assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 12, 12)
         assert catalog.applied == log.end
         await catalog.close()
 
@@ -185,11 +186,11 @@ async def test_a_full_disk_makes_submitters_wait_and_loses_nothing(
     waiting = [asyncio.create_task(catalog.submit(topics(500))) for _ in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.3)
     assert not done
-    assert await catalog.query(lambda reader: reader.totals()) == (1, 0, 0)  # reads go on
+    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 0, 0)  # reads go on
     limit(catalog, pages=1_000_000)
     outcomes = await asyncio.gather(*waiting)
     assert [len(outcome) for outcome in outcomes] == [500] * 3
-    assert await catalog.query(lambda reader: reader.totals()) == (1, 1500, 1500)
+    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 1500, 1500)
     await catalog.close()
 
 
@@ -204,7 +205,7 @@ async def test_a_catalog_closed_on_a_full_disk_applies_the_rest_at_the_next_star
     with pytest.raises(CatalogFailed):
         await waiting
     catalog = await Catalog.open(tmp_path, log)
-    assert await catalog.query(lambda reader: reader.totals()) == (1, 500, 500)
+    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 500, 500)
     await catalog.close()
 
 
@@ -239,10 +240,10 @@ async def test_queries_see_one_moment(tmp_path: Path) -> None:
     first_read, changed = threading.Event(), threading.Event()
 
     def look_twice(reader: Reader) -> tuple[int, int]:
-        before = reader.totals()[0]
+        before = reader.streams.totals()[0]
         first_read.set()
         assert changed.wait(20)
-        return before, reader.totals()[0]
+        return before, reader.streams.totals()[0]
 
     looking = asyncio.create_task(catalog.query(look_twice))
     await asyncio.to_thread(first_read.wait)
@@ -258,7 +259,7 @@ async def test_a_query_that_fails_leaves_its_reader_usable(tmp_path: Path) -> No
     await catalog.submit(stream("/a"))
     for _ in range(5):
         with pytest.raises(ZeroDivisionError):
-            await catalog.query(lambda reader: reader.totals()[0] // 0)
+            await catalog.query(lambda reader: reader.streams.totals()[0] // 0)
     await catalog.submit(stream("/b"))
     assert len(await paths(catalog)) == 2
     await catalog.close()
@@ -387,7 +388,7 @@ async def test_a_damaged_file_is_set_aside_and_the_newest_whole_snapshot_restore
     newest.write_bytes(newest.read_bytes()[:5000])
     catalog = await Catalog.open(tmp_path, log)
     await catalog.submit(topics(1))
-    assert await catalog.query(lambda reader: reader.totals()) == (1, 901, 901)
+    assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 901, 901)
     assert (tmp_path / "catalog.damaged").exists()
     await catalog.close()
 
@@ -463,14 +464,14 @@ async def test_damage_met_while_running_fails_the_catalog_and_the_next_start_res
         file.seek(live.stat().st_size // 4)
         file.write(b"\xee" * (live.stat().st_size // 2))
     with pytest.raises(CatalogFailed, match="damaged"):
-        await catalog.query(lambda reader: [len(reader.chain(row.number)) for row in reader.topics("/s")])
+        await catalog.query(lambda reader: [len(reader.chains.chain(row.number)) for row in reader.topics.page("/s")])
     with pytest.raises(CatalogFailed):
         await asyncio.wait_for(asyncio.shield(catalog.failed), 10)
     with pytest.raises(CatalogFailed):
         await catalog.submit(stream("/t"))
     await catalog.close()
     catalog = await Catalog.open(tmp_path, log)
-    assert await catalog.query(lambda reader: len(reader.topics("/s"))) == 2000
+    assert await catalog.query(lambda reader: len(reader.topics.page("/s"))) == 2000
     await catalog.close()
 
 
@@ -487,7 +488,9 @@ async def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 APPLIER = """
 import asyncio, collections, os, struct, sys, uuid
 from pathlib import Path
-from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.catalog.catalog import Catalog
 
 class FileLog:

@@ -3,7 +3,11 @@ import pytest
 
 from headrace.base.errors import NewerFormat
 from headrace.base.ids import Millis
-from headrace.catalog.commands import CreateStream, DeleteGroups, StreamPolicy, decode, encode
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import COMMANDS, decode, encode
+from headrace.catalog.groups import DeleteGroups
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 
 
 def test_a_command_is_read_as_it_was_written() -> None:
@@ -32,3 +36,8 @@ def test_bytes_that_are_no_command_are_refused() -> None:
     for payload in (b"", b"\xff\xff", b"{}"):
         with pytest.raises(NewerFormat):
             decode(payload)
+
+
+def test_the_commands_of_every_family_are_found() -> None:
+    assert set(COMMANDS.values()) == set(CatalogCommand.__subclasses__())
+    assert all(command.__name__ == name for name, command in COMMANDS.items())

@@ -24,35 +24,22 @@ from headrace.base.ids import (
     StreamNumber,
     partitionlet_id,
 )
-from headrace.catalog import apply_deleted, apply_topics
+from headrace.catalog import deletions
+from headrace.catalog import topics as catalog_topics
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import (
-    CommitCursors,
-    CreatePartitions,
-    CreateStream,
-    CreateTopics,
-    Cursor,
-    DeleteStream,
-    DeleteTopics,
-    ForgetDeleted,
-    LinkConfig,
-    LogStart,
-    NewTopic,
-    PutGroup,
-    PutLink,
-    RaiseLevel,
-    RetireContainer,
-    RollDone,
-    Rolled,
-    RollIntent,
-    RollTarget,
-    SetHome,
-    SetLogStart,
-    StreamPolicy,
-)
-from headrace.catalog.link_commands import HomeChange
+from headrace.catalog.chains import LogStart, RetireContainer, RollDone, Rolled, RollIntent, RollTarget, SetLogStart
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.deletions import ForgetDeleted
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.groups import PutGroup
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
+from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.catalog.tables import SCHEMA, UNSUMMED_FORMAT, open_tables
+from headrace.catalog.topics import CreatePartitions, CreateTopics, DeleteTopics, NewTopic
 from headrace.tables import snapshots, table_check
 from headrace.tables.outcomes import CatalogFailed
 from headrace.tables.row_checksums import COLUMNS, GRID, KEYS, SHAPE, row_sum, shape_of
@@ -103,7 +90,7 @@ def commands() -> list[Any]:
 def few_at_once() -> Iterator[None]:
     """So that little is enough for a stream to be going."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_deleted, "AT_ONCE", 2)
+        patch.setattr(deletions, "AT_ONCE", 2)
         yield
 
 
@@ -144,29 +131,29 @@ PAGE = 4096
 PAGE_HEAD = 128
 """Of a page with a few rows: its head, and where each of them lies."""
 MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
-    lambda reader, alive: reader.owners(alive),
-    lambda reader, alive: reader.live(alive),
-    lambda reader, alive: reader.not_yet_made(alive),
-    lambda reader, _: reader.not_yet_made([partitionlet_id(stream=at, serial=99) for at in (1, 2, 3, 4, 77)]),
-    lambda reader, _: reader.cursors("g"),
-    lambda reader, _: reader.cursors("g", [1]),
-    lambda reader, _: reader.cursors_after(("", -1, -1), limit=1),
-    lambda reader, _: reader.cursors_after(("g", 1, 0), limit=50),
-    lambda reader, _: reader.cursors_after(("", -1, -1), limit=-1),
-    lambda reader, _: [reader.stream(path) for path in ("/s", "/none")],
-    lambda reader, _: [reader.stream_by_number(StreamNumber(number)) for number in (1, 77)],
-    lambda reader, _: reader.streams(),
-    lambda reader, _: reader.streams(after="/s", limit=1),
-    lambda reader, _: reader.totals(),
-    lambda reader, _: [reader.topic("/s", name) for name in ("t", "m", "none")],
-    lambda reader, _: reader.topics_named("/s", ["m", "none", "t"]),
-    lambda reader, _: reader.topics_by_id([TOPIC, MOVED, b"n" * 16]),
-    lambda reader, _: reader.topics("/s"),
-    lambda reader, _: reader.topics("/s", after="m", limit=1),
-    lambda reader, _: reader.all_topics(),
-    lambda reader, _: reader.all_topics(after=(1, "m"), limit=1),
-    lambda reader, _: reader.all_topics(limit=-1),
-    lambda reader, _: reader.check_new_topics(
+    lambda reader, alive: reader.chains.owners(alive),
+    lambda reader, alive: reader.chains.live(alive),
+    lambda reader, alive: reader.chains.not_yet_made(alive),
+    lambda reader, _: reader.chains.not_yet_made([partitionlet_id(stream=at, serial=99) for at in (1, 2, 3, 4, 77)]),
+    lambda reader, _: reader.groups.cursors("g"),
+    lambda reader, _: reader.groups.cursors("g", [1]),
+    lambda reader, _: reader.groups.cursors_after(("", -1, -1), limit=1),
+    lambda reader, _: reader.groups.cursors_after(("g", 1, 0), limit=50),
+    lambda reader, _: reader.groups.cursors_after(("", -1, -1), limit=-1),
+    lambda reader, _: [reader.streams.at(path) for path in ("/s", "/none")],
+    lambda reader, _: [reader.streams.by_number(StreamNumber(number)) for number in (1, 77)],
+    lambda reader, _: reader.streams.page(),
+    lambda reader, _: reader.streams.page(after="/s", limit=1),
+    lambda reader, _: reader.streams.totals(),
+    lambda reader, _: [reader.topics.at("/s", name) for name in ("t", "m", "none")],
+    lambda reader, _: reader.topics.named("/s", ["m", "none", "t"]),
+    lambda reader, _: reader.topics.by_ids([TOPIC, MOVED, b"n" * 16]),
+    lambda reader, _: reader.topics.page("/s"),
+    lambda reader, _: reader.topics.page("/s", after="m", limit=1),
+    lambda reader, _: reader.topics.of_all_streams(),
+    lambda reader, _: reader.topics.of_all_streams(after=(1, "m"), limit=1),
+    lambda reader, _: reader.topics.of_all_streams(limit=-1),
+    lambda reader, _: reader.topics.check_new(
         [
             NewTopic(path, name, topic_id, 1, {}, [ContainerId(container)], [Epoch(1)])
             for path, name, topic_id, container in (
@@ -177,39 +164,39 @@ MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
             )
         ]
     ),
-    lambda reader, _: [reader.group(name) for name in ("g", "none")],
-    lambda reader, _: reader.groups(),
-    lambda reader, _: reader.groups(after="a", limit=1),
-    lambda reader, _: reader.open_partitionlets([1, 2, 77]),
-    lambda reader, _: [reader.chain(topic) for topic in (1, 2, 77)],
-    lambda reader, _: [reader.chain(1, partition) for partition in (0, 1, 7)],
-    lambda reader, _: reader.partitionlets(StreamNumber(1), after=PartitionletId(0)),
-    lambda reader, _: reader.partitionlets(StreamNumber(1), after=partitionlet_id(stream=StreamNumber(1), serial=2)),
-    lambda reader, _: reader.intended(),
-    lambda reader, _: [reader.open_in(ContainerId(number)) for number in (1, 2, 3, 77)],
-    lambda reader, _: reader.open_in(ContainerId(1), limit=1),
-    lambda reader, _: reader.open_in(ContainerId(1), after=partitionlet_id(stream=StreamNumber(1), serial=1)),
-    lambda reader, _: reader.open_in(ContainerId(1), before=1),
-    lambda reader, _: reader.open_in(ContainerId(1), before=2),
-    lambda reader, _: [reader.sealed_in(ContainerId(number)) for number in (1, 2)],
-    lambda reader, _: reader.containers(),
-    lambda reader, _: reader.log_starts([1, 2]),
+    lambda reader, _: [reader.groups.named(name) for name in ("g", "none")],
+    lambda reader, _: reader.groups.page(),
+    lambda reader, _: reader.groups.page(after="a", limit=1),
+    lambda reader, _: reader.chains.open_of([1, 2, 77]),
+    lambda reader, _: [reader.chains.chain(topic) for topic in (1, 2, 77)],
+    lambda reader, _: [reader.chains.chain(1, partition) for partition in (0, 1, 7)],
+    lambda reader, _: reader.chains.of_stream(StreamNumber(1), after=PartitionletId(0)),
+    lambda reader, _: reader.chains.of_stream(StreamNumber(1), after=partitionlet_id(stream=StreamNumber(1), serial=2)),
+    lambda reader, _: reader.chains.intended(),
+    lambda reader, _: [reader.chains.open_in(ContainerId(number)) for number in (1, 2, 3, 77)],
+    lambda reader, _: reader.chains.open_in(ContainerId(1), limit=1),
+    lambda reader, _: reader.chains.open_in(ContainerId(1), after=partitionlet_id(stream=StreamNumber(1), serial=1)),
+    lambda reader, _: reader.chains.open_in(ContainerId(1), before=1),
+    lambda reader, _: reader.chains.open_in(ContainerId(1), before=2),
+    lambda reader, _: [reader.chains.sealed_in(ContainerId(number)) for number in (1, 2)],
+    lambda reader, _: reader.chains.containers(),
+    lambda reader, _: reader.chains.log_starts([1, 2]),
     lambda reader, _: reader.level(),
     lambda reader, _: reader.is_forgetting(),
-    lambda reader, _: reader.retention([StreamNumber(1), StreamNumber(77)]),
-    lambda reader, _: reader.retention([StreamNumber(number) for number in (1, 2, 3, 4, 5)]),
-    lambda reader, _: reader.links(),
-    lambda reader, _: [reader.links(path) for path in ("/s", "/none")],
-    lambda reader, _: [reader.link(name) for name in ("l", "none")],
-    lambda reader, _: reader.copies("/s", "here"),
-    lambda reader, _: reader.copies("/s", "there", limit=1),
-    lambda reader, _: reader.copies("/s", "here", limit=-1),
-    lambda reader, _: reader.histories([1, 2, 77]),
-    lambda reader, _: reader.settled([1, 2, 77]),
-    lambda reader, _: [reader.settled_at(topic, 0) for topic in (1, 2, 77)],
-    lambda reader, _: reader.pending([1, 2, 77]),
-    lambda reader, _: reader.unsettled(),
-    lambda reader, _: reader.unsettled(after=2, limit=1),
+    lambda reader, _: reader.streams.retention_of([StreamNumber(1), StreamNumber(77)]),
+    lambda reader, _: reader.streams.retention_of([StreamNumber(number) for number in (1, 2, 3, 4, 5)]),
+    lambda reader, _: reader.links.all(),
+    lambda reader, _: [reader.links.all(path) for path in ("/s", "/none")],
+    lambda reader, _: [reader.links.named(name) for name in ("l", "none")],
+    lambda reader, _: reader.homes.copies("/s", "here"),
+    lambda reader, _: reader.homes.copies("/s", "there", limit=1),
+    lambda reader, _: reader.homes.copies("/s", "here", limit=-1),
+    lambda reader, _: reader.homes.histories([1, 2, 77]),
+    lambda reader, _: reader.homes.settled([1, 2, 77]),
+    lambda reader, _: [reader.homes.settled_at(topic, 0) for topic in (1, 2, 77)],
+    lambda reader, _: reader.homes.pending([1, 2, 77]),
+    lambda reader, _: reader.homes.unsettled(),
+    lambda reader, _: reader.homes.unsettled(after=2, limit=1),
 ]
 """What is never to be answered as if a row were not there that is."""
 
@@ -228,7 +215,7 @@ def more_rows(tables: Tables) -> None:
     """So that there are others around a row: streams, topics, a chain, partitionlets of containers, groups, links."""
 
     def opened(topic: int, partition: int) -> PartitionletId:
-        return tables.reader.open_partitionlets([topic])[topic][partition].id
+        return tables.reader.chains.open_of([topic])[topic][partition].id
 
     def roll(topic_id: bytes, topic: int, to: int, *, end: int, done: bool = True) -> None:
         sealed = opened(topic, 0)
@@ -409,7 +396,7 @@ def test_a_command_that_misses_a_row_that_has_to_be_there_is_no_refusal(
     def misses(*_: object, **__: object) -> None:
         (_value,) = None  # type: ignore[misc]  # what a row that is not there gives
 
-    monkeypatch.setattr(apply_topics, "_take_serials", misses)
+    monkeypatch.setattr(catalog_topics, "take_serials", misses)
     make = CreateTopics([NewTopic("/s", "u", b"u" * 16, 1, {}, [ContainerId(1)], [Epoch(1)])], NOW)
     with pytest.raises(KafkaError):
         tables.apply(make)
@@ -577,7 +564,7 @@ def damage_stream(folder: Path) -> None:
 
 
 def finds_by_query(catalog: Catalog) -> Any:
-    return catalog.query(lambda reader: reader.stream("/a"))
+    return catalog.query(lambda reader: reader.streams.at("/a"))
 
 
 def finds_by_snapshot(catalog: Catalog) -> Any:
@@ -603,7 +590,7 @@ async def test_damage_is_told_and_the_tables_are_made_anew_of_the_snapshot_and_t
         await finds(catalog)
     await asyncio.wait_for(told.wait(), 10)
     assert "streams" in catalog.damage or "function" in catalog.damage
-    assert await catalog.query(lambda reader: reader.stream("/b")) is not None  # what checks is answered
+    assert await catalog.query(lambda reader: reader.streams.at("/b")) is not None  # what checks is answered
     await catalog.rebuild_alone()
     assert catalog.damage == ""
     assert await paths(catalog) == ["/a", "/b", "/c"]
@@ -638,7 +625,7 @@ async def test_a_command_that_meets_damage_waits_until_the_tables_are_made_anew(
     await catalog.rebuild_alone()
     (made,) = await asyncio.wait_for(making, 10)
     assert made.code is Code.NONE
-    assert await catalog.query(lambda reader: len(reader.topics("/a"))) == 4
+    assert await catalog.query(lambda reader: len(reader.topics.page("/a"))) == 4
     await catalog.close()
 
 
@@ -662,7 +649,7 @@ async def test_without_any_other_copy_what_is_damaged_is_refused_and_the_rest_go
     assert catalog.served_damaged
     assert catalog.damage
     with pytest.raises(CatalogFailed, match="damaged"):
-        await catalog.query(lambda reader: reader.stream("/a"))
+        await catalog.query(lambda reader: reader.streams.at("/a"))
     await catalog.close()
     assert (tmp_path / "catalog.sqlite").exists()
 

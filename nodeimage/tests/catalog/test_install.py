@@ -78,7 +78,7 @@ async def test_a_replica_goes_on_from_an_installed_snapshot(pair: Pair) -> None:
     await pair.replace()
     assert pair.follower.applied == pair.position
     assert await paths(pair.follower) == ["/old", "/s"]
-    assert await pair.follower.query(lambda reader: reader.totals()) == (2, 500, 500)
+    assert await pair.follower.query(lambda reader: reader.streams.totals()) == (2, 500, 500)
     pair.follow()
     await pair.follower.wait_applied(pair.primary_log.end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
@@ -92,10 +92,10 @@ async def test_a_query_under_way_sees_the_old_rows_whole_and_the_next_one_the_ne
     first_read, replaced = threading.Event(), threading.Event()
 
     def look_twice(reader: Reader) -> list[Any]:
-        seen = [reader.totals(), [row.path for row in reader.streams()]]
+        seen = [reader.streams.totals(), [row.path for row in reader.streams.page()]]
         first_read.set()
         assert replaced.wait(20)
-        return [*seen, reader.totals(), reader.topics("/s"), [row.path for row in reader.streams()]]
+        return [*seen, reader.streams.totals(), reader.topics.page("/s"), [row.path for row in reader.streams.page()]]
 
     looking = asyncio.create_task(pair.follower.query(look_twice))
     await asyncio.to_thread(first_read.wait)
@@ -113,7 +113,9 @@ async def test_queries_all_the_while_see_one_state_or_the_other(pair: Pair) -> N
 
     async def look() -> None:
         while not stop.is_set():
-            seen.add(await pair.follower.query(lambda reader: (reader.totals()[1], len(reader.topics("/s")))))
+            seen.add(
+                await pair.follower.query(lambda reader: (reader.streams.totals()[1], len(reader.topics.page("/s"))))
+            )
 
     looking = [asyncio.create_task(look()) for _ in range(4)]
     await until(lambda: len(seen) == 1)
@@ -148,7 +150,7 @@ async def test_a_submitter_whose_command_came_with_the_snapshot_repeats_it(pair:
         await asyncio.sleep(0.001)
     outcomes = await submitting
     assert [each.topic.topic_id for each in outcomes if each.topic] == [item.topic_id for item in made.items]
-    assert await pair.follower.query(lambda reader: reader.totals()) == (3, 502, 502)
+    assert await pair.follower.query(lambda reader: reader.streams.totals()) == (3, 502, 502)
 
 
 async def test_who_waits_for_a_position_within_the_snapshot_goes_on(pair: Pair) -> None:

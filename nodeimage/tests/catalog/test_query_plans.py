@@ -6,27 +6,45 @@ A command, or a method of Reader, that is not run here fails as well.
 import inspect
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
-from headrace.catalog import commands
-from headrace.catalog.commands import (
-    Cursor,
-    LinkConfig,
+from headrace.catalog.chains import (
     LogStart,
-    NewTopic,
-    PolicyChanges,
+    RetireContainer,
+    RollDone,
     Rolled,
+    RollIntent,
     RollTarget,
-    StreamPolicy,
+    SetLogStart,
+    ShortenChains,
 )
-from headrace.catalog.commands import Shortened as Shorter
-from headrace.catalog.link_commands import HomeChange
-from headrace.catalog.reader import Reader
+from headrace.catalog.chains import Shortened as Shorter
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.commands import COMMANDS
+from headrace.catalog.committed_offsets import (
+    CommitCursors,
+    CopyCursors,
+    Cursor,
+    DeleteCursors,
+    ExpireCursors,
+    ExpireSomeCursors,
+)
+from headrace.catalog.deletions import ForgetDeleted
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.groups import DeleteGroups, PutGroup
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
+from headrace.catalog.policy import PolicyChanges, StreamPolicy
+from headrace.catalog.recovery import SkipNumbers
+from headrace.catalog.streams import AlterStream, CreateStream, DeleteStream
+from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, NewTopic
 from headrace.tables.row_checksums import COLUMNS, KEYS
 from kit.catalog import Tables
 
@@ -93,7 +111,7 @@ class Watched(Tables):
         self.reader._connection.set_trace_callback(self.statements.add)
         self.applied: set[str] = set()
 
-    def apply(self, command: commands.Command) -> Any:
+    def apply(self, command: CatalogCommand[Any]) -> Any:
         self.applied.add(type(command).__name__)
         try:
             return super().apply(command)
@@ -144,7 +162,7 @@ def run_commands(tables: Watched) -> None:
     """Each command, where it has something to do, below level 1 and from it on."""
     for level in (0, 1):
         if level:
-            tables.apply(commands.RaiseLevel(level))
+            tables.apply(RaiseLevel(level))
         path = f"/s{level}"
         a, b, c = (bytes([level * 3 + at]) * 16 for at in range(3))
 
@@ -152,114 +170,112 @@ def run_commands(tables: Watched) -> None:
             return NewTopic(path, name, topic_id, 1, {}, [ContainerId(5)], [Epoch(1)])
 
         def open_of(topic_id: bytes) -> PartitionletId:
-            row = tables.reader.topic_by_id(topic_id)
+            row = tables.reader.topics.by_id(topic_id)
             assert row is not None
-            return tables.reader.open_partitionlets([row.number])[row.number][0].id
+            return tables.reader.chains.open_of([row.number])[row.number][0].id
 
-        tables.apply(commands.CreateStream(path, StreamPolicy(), NOW))
-        tables.apply(commands.AlterStream(path, PolicyChanges(ttl_ms=5)))
+        tables.apply(CreateStream(path, StreamPolicy(), NOW))
+        tables.apply(AlterStream(path, PolicyChanges(ttl_ms=5)))
         copy = NewTopic(
             path, "c", c, 1, {}, [ContainerId(5)], [Epoch(1)], (3, "other"), "o", [(0, 3, "other", Offset(0))]
         )
-        tables.apply(commands.CreateTopics([new("a", a), new("b", b), copy], NOW))
-        tables.apply(commands.CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
-        tables.apply(commands.CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
-        tables.apply(commands.AlterTopic(a, {"retention.ms": "5"}, []))
-        tables.apply(commands.RetireContainer(ContainerId(99)))
+        tables.apply(CreateTopics([new("a", a), new("b", b), copy], NOW))
+        tables.apply(CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
+        tables.apply(CreatePartitions(a, 2, [ContainerId(6)], [Epoch(1)], NOW))
+        tables.apply(AlterTopic(a, {"retention.ms": "5"}, []))
+        tables.apply(RetireContainer(ContainerId(99)))
         for home in (None, (4, "third")):
             sealed = open_of(a if home is None else c)
             topic_id = a if home is None else c
-            (intent,) = tables.apply(commands.RollIntent([RollTarget(topic_id, 0, sealed, ContainerId(7))], NOW))
+            (intent,) = tables.apply(RollIntent([RollTarget(topic_id, 0, sealed, ContainerId(7))], NOW))
             opened = intent.partitionlet.id
             item = Rolled(
                 topic_id, 0, sealed, Offset(9), [(LeaderEpoch(0), Offset(0))], opened, Epoch(1), Offset(-1), home
             )
-            tables.apply(commands.RollDone([item], NOW))
+            tables.apply(RollDone([item], NOW))
         sealed = open_of(a)
-        (intent,) = tables.apply(commands.RollIntent([RollTarget(a, 0, sealed, ContainerId(8))], NOW))
+        (intent,) = tables.apply(RollIntent([RollTarget(a, 0, sealed, ContainerId(8))], NOW))
         cut = Rolled(
             a, 0, sealed, Offset(20), [(LeaderEpoch(300), Offset(9))], intent.partitionlet.id, Epoch(1), Offset(5)
         )
-        tables.apply(commands.RollDone([cut], NOW))
-        tables.apply(commands.RollIntent([RollTarget(b, 0, open_of(b), ContainerId(8))], NOW))
-        tables.apply(commands.ShortenChains([Shorter(a, 0, sealed, Offset(2))]))
-        tables.apply(commands.SetLogStart([LogStart(a, 0, Offset(3)), LogStart(b, 0, Offset(1))]))
-        tables.apply(commands.SetHome([HomeChange(b, 7, "other", {0: [(7, "other", Offset(0))]})]))
+        tables.apply(RollDone([cut], NOW))
+        tables.apply(RollIntent([RollTarget(b, 0, open_of(b), ContainerId(8))], NOW))
+        tables.apply(ShortenChains([Shorter(a, 0, sealed, Offset(2))]))
+        tables.apply(SetLogStart([LogStart(a, 0, Offset(3)), LogStart(b, 0, Offset(1))]))
+        tables.apply(SetHome([HomeChange(b, 7, "other", {0: [(7, "other", Offset(0))]})]))
         cursors = [Cursor(a, 0, Offset(1), LeaderEpoch(-1)), Cursor(b, 0, Offset(1), LeaderEpoch(-1))]
-        tables.apply(commands.PutGroup("g", 1, "consumer", "range", "", [], b"", "Empty", NOW))
-        tables.apply(commands.CommitCursors("g", -1, "", cursors, NOW))
-        tables.apply(
-            commands.CopyCursors("h", [Cursor(c, 0, Offset(1), LeaderEpoch(-1))], NOW, "me", True, False, True)
-        )
-        tables.apply(commands.DeleteCursors("g", [(b, 0)]))
-        tables.apply(commands.PutLink("l", path, LinkConfig(["x:1"], "/o"), NOW, True))
-        tables.apply(commands.SetLinkState("l", "Paused"))
-        tables.apply(commands.SetLinkSource("l", 1 + level, ["x:1"], "c"))
+        tables.apply(PutGroup("g", 1, "consumer", "range", "", [], b"", "Empty", NOW))
+        tables.apply(CommitCursors("g", -1, "", cursors, NOW))
+        tables.apply(CopyCursors("h", [Cursor(c, 0, Offset(1), LeaderEpoch(-1))], NOW, "me", True, False, True))
+        tables.apply(DeleteCursors("g", [(b, 0)]))
+        tables.apply(PutLink("l", path, LinkConfig(["x:1"], "/o"), NOW, True))
+        tables.apply(SetLinkState("l", "Paused"))
+        tables.apply(SetLinkSource("l", 1 + level, ["x:1"], "c"))
         run_queries(tables, path, a)
-        tables.apply(commands.DeleteLink("l"))
-        tables.apply(commands.DeleteGroups(["h"]))
-        tables.apply(commands.ExpireCursors(NOW))
-        tables.apply(commands.ExpireCursors(Millis(100)))
-        tables.apply(commands.CommitCursors("i", -1, "", cursors, NOW))
+        tables.apply(DeleteLink("l"))
+        tables.apply(DeleteGroups(["h"]))
+        tables.apply(ExpireCursors(NOW))
+        tables.apply(ExpireCursors(Millis(100)))
+        tables.apply(CommitCursors("i", -1, "", cursors, NOW))
         if level:
-            tables.apply(commands.ExpireSomeCursors(Millis(100)))
-        tables.apply(commands.SkipNumbers(level + 1))
-        tables.apply(commands.CommitCursors("i", -1, "", cursors, NOW))
+            tables.apply(ExpireSomeCursors(Millis(100)))
+        tables.apply(SkipNumbers(level + 1))
+        tables.apply(CommitCursors("i", -1, "", cursors, NOW))
         many = NewTopic(path, "m", b"m" * 16, 1500, {}, [ContainerId(5)] * 1500, [Epoch(1)] * 1500)
-        tables.apply(commands.CreateTopics([many], NOW))
-        tables.apply(commands.DeleteTopics([a, many.topic_id], NOW))
-        tables.apply(commands.CreateTopics([new("n", many.topic_id)], NOW))
+        tables.apply(CreateTopics([many], NOW))
+        tables.apply(DeleteTopics([a, many.topic_id], NOW))
+        tables.apply(CreateTopics([new("n", many.topic_id)], NOW))
         more = [new(f"x{at}", at.to_bytes(16, "big")) for at in range(1500 * level, 1500 * (level + 1))]
-        tables.apply(commands.CreateTopics(more, NOW))
-        tables.apply(commands.DeleteStream(path, NOW, True))
+        tables.apply(CreateTopics(more, NOW))
+        tables.apply(DeleteStream(path, NOW, True))
         run_queries(tables, path, a)
-        while level and tables.apply(commands.ForgetDeleted()).more:
+        while level and tables.apply(ForgetDeleted()).more:
             pass
     tables.connection.update("counters", {"value": "1 << 23"}, "name = 'next_stream'")
     for path in ("/again", "/and-again"):
-        tables.apply(commands.CreateStream(path, StreamPolicy(), NOW))
+        tables.apply(CreateStream(path, StreamPolicy(), NOW))
 
 
 ARGUMENTS: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
-    "stream_by_number": [((StreamNumber(1),), {})],
-    "topics_named": [(("PATH", ["a", "b"]), {})],
-    "topic": [(("PATH", "a"), {})],
-    "stream": [(("PATH",), {})],
-    "streams": [((), {}), ((), {"after": "/a", "limit": 5})],
-    "topics": [(("PATH",), {}), (("PATH",), {"after": "a", "limit": 5})],
-    "all_topics": [((), {}), ((), {"after": (1, "a"), "limit": 5})],
-    "topics_by_id": [(([b"a" * 16, b"b" * 16],), {})],
-    "topic_by_id": [((b"a" * 16,), {})],
-    "check_new_topics": [(([NewTopic("PATH", "t", b"t" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])],), {})],
-    "open_partitionlets": [(([1, 2],), {})],
-    "chain": [((1,), {}), ((1, 0), {})],
-    "partitionlets": [((StreamNumber(1),), {"after": PartitionletId(0)})],
-    "log_starts": [(([1, 2],), {})],
-    "open_in": [((ContainerId(5),), {}), ((ContainerId(5),), {"before": 9, "after": 1, "limit": 5})],
-    "sealed_in": [((ContainerId(5),), {})],
-    "live": [(([PartitionletId(1 << 40)],), {})],
-    "owners": [(([PartitionletId(1 << 40)],), {})],
-    "not_yet_made": [(([PartitionletId(1 << 40), PartitionletId(5 << 40)],), {})],
-    "retention": [(([StreamNumber(1)],), {})],
-    "links": [((), {}), (("PATH",), {})],
-    "link": [(("l",), {})],
-    "copies": [(("PATH", "me"), {})],
-    "histories": [(([1, 2],), {})],
-    "settled": [(([1, 2],), {})],
-    "settled_at": [((1, 0), {})],
-    "pending": [(([1, 2],), {})],
-    "unsettled": [((), {}), ((), {"after": 1, "limit": 5})],
-    "group": [(("g",), {})],
-    "groups": [((), {}), ((), {"after": "a", "limit": 5})],
-    "cursors": [(("g",), {}), (("g", [1, 2]), {})],
+    "streams.by_number": [((StreamNumber(1),), {})],
+    "topics.named": [(("PATH", ["a", "b"]), {})],
+    "topics.at": [(("PATH", "a"), {})],
+    "streams.at": [(("PATH",), {})],
+    "streams.page": [((), {}), ((), {"after": "/a", "limit": 5})],
+    "topics.page": [(("PATH",), {}), (("PATH",), {"after": "a", "limit": 5})],
+    "topics.of_all_streams": [((), {}), ((), {"after": (1, "a"), "limit": 5})],
+    "topics.by_ids": [(([b"a" * 16, b"b" * 16],), {})],
+    "topics.by_id": [((b"a" * 16,), {})],
+    "topics.check_new": [(([NewTopic("PATH", "t", b"t" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])],), {})],
+    "chains.open_of": [(([1, 2],), {})],
+    "chains.chain": [((1,), {}), ((1, 0), {})],
+    "chains.of_stream": [((StreamNumber(1),), {"after": PartitionletId(0)})],
+    "chains.log_starts": [(([1, 2],), {})],
+    "chains.open_in": [((ContainerId(5),), {}), ((ContainerId(5),), {"before": 9, "after": 1, "limit": 5})],
+    "chains.sealed_in": [((ContainerId(5),), {})],
+    "chains.live": [(([PartitionletId(1 << 40)],), {})],
+    "chains.owners": [(([PartitionletId(1 << 40)],), {})],
+    "chains.not_yet_made": [(([PartitionletId(1 << 40), PartitionletId(5 << 40)],), {})],
+    "streams.retention_of": [(([StreamNumber(1)],), {})],
+    "links.all": [((), {}), (("PATH",), {})],
+    "links.named": [(("l",), {})],
+    "homes.copies": [(("PATH", "me"), {})],
+    "homes.histories": [(([1, 2],), {})],
+    "homes.settled": [(([1, 2],), {})],
+    "homes.settled_at": [((1, 0), {})],
+    "homes.pending": [(([1, 2],), {})],
+    "homes.unsettled": [((), {}), ((), {"after": 1, "limit": 5})],
+    "groups.named": [(("g",), {})],
+    "groups.page": [((), {}), ((), {"after": "a", "limit": 5})],
+    "groups.cursors": [(("g",), {}), (("g", [1, 2]), {})],
     "check_rows": [
         call
         for table in COLUMNS
         for call in (((table,), {"limit": 5}), ((table,), {"after": ("",) * KEYS.get(table, 1), "limit": 5}))
     ],
-    "cursors_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
+    "groups.cursors_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
 }
-WITHOUT: Final = ("applied", "totals", "containers", "intended", "level", "is_forgetting")
+WITHOUT: Final = ("applied", "streams.totals", "chains.containers", "chains.intended", "level", "is_forgetting")
 """Queries that take no arguments."""
 
 
@@ -268,9 +284,9 @@ def run_queries(tables: Watched, path: str, topic_id: bytes) -> None:
     for name, calls in ARGUMENTS.items():
         for args, options in calls:
             given = [path if each == "PATH" else each for each in args]
-            getattr(reader, name)(*given, **options)
+            attrgetter(name)(reader)(*given, **options)
     for name in WITHOUT:
-        getattr(reader, name)()
+        attrgetter(name)(reader)()
 
 
 @pytest.mark.parametrize("tables", [True, False], ids=["sums", "none"], indirect=True)
@@ -281,9 +297,15 @@ def test_no_statement_scans_a_table_that_grows(tables: Watched) -> None:
 
 def test_every_command_and_every_query_is_looked_at(tables: Watched) -> None:
     run_commands(tables)
-    assert tables.applied == {command.__name__ for command in get_args(commands.Command)}
-    queries = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
+    assert tables.applied == COMMANDS.keys()
+    queries = set(_methods(tables.reader))
+    for family in ("streams", "topics", "chains", "links", "homes", "groups"):
+        queries |= {f"{family}.{name}" for name in _methods(getattr(tables.reader, family))}
     assert queries - {"begin", "end", "close"} == {*ARGUMENTS, *WITHOUT}
+
+
+def _methods(queries: object) -> list[str]:
+    return [name for name, _ in inspect.getmembers(queries, inspect.ismethod) if not name.startswith("_")]
 
 
 def test_a_scan_is_found(tables: Watched) -> None:

@@ -11,8 +11,11 @@ import pytest
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.catalog.catalog import Catalog, CatalogFailed
-from headrace.catalog.commands import DeleteStream, DeleteTopics, SetLogStart, encode
+from headrace.catalog.chains import SetLogStart
+from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
+from headrace.catalog.streams import DeleteStream
+from headrace.catalog.topics import DeleteTopics
 from headrace.tables import command_apply, submission
 from kit.catalog import NOW, MemoryLog, paths, stream, topics, until
 
@@ -169,7 +172,7 @@ async def test_a_repeated_creation_of_topics_is_a_success_with_the_same_rows(nod
     await nodes.catalogs[0].submit(stream("/s"))
     outcomes = await survive_and_repeat(nodes, topics(3))
     assert [each.code for each in outcomes] == [Code.NONE] * 3
-    assert await nodes.catalogs[2].query(lambda reader: reader.totals()) == (1, 3, 3)
+    assert await nodes.catalogs[2].query(lambda reader: reader.streams.totals()) == (1, 3, 3)
 
 
 async def test_a_repeated_deletion_is_a_success_with_what_the_first_copy_removed(nodes: Nodes) -> None:
@@ -479,4 +482,4 @@ async def test_whatever_happens_to_primaries_all_nodes_agree_and_answers_hold(no
 
 
 def dump(reader: Reader) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in reader.all_topics(limit=-1)]
+    return [tuple(row) for row in reader.topics.of_all_streams(limit=-1)]

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId, Position
-from headrace.catalog.commands import AlterStream, PolicyChanges
+from headrace.catalog.policy import PolicyChanges
+from headrace.catalog.streams import AlterStream
 from headrace.catalog.tables import SCHEMA
 from headrace.node import tables_repair
 from headrace.node.tables_repair import differing
@@ -58,7 +59,7 @@ def damage(
 
 async def finds(nodes: WithTables, number: int) -> None:
     with pytest.raises(CatalogFailed, match="damaged"):
-        await nodes.tables(number).query(lambda reader: reader.stream("/b"))
+        await nodes.tables(number).query(lambda reader: reader.streams.at("/b"))
 
 
 async def whole(nodes: WithTables, number: int) -> None:
@@ -103,7 +104,7 @@ async def test_damage_that_applying_meets_ends_no_node(nodes: WithTables) -> Non
     await nodes.tables(0).submit(AlterStream("/b", PolicyChanges(ttl_ms=5)), here=True)
     await until(lambda: nodes.tables(1).damage or None)
     await whole(nodes, 1)
-    stream = await nodes.tables(1).query(lambda reader: reader.stream("/b"))
+    stream = await nodes.tables(1).query(lambda reader: reader.streams.at("/b"))
     assert stream is not None
     assert stream.policy.ttl_ms == 5
 

@@ -15,7 +15,8 @@ from msgspec import structs
 
 from headrace.base.errors import KafkaError
 from headrace.base.ids import Epoch, Millis, Position
-from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.container import follower_feed
 from headrace.log.container_log import ContainerLog
 from headrace.log.raw import RawFrames

@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from headrace.base.errors import Code
-from headrace.catalog.commands import AlterStream, PolicyChanges
+from headrace.catalog.policy import PolicyChanges
+from headrace.catalog.streams import AlterStream
 from headrace.kafka.broker_config_table import BROKER_CONFIGS
 from headrace.kafka.configs import ResourceType
 from headrace.partitions.topic_config_table import DEFINITIONS, ConfigType
@@ -63,7 +64,7 @@ async def replace(ask, configs, *, name="t", version=2, validate_only=False):
 
 
 async def overrides(broker, name="t"):
-    return dict((await broker.catalog.query(lambda reader: reader.topic("/default", name))).configs)
+    return dict((await broker.catalog.query(lambda reader: reader.topics.at("/default", name))).configs)
 
 
 class TestDescribe:

@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from headrace.base.errors import Code
-from headrace.catalog.commands import CreateStream, CreateTopics, RaiseLevel, StreamPolicy
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
+from headrace.catalog.topics import CreateTopics
 from headrace.partitions.topic_configs import MAX_PARTITIONS
 from headrace.wire.api_keys import ApiKey
 
@@ -20,7 +23,7 @@ async def create(ask, *topics, version=7, validate_only=False, timeout_ms=5_000)
 
 
 async def row_of(broker, name, stream="/default"):
-    return await broker.catalog.query(lambda reader: reader.topic(stream, name))
+    return await broker.catalog.query(lambda reader: reader.topics.at(stream, name))
 
 
 def assigned(*brokers_of_partitions):
@@ -137,7 +140,7 @@ async def test_ten_thousand_topics_are_one_command(ask, broker):
     answers = await create(ask, *(wanted(f"device-{number}") for number in range(10_000)), timeout_ms=60_000)
     assert {answer.error_code for answer in answers} == {0}
     assert [type(command) for command, _ in commands if not isinstance(command, RaiseLevel)] == [CreateTopics]
-    assert (await broker.catalog.query(lambda reader: reader.totals()))[1] == 10_000
+    assert (await broker.catalog.query(lambda reader: reader.streams.totals()))[1] == 10_000
 
 
 async def test_a_request_of_too_many_partitions_is_made_in_part(ask):
@@ -162,7 +165,7 @@ class TestCreatePartitions:
         result = await self.grow(ask, "t", 5, version=version)
         assert (result.name, result.error_code) == ("t", 0)
         row = await row_of(broker, "t")
-        chain = await broker.catalog.query(lambda reader: reader.chain(row.number))
+        chain = await broker.catalog.query(lambda reader: reader.chains.chain(row.number))
         assert [each.partition for each in chain] == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("count", [2, 1, 0, -1, MAX_PARTITIONS + 1])

@@ -8,8 +8,10 @@ from typing import Any
 from headrace.base.errors import Code
 from headrace.base.ids import Millis
 from headrace.base.levels import Level
-from headrace.catalog.apply_deleted import AT_ONCE
-from headrace.catalog.commands import CreateStream, CreateTopics, DeleteStream, NewTopic, StreamPolicy
+from headrace.catalog.deletions import AT_ONCE
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream, DeleteStream
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.node.parts import NodeParts
 from headrace.wire.api_keys import ApiKey
 
@@ -47,11 +49,11 @@ async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: NodeParts) 
     broker.space.bytes_died = lambda: (died.append(None), bytes_died())[1]  # type: ignore[method-assign]
     await broker.catalog.submit(DeleteStream("/many", NOW, force=True))
     assert await broker.catalog.query(lambda reader: reader.is_forgetting())
-    assert await broker.catalog.query(lambda reader: reader.stream("/many")) is None
+    assert await broker.catalog.query(lambda reader: reader.streams.at("/many")) is None
     again = await make(broker, "/many", 3)
     await until_forgotten(broker)
     assert len(died) == 2  # at the end, too: then nothing lives any more of what it had
-    found = await broker.catalog.query(lambda reader: reader.topics("/many"))
+    found = await broker.catalog.query(lambda reader: reader.topics.page("/many"))
     assert {row.topic_id for row in found} == set(again)
 
 
@@ -72,7 +74,7 @@ async def test_a_request_to_delete_many_topics_is_several_commands_and_one_answe
     assert [each.error_code for each in answer.responses] == [0] * 1100 + [3]
     assert [each.name for each in answer.responses][:3] == names[:3]
     assert [count for count in submitted if count] == [500, 500, 100]
-    found = await broker.catalog.query(lambda reader: reader.topics("/many"))
+    found = await broker.catalog.query(lambda reader: reader.topics.page("/many"))
     assert found == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis
-from headrace.catalog.commands import CreateTopics, NewTopic
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts

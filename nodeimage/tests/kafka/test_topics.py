@@ -6,7 +6,9 @@ import uuid
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.commands import CreateStream, SetLogStart, StreamPolicy
+from headrace.catalog.chains import SetLogStart
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.partitions.lookups import submitted
 from headrace.wire.api_keys import ApiKey
 
@@ -19,7 +21,7 @@ async def create(ask, *names, partitions=1):
 
 
 async def topic_names(broker, stream="/default"):
-    return [row.name for row in await broker.catalog.query(lambda reader: reader.topics(stream))]
+    return [row.name for row in await broker.catalog.query(lambda reader: reader.topics.page(stream))]
 
 
 class TestDeleteTopics:

@@ -9,9 +9,12 @@ from typing import Any
 from headrace.base.errors import Code, KafkaError, TrimmedLog
 from headrace.base.ids import ContainerId, Epoch, Millis, Position
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import Command, CreateStream, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
+from headrace.catalog.streams import CreateStream
 from headrace.catalog.tables import SCHEMA, open_tables
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.tables.transactions import apply_all
 
 NOW = Millis(1)
@@ -138,7 +141,7 @@ def topics(count: int, *, path: str = "/s") -> CreateTopics:
 
 async def paths(catalog: Catalog) -> list[str]:
     def read(reader: Reader) -> list[str]:
-        return [row.path for row in reader.streams()]
+        return [row.path for row in reader.streams.page()]
 
     return await catalog.query(read)
 
@@ -157,7 +160,7 @@ class Tables:
         self.reader = Reader(path)
         self.position = 0
 
-    def apply(self, command: Command) -> Any:
+    def apply(self, command: CatalogCommand[Any]) -> Any:
         self.position += 100
         (decided,) = apply_all(self.connection, [(Position(self.position), command)], SCHEMA)
         if isinstance(decided, KafkaError):

@@ -11,7 +11,9 @@ from msgspec import structs
 from headrace.base.errors import StorageFull
 from headrace.base.ids import Epoch, Millis, Position
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateStream, CreateTopics, NewTopic, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot
@@ -134,7 +136,7 @@ class WithTables:
         return container.epoch if container is not None and container.serves else 0
 
     async def paths(self, number: int) -> list[str]:
-        return await self.tables(number).query(lambda reader: [row.path for row in reader.streams()])
+        return await self.tables(number).query(lambda reader: [row.path for row in reader.streams.page()])
 
     async def led_uncleanly(self, number: int) -> None:
         """An operator has this node's replica lead, and it alone is in sync."""

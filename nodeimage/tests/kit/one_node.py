@@ -11,7 +11,8 @@ import msgspec
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import LeaderEpoch, Millis, NodeId, Offset
-from headrace.catalog.commands import CommitCursors, Cursor, DeleteLink
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.links import DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.kafka.connection import Connection
@@ -107,7 +108,7 @@ class OneNode:
 
     async def row(self, name: str, stream: str = "/s") -> TopicRow | None:
         def look(reader: Reader) -> TopicRow | None:
-            return reader.topic(stream, name)
+            return reader.topics.at(stream, name)
 
         return await self.parts.catalog.query(look)
 
@@ -194,5 +195,5 @@ class OneNode:
         return await self.parts.catalog.submit(command)
 
     async def cursor(self, group: str, name: str, partition: int = 0) -> int | None:
-        rows = await self.parts.catalog.query(lambda reader: reader.cursors(group))
+        rows = await self.parts.catalog.query(lambda reader: reader.groups.cursors(group))
         return next((row.offset for row in rows if (row.name, row.partition) == (name, partition)), None)

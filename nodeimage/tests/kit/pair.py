@@ -85,7 +85,7 @@ class Pair:
         """A topic whose partition the first node leads, with two records."""
         await self.first.topics.resolve([name], create=True)
         topic = await self.topic(self.first, name)
-        opened = (await self.first.catalog.query(lambda reader: reader.chain(topic.row.number)))[-1]
+        opened = (await self.first.catalog.query(lambda reader: reader.chains.chain(topic.row.number)))[-1]
         leads = self.first if opened.container in self.first.containers else self.second
         partition = await self.partition(leads, name)
         if leads is self.second:
@@ -162,7 +162,7 @@ class Pair:
 
     async def chain(self, broker: NodeParts, name: str) -> list[PartitionletRow]:
         topic = await self.topic(broker, name)
-        return await broker.catalog.query(lambda reader: reader.chain(topic.row.number))
+        return await broker.catalog.query(lambda reader: reader.chains.chain(topic.row.number))
 
 
 def _in_sync(broker: NodeParts, container: ContainerId) -> int:

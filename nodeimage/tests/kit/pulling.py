@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.base.errors import Code
-from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.rows import LinkRow
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.links.pull.append import Appender
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.home_links import HomeLinks

@@ -13,8 +13,18 @@ import msgspec
 from headrace.log.frames import FrameType
 
 MODULES: Final = {
-    "headrace.catalog.commands": "catalog.commands",
-    "headrace.catalog.link_commands": "catalog.link_commands",
+    "headrace.catalog.policy": "catalog.commands",
+    "headrace.catalog.streams": "catalog.commands",
+    "headrace.catalog.topics": "catalog.commands",
+    "headrace.catalog.deletions": "catalog.commands",
+    "headrace.catalog.chains": "catalog.commands",
+    "headrace.catalog.groups": "catalog.commands",
+    "headrace.catalog.committed_offsets": "catalog.commands",
+    "headrace.catalog.recovery": "catalog.commands",
+    "headrace.catalog.feature_level": "catalog.commands",
+    "headrace.catalog.link_config": "catalog.link_commands",
+    "headrace.catalog.links": "catalog.link_commands",
+    "headrace.catalog.homes": "catalog.link_commands",
     "headrace.partitions.rolls.frames": "broker.roll_frames",
     "headrace.store.record_types": "store.record_types",
     "headrace.peer.messages": "peer.messages",

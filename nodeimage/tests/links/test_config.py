@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.link_commands import LinkConfig, matches
+from headrace.catalog.link_config import LinkConfig, matches
 from headrace.links.config import check_link_name, checked, credential_names, seal, short_name, unseal
 
 GOOD = LinkConfig(source=["a.example:9092"], source_stream="/factory/sensors")

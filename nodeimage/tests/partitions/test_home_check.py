@@ -10,7 +10,8 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Home, Millis, Offset
-from headrace.catalog.commands import CreateTopics, HomeChange, NewTopic, SetHome
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka.connection import Connection
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.node import Node, Options

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis, Position
-from headrace.catalog.commands import PutLink
-from headrace.catalog.link_commands import LinkConfig
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
 from headrace.catalog.rows import Replaced
 from headrace.container.leader import Container
 from headrace.coordination import takeover

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.commands import StreamPolicy
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.retention import overrides_retention, retention
 from headrace.catalog.rows import Retention
 from headrace.partitions.topic_config_table import DEFINITIONS, ConfigType

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
-from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
 from headrace.kafka.list_offsets import settled
 from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
@@ -403,7 +404,7 @@ class BrokerSide:
     async def _committed(self, asked: Committed, _payload: memoryview, _session: None) -> int:
         topic = await self._topic(asked.topic)
         await self.catalog.catch_up()
-        found = await self.catalog.query(lambda reader: reader.cursors(asked.group, [topic.row.number]))
+        found = await self.catalog.query(lambda reader: reader.groups.cursors(asked.group, [topic.row.number]))
         return found[0].offset if found else 0
 
 

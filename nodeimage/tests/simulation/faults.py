@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch
 from headrace.base.levels import NEWEST
-from headrace.catalog.commands import RetireContainer
+from headrace.catalog.chains import RetireContainer
 from headrace.partitions.partition import Partition
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.store import container_records, features, records

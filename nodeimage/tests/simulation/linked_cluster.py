@@ -14,9 +14,10 @@ import msgspec
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
+from headrace.catalog.topics import CreatePartitions, CreateTopics, NewTopic
 from headrace.kafka.list_offsets import settled
 from headrace.links.topics.topic_plan import is_copied
 from headrace.node.links import make_links

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from headrace.catalog.reader import Reader
+from headrace.catalog.queries.streams import StreamQueries
 from headrace.kafka_client.connection import Connection
 from headrace.links.pull.puller import Puller
 from headrace.links.serving.change_feed import _Subscribed as ChangesSubscribed
@@ -48,7 +48,7 @@ def linked(world: "World") -> Iterator[None]:
 
     with ExitStack() as patches:
         for patch in (
-            mock.patch.object(Reader, "retention", expire_after(LONG_TTL_S)),
+            mock.patch.object(StreamQueries, "retention_of", expire_after(LONG_TTL_S)),
             mock.patch.object(HeadraceSource, "fetch", counted),
             mock.patch("headrace.links.topics.topic_syncer.random", _Randoms(seeded)),
             mock.patch.dict(Puller.__init__.__kwdefaults__, randomness=seeded.random),

@@ -16,10 +16,10 @@ from msgspec import structs
 
 from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import Position
-from headrace.catalog import apply_chains, apply_groups
-from headrace.catalog.apply_chains import _finish
-from headrace.catalog.commands import CommitCursors, RollDone, Rolled
-from headrace.catalog.reader import Reader
+from headrace.catalog import chains
+from headrace.catalog.chains import RollDone, Rolled, _finish
+from headrace.catalog.committed_offsets import CommitCursors
+from headrace.catalog.queries.chains import ChainQueries
 from headrace.container import follower_feed, replica_folder
 from headrace.container.follower import Follower
 from headrace.container.history import History
@@ -137,13 +137,13 @@ def leaves_damage_where_it_is() -> Any:
 
 def opens_one_offset_too_far() -> Any:
     """A chain is contiguous: what the record says is not what the containers hold."""
-    finish = apply_chains.roll_done
+    finish = RollDone.apply
 
-    def planted(connection: Any, command: RollDone) -> Any:
+    def planted(command: RollDone, connection: Any) -> Any:
         items = [structs.replace(item, end=item.end + 1) for item in command.items]
-        return finish(connection, structs.replace(command, items=items))
+        return finish(structs.replace(command, items=items), connection)
 
-    return mock.patch.object(apply_chains, "roll_done", planted)
+    return mock.patch.object(RollDone, "apply", planted)
 
 
 def records_a_roll_without_its_end() -> Any:
@@ -154,7 +154,7 @@ def records_a_roll_without_its_end() -> Any:
         connection.update("partitionlets", {"first": "first - 1"}, "id = ?1 AND first > 0", item.opened)
         return outcome
 
-    return mock.patch.object(apply_chains, "_finish", planted)
+    return mock.patch.object(chains, "_finish", planted)
 
 
 def rolls_without_its_producers() -> Any:
@@ -178,12 +178,12 @@ def applies_what_is_not_committed() -> Any:
 
 def applies_in_its_own_way() -> Any:
     """Applying is deterministic: what a command comes to is the same everywhere."""
-    commit = apply_groups.commit_cursors
+    commit = CommitCursors.apply
 
-    def planted(connection: Any, command: CommitCursors) -> Any:
-        return commit(connection, structs.replace(command, now=command.now + id(connection) % 7))
+    def planted(command: CommitCursors, connection: Any) -> Any:
+        return commit(structs.replace(command, now=command.now + id(connection) % 7), connection)
 
-    return mock.patch.object(apply_groups, "commit_cursors", planted)
+    return mock.patch.object(CommitCursors, "apply", planted)
 
 
 def takes_a_snapshot_for_newer_than_it_is() -> Any:
@@ -200,7 +200,7 @@ def takes_a_snapshot_for_newer_than_it_is() -> Any:
 
 def takes_what_it_does_not_know_for_dead() -> Any:
     """Invariant 12: a catalog that lags does not know yet who owns what is in the containers."""
-    return mock.patch.object(Reader, "not_yet_made", return_value=[])
+    return mock.patch.object(ChainQueries, "not_yet_made", return_value=[])
 
 
 def deletes_what_is_needed() -> Any:

@@ -25,7 +25,7 @@ from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import Position, StreamNumber
 from headrace.base.loop_lag import LoopLag
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.reader import Reader
+from headrace.catalog.queries.streams import StreamQueries
 from headrace.catalog.rows import Retention, StreamRetention
 from headrace.container.leader import Container
 from headrace.log.descriptors import OPENED
@@ -185,10 +185,12 @@ def _clocks(cluster: "Cluster") -> list[Any]:
     ]
 
 
-def expire_after(seconds: float) -> Callable[[Reader, Iterable[StreamNumber]], dict[StreamNumber, StreamRetention]]:
+def expire_after(
+    seconds: float,
+) -> Callable[[StreamQueries, Iterable[StreamNumber]], dict[StreamNumber, StreamRetention]]:
     """Records expire, though none should in so short a time."""
 
-    def retention(_reader: Reader, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
+    def retention(_queries: StreamQueries, streams: Iterable[StreamNumber]) -> dict[StreamNumber, StreamRetention]:
         return {stream: StreamRetention(Retention(ttl_ms=int(seconds * 1000), bytes=-1), {}) for stream in streams}
 
     return retention
@@ -197,7 +199,7 @@ def expire_after(seconds: float) -> Callable[[Reader, Iterable[StreamNumber]], d
 def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
     """What catalog and broker reach for, and the times that they take for things, as short as a run is."""
     return [
-        mock.patch.object(Reader, "retention", expire_after(TTL_S)),
+        mock.patch.object(StreamQueries, "retention_of", expire_after(TTL_S)),
         mock.patch("headrace.partitions.placement.random", seeded),
         mock.patch("headrace.storage.container_closing.REST_S", 2.0),
         mock.patch("headrace.storage.maintenance.EVERY_S", 2.0),

@@ -1,7 +1,7 @@
 """Which records are expired: by time, by size, only from the oldest on."""
 
 from headrace.base.ids import Offset, PartitionletId, StreamNumber, partitionlet_id
-from headrace.catalog.commands import LogStart
+from headrace.catalog.chains import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
 from headrace.storage.retention import Share, expired, gone
 

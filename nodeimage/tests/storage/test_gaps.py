@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.base.errors import Code
 from headrace.base.ids import Millis, Offset
-from headrace.catalog.commands import CreateTopics, NewTopic
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch, gap_batches, iter_records, read_batch, stamp
 from kit.storage import Running, until

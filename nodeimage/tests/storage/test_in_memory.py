@@ -8,7 +8,8 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis, Offset
-from headrace.catalog.commands import CreateTopics, DeleteTopics, LogStart, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.topics import CreateTopics, DeleteTopics
 from headrace.partitions import partitions, topics
 from headrace.partitions.topics import Topic
 from kit.storage import Gate, Running, until
@@ -19,7 +20,7 @@ TOPIC = "/default:watched"
 
 async def topic_id(node: Running, name: str) -> bytes:
     stream, topic = name.split(":")
-    row = await node.parts.catalog.query(lambda reader: reader.topic(stream, topic))
+    row = await node.parts.catalog.query(lambda reader: reader.topics.at(stream, topic))
     assert row is not None
     return row.topic_id
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from headrace.base.errors import Code, KafkaError, StorageFull
 from headrace.base.ids import Millis
-from headrace.catalog.commands import RollIntent, RollTarget
+from headrace.catalog.chains import RollIntent, RollTarget
 from headrace.log.container_log import ContainerLog
 from headrace.storage.disk_room import DiskRoom
 from kit.storage import MIB, Running, until
@@ -277,7 +277,7 @@ async def test_a_roll_of_a_topic_that_is_deleted_meanwhile_leaves_nothing_behind
             asyncio.to_thread(other.delete, name),
         )
         other.close()
-    assert await node.parts.catalog.query(lambda reader: reader.intended()) == []
+    assert await node.parts.catalog.query(lambda reader: reader.chains.intended()) == []
     assert not node.parts.rolls._under_way
     await node.restart()
 

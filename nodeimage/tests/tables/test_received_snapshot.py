@@ -12,7 +12,8 @@ import pytest
 
 from headrace.base.errors import CorruptLog, HeadraceError, StorageFull
 from headrace.base.ids import Position
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.tables import received_snapshot, snapshots
 from headrace.tables.received_snapshot import ReceivedSnapshot

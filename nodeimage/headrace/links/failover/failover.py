@@ -20,8 +20,9 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
-from headrace.catalog.link_commands import matches
+from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
 from headrace.links.source.source import NOT_READY, Ceded, Source, SourceCursor, TopicPartition
@@ -107,10 +108,10 @@ class Moving:
 
     async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
         await self._catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
-        if await self._catalog.query(lambda reader: reader.stream(stream)) is None:
+        if await self._catalog.query(lambda reader: reader.streams.at(stream)) is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
         if names is not None:
-            found = await self._catalog.query(lambda reader: reader.topics_named(stream, names))
+            found = await self._catalog.query(lambda reader: reader.topics.named(stream, names))
             return list(found.values()), [name for name in dict.fromkeys(names) if name not in found]
         rows: list[TopicRow] = []
         after = ""
@@ -206,7 +207,7 @@ class Moving:
         late = await self._until(self._unsettled, moved, SETTLED_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
         waiting = await self._bring_cursors(cursors, set(moved))
-        present = await self._catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
+        present = await self._catalog.query(lambda reader: reader.topics.by_ids([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
             Moved(
@@ -371,7 +372,7 @@ class Moving:
 
     async def _incomplete(self, ids: Sequence[bytes]) -> list[TopicRow]:
         """Those at home here that lack something of what their former home had."""
-        rows = await self._catalog.query(lambda reader: list(reader.topics_by_id(ids).values()))
+        rows = await self._catalog.query(lambda reader: list(reader.topics.by_ids(ids).values()))
         starts = await self._catalog.query(partial(_starts, rows=rows))
         reached = await self._states.ends(starts)
         short = {at.topic_id for at, start in starts.items() if reached.get(at, -1) < start}
@@ -417,19 +418,19 @@ def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
 
 def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
     """[blocking]"""
-    return reader.topics(stream, after=after, limit=PAGE)
+    return reader.topics.page(stream, after=after, limit=PAGE)
 
 
 def _unsettled(reader: Reader, *, ids: Sequence[bytes]) -> list[TopicRow]:
     """[blocking] Those of these topics that are not rolled for their homes everywhere."""
-    rows = [row for row in reader.topics_by_id(ids).values() if row.home is not None and row.home.counter > 0]
-    settled = reader.settled([row.number for row in rows])
+    rows = [row for row in reader.topics.by_ids(ids).values() if row.home is not None and row.home.counter > 0]
+    settled = reader.homes.settled([row.number for row in rows])
     return [row for row in rows if any(settled.get((row.number, index)) != row.home for index in range(row.partitions))]
 
 
 def _starts(reader: Reader, *, rows: Sequence[TopicRow]) -> dict[TopicPartition, int]:
     """[blocking] Where the present home of each partition begins."""
-    histories = reader.histories([row.number for row in rows])
+    histories = reader.homes.histories([row.number for row in rows])
     return {
         TopicPartition(row.topic_id, index): start.offset
         for row in rows

@@ -22,10 +22,11 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Home, Offset
 from headrace.catalog.catalog import Catalog, CatalogFailed, Change
-from headrace.catalog.commands import CreatePartitions, CreateTopics, RollDone, Rolled, SetHome
-from headrace.catalog.homes import history_in
+from headrace.catalog.chains import RollDone, Rolled
+from headrace.catalog.homes import SetHome, history_in
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, PartitionletRow, Replaced, TopicRow
+from headrace.catalog.topics import CreatePartitions, CreateTopics
 from headrace.links.failover.quarantine import Quarantine
 from headrace.links.source.histories import divergence
 from headrace.links.source.source import HomeStart
@@ -166,7 +167,7 @@ class Settler:
     async def _sweep(self) -> None:
         after = 0
         while True:
-            rows = await self._catalog.query(lambda reader: reader.unsettled(after=after, limit=PAGE))  # noqa: B023
+            rows = await self._catalog.query(lambda reader: reader.homes.unsettled(after=after, limit=PAGE))  # noqa: B023
             self._due.update(dict.fromkeys(row.topic_id for row in rows))
             if len(rows) < PAGE:
                 return
@@ -176,10 +177,10 @@ class Settler:
 
     def _of(self, reader: Reader, ids: Sequence[bytes]) -> list[Unsettled]:
         """[blocking] What is not settled of these topics, where this node may lead it."""
-        rows = [row for row in reader.topics_by_id(ids).values() if row.home is not None and row.home.counter > 0]
+        rows = [row for row in reader.topics.by_ids(ids).values() if row.home is not None and row.home.counter > 0]
         numbers = [row.number for row in rows]
-        settled, histories = reader.settled(numbers), reader.histories(numbers)
-        pending = reader.pending(numbers)
+        settled, histories = reader.homes.settled(numbers), reader.homes.histories(numbers)
+        pending = reader.homes.pending(numbers)
         found: list[Unsettled] = []
         for row in rows:
             assert row.home is not None
@@ -187,7 +188,7 @@ class Settler:
             if not missing:
                 continue
             lists = pending.get(row.number)
-            chains = _by_partition(reader.chain(row.number))
+            chains = _by_partition(reader.chains.chain(row.number))
             for index in missing:
                 chain = chains.get(index, [])
                 if not any(part.state == OPEN and part.container in self._led for part in chain):

@@ -15,9 +15,10 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import DeleteTopics, HomeChange, SetHome
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, LinkRow, PartitionletRow, TopicRow
+from headrace.catalog.topics import DeleteTopics
 from headrace.links.failover.quarantine import Quarantine
 from headrace.links.source.source import HomeStart, Source, SourceTopic
 from headrace.links.topics.topic_plan import is_copied
@@ -86,7 +87,7 @@ class NameClashes:
                     raise KafkaError(code, "its home has just changed; ask again")
             row, chains = await self._settled(row.topic_id)
             reached = await self._states.ends((row.topic_id, index) for index in range(row.partitions))
-            starts = await self._catalog.query(lambda reader: reader.log_starts([row.number]))
+            starts = await self._catalog.query(lambda reader: reader.chains.log_starts([row.number]))
             into, records = "", 0
             for index in range(row.partitions):
                 end = reached.get((row.topic_id, index))
@@ -128,12 +129,12 @@ class NameClashes:
 
 def _look(reader: Reader, *, topic_id: bytes) -> tuple[TopicRow | None, bool, dict[int, list[PartitionletRow]]]:
     """[blocking]"""
-    row = reader.topics_by_id([topic_id]).get(topic_id)
+    row = reader.topics.by_ids([topic_id]).get(topic_id)
     if row is None:
         return None, False, {}
-    settled = reader.settled([row.number])
+    settled = reader.homes.settled([row.number])
     chains: dict[int, list[PartitionletRow]] = {}
-    for part in reader.chain(row.number):
+    for part in reader.chains.chain(row.number):
         if part.state != INTENDED:
             chains.setdefault(part.partition, []).append(part)
     first = row.home is None or row.home.counter == 0
@@ -143,12 +144,12 @@ def _look(reader: Reader, *, topic_id: bytes) -> tuple[TopicRow | None, bool, di
 
 def _named(reader: Reader, *, stream: str, names: Sequence[str]) -> dict[str, TopicRow]:
     """[blocking]"""
-    return reader.topics_named(stream, names)
+    return reader.topics.named(stream, names)
 
 
 def _history(reader: Reader, *, number: int, index: int) -> list[HomeStart]:
     """[blocking]"""
-    return [HomeStart(*start) for start in reader.histories([number]).get((number, index), ())]
+    return [HomeStart(*start) for start in reader.homes.histories([number]).get((number, index), ())]
 
 
 def _answer(

@@ -16,9 +16,9 @@ from headrace.base.errors import Code, CorruptBatch, KafkaError
 from headrace.base.ids import ContainerId, Offset
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CreateTopics, NewTopic
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.container.commit_wait import committed_to
 from headrace.links.failover.diverged import Kept, aside_batches, diverged_name, place_of
 from headrace.links.source.source import HomeStart
@@ -184,8 +184,8 @@ class Quarantine:
         cannot be read: else they might be there twice."""
 
         def look(reader: Reader) -> tuple[TopicRow | None, list[PartitionletRow]]:
-            found = reader.topic(row.stream, name)
-            return found, [] if found is None else reader.chain(found.number, partition)
+            found = reader.topics.at(row.stream, name)
+            return found, [] if found is None else reader.chains.chain(found.number, partition)
 
         topic, chain = await self._catalog.query(look)
         if topic is None or not chain:
@@ -206,8 +206,8 @@ class Quarantine:
         way."""
 
         def look(reader: Reader) -> tuple[TopicRow | None, str]:
-            stream = reader.stream(row.stream)
-            return reader.topic(row.stream, name), "" if stream is None else stream.policy.volume
+            stream = reader.streams.at(row.stream)
+            return reader.topics.at(row.stream, name), "" if stream is None else stream.policy.volume
 
         found, volume = await self._catalog.query(look)
         if found is None:
@@ -239,7 +239,7 @@ class Quarantine:
 
     async def _append(self, target: TopicRow, partition: int, batch: bytearray) -> None:
         """Append at whoever leads the partition."""
-        opened = await self._catalog.query(lambda reader: reader.open_partitionlets([target.number]))
+        opened = await self._catalog.query(lambda reader: reader.chains.open_of([target.number]))
         container = next(
             (each.container for each in opened.get(target.number, ()) if each.partition == partition), None
         )

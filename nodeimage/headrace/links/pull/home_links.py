@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from headrace.base.ids import StreamNumber
-from headrace.catalog.link_commands import matches
+from headrace.catalog.link_config import matches
 from headrace.catalog.rows import PAUSED, LinkRow
 from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.topic import Topic

@@ -160,4 +160,6 @@ class Standings:
 
 def _histories(reader: Reader, topics: set[int]) -> Mapping[tuple[int, int], Sequence[HomeStart]]:
     """[blocking]"""
-    return {place: tuple(HomeStart(*start) for start in starts) for place, starts in reader.histories(topics).items()}
+    return {
+        place: tuple(HomeStart(*start) for start in starts) for place, starts in reader.homes.histories(topics).items()
+    }

@@ -18,20 +18,13 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.base.ids import ContainerId, PartitionletId, StreamNumber, stream_of
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed, Change
-from headrace.catalog.commands import (
-    CreatePartitions,
-    CreateTopics,
-    DeleteLink,
-    DeleteTopics,
-    PutLink,
-    RollDone,
-    SetHome,
-    SetLinkSource,
-    SetLinkState,
-)
-from headrace.catalog.link_commands import matches
+from headrace.catalog.chains import RollDone, RollOutcome
+from headrace.catalog.homes import SetHome
+from headrace.catalog.link_config import matches
+from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import PAUSED, LinkRow, Replaced, RollOutcome, TopicOutcome
+from headrace.catalog.rows import PAUSED, LinkRow, Replaced
+from headrace.catalog.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
 from headrace.container.leader import Container
 from headrace.links.pull.append import Appender, BackPressure
 from headrace.links.pull.gap_fill import GapFill
@@ -379,8 +372,8 @@ def _links(reader: Reader) -> list[tuple[LinkRow, StreamNumber]]:
     """[blocking] All links, with the numbers of their streams."""
     numbers: dict[str, StreamNumber] = {}
     found: list[tuple[LinkRow, StreamNumber]] = []
-    for link in reader.links():
-        if link.stream not in numbers and (stream := reader.stream(link.stream)) is not None:
+    for link in reader.links.all():
+        if link.stream not in numbers and (stream := reader.streams.at(link.stream)) is not None:
             numbers[link.stream] = stream.number
         if link.stream in numbers:
             found.append((link, numbers[link.stream]))
@@ -391,9 +384,9 @@ def _open_in(
     reader: Reader, *, container: ContainerId, streams: set[StreamNumber], after: int
 ) -> tuple[dict[StreamNumber, list[TopicPartition]], int]:
     """[blocking] By stream, the partitions of a page of the partitionlets that are open there; where to go on, or 0."""
-    rows = reader.open_in(container, after=after, limit=PAGE)
+    rows = reader.chains.open_in(container, after=after, limit=PAGE)
     wanted: list[PartitionletId] = [row.id for row in rows if stream_of(row.id) in streams]
     found: dict[StreamNumber, list[TopicPartition]] = {}
-    for id_, owner in reader.owners(wanted).items():
+    for id_, owner in reader.chains.owners(wanted).items():
         found.setdefault(stream_of(id_), []).append(TopicPartition(owner.topic_id, owner.partition))
     return found, rows[-1].id if len(rows) == PAGE else 0

@@ -26,24 +26,14 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, StreamNumber, stream_of
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, Change
-from headrace.catalog.commands import (
-    AlterTopic,
-    CommitCursors,
-    CopyCursors,
-    CreatePartitions,
-    CreateTopics,
-    DeleteCursors,
-    DeleteGroups,
-    DeleteStream,
-    DeleteTopics,
-    RollDone,
-    Rolled,
-    SetHome,
-    SetLogStart,
-    ShortenChains,
-)
+from headrace.catalog.chains import RollDone, Rolled, RollOutcome, SetLogStart, ShortenChains
+from headrace.catalog.committed_offsets import CommitCursors, CopyCursors, DeleteCursors
+from headrace.catalog.groups import DeleteGroups
+from headrace.catalog.homes import SetHome
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import Replaced, RollOutcome, TopicOutcome, TopicRow
+from headrace.catalog.rows import Replaced, TopicRow
+from headrace.catalog.streams import DeleteStream
+from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
 from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog, Key, Page
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topics
@@ -157,7 +147,7 @@ class ChangeFeed:
         run = ""
         while run != self.run:  # a catalog that came meanwhile may have given the path to another stream
             run = self.run
-            row = await self._catalog.query(lambda reader: reader.stream(path))
+            row = await self._catalog.query(lambda reader: reader.streams.at(path))
         if row is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
         subscribed = self._by_path.get(path)
@@ -376,7 +366,7 @@ class ChangeFeed:
 
 
 def _topics(topic_ids: Collection[bytes], reader: Reader) -> dict[bytes, TopicRow]:
-    return reader.topics_by_id(topic_ids)
+    return reader.topics.by_ids(topic_ids)
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

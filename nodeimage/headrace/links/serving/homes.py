@@ -18,8 +18,9 @@ import structlog
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import HOMES, Home, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import PutLink, SetHome
-from headrace.catalog.link_commands import HomeChange, LinkConfig, matches
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig, matches
+from headrace.catalog.links import PutLink
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
@@ -109,7 +110,7 @@ class HomeApis:
         own = self._own
         if params.cluster == own:
             raise KafkaError(Code.INVALID_REQUEST, "this cluster itself was told of its own homes: a link to itself")
-        rows = await self._catalog.query(lambda reader: reader.topics_by_id({item.topic_id for item in params.items}))
+        rows = await self._catalog.query(lambda reader: reader.topics.by_ids({item.topic_id for item in params.items}))
         refused = {
             at: fault
             for at, item in enumerate(params.items)
@@ -183,7 +184,7 @@ class HomeApis:
             known = home_of(row, self._own)
             if known == item.home:
                 continue
-            stream = await self._catalog.query(lambda reader, row=row: reader.stream(row.stream))  # type: ignore[misc]
+            stream = await self._catalog.query(lambda reader, row=row: reader.streams.at(row.stream))  # type: ignore[misc]
             histories = None
             if known.counter and known.cluster != self._own:
                 histories = [
@@ -211,7 +212,7 @@ class HomeApis:
 
     async def _follow(self, params: Announcement, topics: Collection[str]) -> None:
         """See to it that a link of this stream pulls these topics from who tells."""
-        links = await self._catalog.query(lambda reader: reader.links())
+        links = await self._catalog.query(lambda reader: reader.links.all())
         source_stream = params.source_stream or params.stream
         present = [link for link in links if _pulls(link, params, source_stream)]
         topics = [name for name in topics if not any(matches(link.config.topics, name) for link in present)]

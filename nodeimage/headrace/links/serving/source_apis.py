@@ -71,7 +71,7 @@ class SourceApis:
     async def hello(self, params: OfStream, caller: Caller) -> dict[str, object]:
         """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
         check_stream(params.stream)
-        row = await self._catalog.query(lambda reader: reader.stream(params.stream))
+        row = await self._catalog.query(lambda reader: reader.streams.at(params.stream))
         return {
             "versions": list(VERSIONS),
             "cluster_id": self._own,
@@ -130,7 +130,7 @@ class SourceApis:
 
 def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[object]]:
     """[blocking]"""
-    topics = reader.topics_by_id({topic_id for _, topic_id, _ in keys if topic_id})
+    topics = reader.topics.by_ids({topic_id for _, topic_id, _ in keys if topic_id})
     wanted: dict[str, set[tuple[bytes, int]]] = {}
     for group, topic_id, partition in keys:
         wanted.setdefault(group, set()).add((topic_id, partition))
@@ -140,7 +140,7 @@ def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[ob
         numbers = [topics[topic_id].number for topic_id in {each for each, _ in places} if topic_id in topics]
         found += [
             _shown(group, row)
-            for row in reader.cursors(group, None if whole else numbers)
+            for row in reader.groups.cursors(group, None if whole else numbers)
             if row.stream == stream and (whole or (row.topic_id, row.partition) in places)
         ]
     return found
@@ -151,11 +151,11 @@ def _page(reader: Reader, params: CursorsAsked) -> tuple[list[list[object]], lis
     after = ("", -1, -1)
     if params.after is not None:
         group, topic_id, partition = params.after
-        topic = reader.topic_by_id(topic_id)
+        topic = reader.topics.by_id(topic_id)
         # Where that topic is gone by now the group is begun again.
         after = (group, -1, -1) if topic is None else (group, topic.number, partition)
     limit = min(params.limit, MAX_ROWS)
-    rows = reader.cursors_after(after, limit=limit)
+    rows = reader.groups.cursors_after(after, limit=limit)
     last = rows[-1] if len(rows) == limit else None
     return (
         [_shown(group, row) for group, row in rows if row.stream == params.stream],

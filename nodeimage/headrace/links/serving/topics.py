@@ -184,22 +184,22 @@ class TopicApis:
 
 def _page(reader: Reader, params: TopicsAsked) -> _Page:
     """[blocking]"""
-    if reader.stream(params.stream) is None:
+    if reader.streams.at(params.stream) is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {params.stream}")
     after = None
     if params.ids is not None:
-        rows = [row for row in reader.topics_by_id(set(params.ids)).values() if row.stream == params.stream]
+        rows = [row for row in reader.topics.by_ids(set(params.ids)).values() if row.stream == params.stream]
         if sum(row.partitions for row in rows) > MOST_PARTITIONS:
             raise KafkaError(
                 Code.INVALID_REQUEST, f"these topics have more than {MOST_PARTITIONS} partitions; ask for fewer"
             )
     else:
         limit = min(params.limit, MAX_ROWS)
-        found = reader.topics(params.stream, after=params.after or "", limit=limit)
+        found = reader.topics.page(params.stream, after=params.after or "", limit=limit)
         rows = found[: _fitting(found)]
         if rows and (len(rows) < len(found) or len(found) == limit):
             after = rows[-1].name
-    return _Page(rows, reader.open_partitionlets([row.number for row in rows]), after)
+    return _Page(rows, reader.chains.open_of([row.number for row in rows]), after)
 
 
 def _fitting(rows: Sequence[TopicRow]) -> int:
@@ -214,11 +214,11 @@ def _fitting(rows: Sequence[TopicRow]) -> int:
 
 def read_homes(reader: Reader, ids: Sequence[bytes]) -> Homes:
     """[blocking] Of those of these topics that exist."""
-    rows = {row.number: row for row in reader.topics_by_id(ids).values()}
-    opened = reader.open_partitionlets(rows)
+    rows = {row.number: row for row in reader.topics.by_ids(ids).values()}
+    opened = reader.chains.open_of(rows)
     return Homes(
         rows,
         {(row.topic, row.partition): row.id for each in opened.values() for row in each},
-        reader.settled(rows),
-        reader.histories(rows),
+        reader.homes.settled(rows),
+        reader.homes.histories(rows),
     )

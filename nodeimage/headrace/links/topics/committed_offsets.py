@@ -25,7 +25,7 @@ import structlog
 from headrace.base.errors import Code
 from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CopyCursors, Cursor
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow, TopicRow
 from headrace.links.source.source import CursorKey, Source, SourceCursor
@@ -280,11 +280,13 @@ def _look(
     """[blocking] The topics, the groups' cursors here, and the groups that expire some day, as nobody is in them here,
     and have not changed since `before`.
     """
-    found = {name: reader.group(name) for name in groups}
+    found = {name: reader.groups.named(name) for name in groups}
     old = {name for name, row in found.items() if row is not None and not row.member_ids and row.changed < before}
-    return reader.topics_by_id(ids), stored_here(reader, groups), old
+    return reader.topics.by_ids(ids), stored_here(reader, groups), old
 
 
 def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CursorKey, CursorRow]:
     """[blocking] The groups' cursors in this cluster."""
-    return {CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.cursors(group)}
+    return {
+        CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.groups.cursors(group)
+    }

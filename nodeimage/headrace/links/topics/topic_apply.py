@@ -15,10 +15,11 @@ import structlog
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import NodeId, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import AlterTopic, CreateTopics, HomeChange, NewTopic, SetHome
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import HomeStart as StoredStart
 from headrace.catalog.rows import TopicRow
+from headrace.catalog.topics import AlterTopic, CreateTopics, NewTopic
 from headrace.links.source.source import NO_NODE, Announcement, HomeStart, Meeting, Source, SourceTopic, TopicPartition
 from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, kept_configs
 from headrace.partitions.home_check import home_of
@@ -106,7 +107,7 @@ class TopicApplier:
         Those that could not be grown. New partitions begin with what their history is under the home that is known
         here: with that home, if it is ours, which lacked them.
         """
-        rows = await self._catalog.query(lambda reader: reader.topics_by_id([topic.topic_id for topic in topics]))
+        rows = await self._catalog.query(lambda reader: reader.topics.by_ids([topic.topic_id for topic in topics]))
         short: set[bytes] = set()
         for topic in topics:
             row = rows.get(topic.topic_id)
@@ -245,7 +246,7 @@ class TopicApplier:
             await asyncio.gather(*map(one, changes[start : start + TOPICS_PER_COMMAND]))
 
     async def _volume(self, stream: str) -> str:
-        row = await self._catalog.query(lambda reader: reader.stream(stream))
+        row = await self._catalog.query(lambda reader: reader.streams.at(stream))
         if row is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the link's stream {stream} is gone here")
         return row.policy.volume
@@ -281,9 +282,9 @@ async def meet_all(source: Source, topics: Sequence[SourceTopic]) -> dict[bytes,
 
 def _announcements(reader: Reader, *, ids: Sequence[bytes], own_cluster: str) -> list[Announcement]:
     """[blocking] Of those topics that are settled for their homes."""
-    rows = list(reader.topics_by_id(ids).values())
+    rows = list(reader.topics.by_ids(ids).values())
     numbers = [row.number for row in rows]
-    settled, histories = reader.settled(numbers), reader.histories(numbers)
+    settled, histories = reader.homes.settled(numbers), reader.homes.histories(numbers)
     return [
         Announcement(
             topic_id=row.topic_id,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.link_commands import matches
+from headrace.catalog.link_config import matches
 from headrace.catalog.names import fault_in
 from headrace.catalog.rows import TopicRow
 from headrace.links.source.histories import is_behind

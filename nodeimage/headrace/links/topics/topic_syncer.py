@@ -20,7 +20,7 @@ import structlog
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import SetLinkSource
+from headrace.catalog.links import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
@@ -240,7 +240,7 @@ class Keeper:
             listed = {topic.topic_id for topic in topics}
             gone = [topic_id for topic_id in ids if topic_id not in listed]
             if gone:
-                rows = await self._catalog.query(lambda reader: reader.topics_by_id(gone))
+                rows = await self._catalog.query(lambda reader: reader.topics.by_ids(gone))
                 self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
             await self._bring_in_line(topics)
         except BaseException:
@@ -282,7 +282,7 @@ class Keeper:
 
     def _copies(self, reader: Reader, after: str) -> list[TopicRow]:
         """[blocking]"""
-        return reader.copies(self.link.stream, self._own, after=after, limit=PAGE)
+        return reader.homes.copies(self.link.stream, self._own, after=after, limit=PAGE)
 
     def _tell_gone(self, rows: Iterable[TopicRow]) -> None:
         for row in rows:
@@ -349,4 +349,4 @@ def _rows(
     reader: Reader, stream: str, ids: Sequence[bytes], names: Sequence[str]
 ) -> tuple[dict[bytes, TopicRow], dict[str, TopicRow]]:
     """[blocking] The topics here of these ids, and those of these names."""
-    return reader.topics_by_id(ids), reader.topics_named(stream, names)
+    return reader.topics.by_ids(ids), reader.topics.named(stream, names)

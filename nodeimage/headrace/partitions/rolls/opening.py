@@ -101,6 +101,6 @@ class Opening:
 
 def _row(reader: Reader, opening: Open) -> PartitionletRow | None:
     """[blocking] The catalog's row of what is to be opened."""
-    topic = reader.topic_by_id(opening.topic_id)
-    rows = reader.chain(topic.number, opening.partition) if topic is not None else []
+    topic = reader.topics.by_id(opening.topic_id)
+    rows = reader.chains.chain(topic.number, opening.partition) if topic is not None else []
     return next((row for row in rows if row.id == opening.partitionlet), None)

@@ -23,9 +23,9 @@ from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Home
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed, Change
-from headrace.catalog.commands import RollIntent
+from headrace.catalog.chains import RollIntent, RollOutcome
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
+from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced
 from headrace.container.leader import Container
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.partition import Partition
@@ -370,17 +370,17 @@ def _is_intended(result: RollOutcome) -> bool:
 
 def _intended_in(reader: Reader, containers: Collection[ContainerId]) -> list[_Intended]:
     """[blocking] The rolls that are not over of the partitions whose open partitionlet lies in these containers."""
-    rows = reader.intended()
-    owners = reader.owners([row.id for row in rows])
-    found = (_of_chain(owners[row.id].topic_id, reader.chain(row.topic, row.partition)) for row in rows)
+    rows = reader.chains.intended()
+    owners = reader.chains.owners([row.id for row in rows])
+    found = (_of_chain(owners[row.id].topic_id, reader.chains.chain(row.topic, row.partition)) for row in rows)
     return [each for each in found if each is not None and each.old.container in containers]
 
 
 def _intended_of(reader: Reader, keys: Collection[Key], containers: Collection[ContainerId]) -> list[_Intended]:
     """[blocking] Those of these partitions."""
-    topics = reader.topics_by_id({topic_id for topic_id, _ in keys})
+    topics = reader.topics.by_ids({topic_id for topic_id, _ in keys})
     found = (
-        _of_chain(topic_id, reader.chain(topics[topic_id].number, partition))
+        _of_chain(topic_id, reader.chains.chain(topics[topic_id].number, partition))
         for topic_id, partition in keys
         if topic_id in topics
     )

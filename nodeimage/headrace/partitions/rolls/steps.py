@@ -25,9 +25,9 @@ from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollOutcome, RollTarget
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
+from headrace.catalog.rows import INTENDED, PartitionletRow
 from headrace.container.leader import Container
 from headrace.log.frames import FrameType
 from headrace.partitions.cluster_client import ClusterLink

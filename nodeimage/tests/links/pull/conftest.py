@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now

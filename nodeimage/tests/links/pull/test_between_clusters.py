@@ -11,8 +11,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from headrace.base.errors import Code
-from headrace.catalog.commands import CreateStream, CreateTopics, LinkConfig, NewTopic, PutLink, StreamPolicy
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
+from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import LinkRow
+from headrace.catalog.streams import CreateStream
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.links.pull.lag import CAUGHT_UP
 from headrace.links.pull.pullers import Pullers
 from headrace.local.processes import free_port
@@ -74,7 +78,7 @@ class Cluster:
         await self.running.parts.catalog.submit(PutLink("l", STREAM, config, now(), True))
 
     async def link(self) -> LinkRow:
-        (link,) = await self.running.parts.catalog.query(lambda reader: reader.links())
+        (link,) = await self.running.parts.catalog.query(lambda reader: reader.links.all())
         return link
 
     async def throttle(self, rate: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, NodeId
-from headrace.catalog.commands import DeleteTopics
+from headrace.catalog.topics import DeleteTopics
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.pull import append
 from headrace.links.pull.lag import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures

@@ -7,16 +7,11 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Offset
-from headrace.catalog.commands import (
-    CreatePartitions,
-    DeleteLink,
-    HomeChange,
-    LinkConfig,
-    PutLink,
-    SetHome,
-    SetLinkState,
-)
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import DeleteLink, PutLink, SetLinkState
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow
+from headrace.catalog.topics import CreatePartitions
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.pull import pull_choice, pullers
 from headrace.links.pull.lag import CAUGHT_UP

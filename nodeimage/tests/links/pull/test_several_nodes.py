@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog.commands import CreateStream, LinkConfig, PutLink, StreamPolicy
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.links.pull.pullers import Pullers
 from headrace.links.source.source import TopicPartition
 from headrace.node import Node

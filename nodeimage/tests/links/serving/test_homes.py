@@ -8,20 +8,12 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home
-from headrace.catalog.commands import (
-    CopyCursors,
-    CreateTopics,
-    Cursor,
-    DeleteLink,
-    NewTopic,
-    PutLink,
-    RollDone,
-    Rolled,
-    RollIntent,
-    RollTarget,
-    SetHome,
-)
-from headrace.catalog.link_commands import HomeChange, LinkConfig
+from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import DeleteLink, PutLink
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka.connection import Connection
 from headrace.links.failover.home_apply import Settler
 from headrace.links.serving import homes, topics
@@ -260,14 +252,14 @@ class TestAnnounce:
     @pytest.fixture
     def topic_row(self, broker):
         async def looked_up(topic_id):
-            return await broker.catalog.query(lambda reader: reader.topic_by_id(topic_id))
+            return await broker.catalog.query(lambda reader: reader.topics.by_id(topic_id))
 
         return looked_up
 
     @pytest.fixture
     def links(self, broker):
         async def looked_up():
-            return await broker.catalog.query(lambda reader: reader.links())
+            return await broker.catalog.query(lambda reader: reader.links.all())
 
         return looked_up
 
@@ -279,7 +271,7 @@ class TestAnnounce:
         assert await announce([topic, [1, THERE], own, lists]) == [{"error": 0, "message": None}]
         row = await topic_row(topic)
         assert (row.home, row.origin) == (Home(1, THERE), "")
-        pending = await broker.catalog.query(lambda reader: reader.pending([row.number]))
+        pending = await broker.catalog.query(lambda reader: reader.homes.pending([row.number]))
         assert pending[row.number] == {0: [(1, THERE, 4)], 1: [(1, THERE, 0)]}
         (link,) = await links()
         assert (link.name, link.stream) == (f"back-{THERE}", STREAM)
@@ -294,7 +286,7 @@ class TestAnnounce:
         assert await announce([topic, [1, THERE], own, lists]) == [{"error": 0, "message": None}]
         row = await topic_row(topic)
         assert (row.home, row.partitions) == (Home(1, THERE), 2), "whoever asks here hears of all that the home has"
-        pending = await broker.catalog.query(lambda reader: reader.pending([row.number]))
+        pending = await broker.catalog.query(lambda reader: reader.homes.pending([row.number]))
         assert pending[row.number] == {0: [(1, THERE, 4)], 1: [(1, THERE, 0)]}
         assert await announce([topic, [2, THERE], own, {1: [[2, THERE, 0]], 7: [[2, THERE, 0]]}]) == [
             {"error": 0, "message": None}
@@ -310,7 +302,7 @@ class TestAnnounce:
         lists = {0: [[1, own, 0], [2, THERE, 4]], 1: [[2, THERE, 3]]}
         assert await announce([topic, [2, THERE], own, lists]) == [{"error": 0, "message": None}]
         row = await topic_row(topic)
-        histories = await broker.catalog.query(lambda reader: reader.histories([row.number]))
+        histories = await broker.catalog.query(lambda reader: reader.homes.histories([row.number]))
         assert histories[row.number, 1] == [(1, own, 0)], "as copies have it that had them when they heard of it"
 
     async def test_a_home_here_that_was_not_known_is_followed_until_it_is_whole(
@@ -449,9 +441,9 @@ class TestCede:
 
         async def settle_all():
             while True:
-                rows = await broker.catalog.query(lambda reader: reader.unsettled())
+                rows = await broker.catalog.query(lambda reader: reader.homes.unsettled())
                 for row in rows:
-                    opened = await broker.catalog.query(lambda reader, row=row: reader.open_partitionlets([row.number]))
+                    opened = await broker.catalog.query(lambda reader, row=row: reader.chains.open_of([row.number]))
                     for each in opened[row.number]:
                         await settle(row, each)
                 await asyncio.sleep(0.01)
@@ -481,7 +473,7 @@ class TestCede:
         (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
         assert "ask again" in ceded["message"]
-        row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
+        row = await broker.catalog.query(lambda reader: reader.topics.by_id(topic))
         assert row.home == Home(1, THERE)
 
     async def test_what_is_not_at_home_here(self, call, copy):
@@ -495,19 +487,19 @@ class TestCede:
         await set_home(topic, 5, own)
         (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
-        row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
+        row = await broker.catalog.query(lambda reader: reader.topics.by_id(topic))
         assert row.home == Home(5, own)
 
     async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, settling, broker):
         own = broker.node.cluster_id
         await set_home(copy, 4, own, {0: [(4, own, 0)], 1: [(1, "cluster-second", 10), (3, THERE, 20), (4, own, 30)]})
         async with asyncio.timeout(10):
-            while await broker.catalog.query(lambda reader: reader.unsettled()):  # noqa: ASYNC110
+            while await broker.catalog.query(lambda reader: reader.homes.unsettled()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         (ceded,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
         assert "not complete" in ceded["message"]
-        row = await broker.catalog.query(lambda reader: reader.topic_by_id(copy))
+        row = await broker.catalog.query(lambda reader: reader.topics.by_id(copy))
         assert row.home == Home(4, own)
 
     async def test_to_itself(self, raw_call, broker):

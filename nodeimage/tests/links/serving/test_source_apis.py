@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from headrace.base.errors import Code
-from headrace.catalog.commands import CommitCursors, Cursor, DeleteCursors, DeleteGroups, LogStart, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.committed_offsets import CommitCursors, Cursor, DeleteCursors
+from headrace.catalog.groups import DeleteGroups
 from headrace.catalog.rows import Replaced
 from headrace.kafka.connection import Connection
 from headrace.links.serving import change_feed, source_apis

@@ -139,7 +139,7 @@ async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
     moved = await south.row("a")
     assert moved is not None
     assert moved.home == Home(3, "west")
-    (link,) = await south.parts.catalog.query(lambda reader: reader.links())
+    (link,) = await south.parts.catalog.query(lambda reader: reader.links.all())
     assert (link.name, link.config.source_stream) == ("back-west", "/there")
     (refused, gone) = await source.cede([at, bytes(range(16))], to="east")
     assert (refused.code, gone.code) == (Code.POLICY_VIOLATION, Code.UNKNOWN_TOPIC_ID)

@@ -11,8 +11,10 @@ from crc32c import crc32c
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
-from headrace.catalog.commands import CreateTopics, HomeChange, LogStart, NewTopic, SetHome, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import TopicRow
+from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.links.failover import home_apply, quarantine
 from headrace.links.failover.home_apply import Settler
 from headrace.links.failover.quarantine import Quarantine
@@ -56,7 +58,7 @@ async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitio
     """Recorded in the catalog, and taken up by the leader, who reads the old chain until then."""
     row = await south.row(name)
     assert row is not None
-    found = await south.parts.catalog.query(lambda reader: reader.settled([row.number]))
+    found = await south.parts.catalog.query(lambda reader: reader.homes.settled([row.number]))
     return not south.parts.rolls.under_way and all(
         found.get((row.number, index)) == Home(*home) for index in range(partitions)
     )
@@ -87,7 +89,7 @@ async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: One
     await until(lambda: settled_for(south, "t", (1, south.cluster_id)))
     row = await south.row("t")
     assert row is not None
-    histories = await south.parts.catalog.query(lambda reader: reader.histories([row.number]))
+    histories = await south.parts.catalog.query(lambda reader: reader.homes.histories([row.number]))
     assert [tuple(start) for start in histories[row.number, 0]] == [(1, south.cluster_id, 2)]
     leader = await south.partition("t")
     assert leader.leader_epoch > epoch

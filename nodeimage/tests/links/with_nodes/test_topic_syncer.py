@@ -12,9 +12,11 @@ import pytest
 from headrace.base.addresses import Address
 from headrace.base.errors import Code
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.catalog.commands import CopyCursors, Cursor, ExpireCursors, HomeChange, PutGroup, PutLink, SetHome
-from headrace.catalog.link_commands import LinkConfig
-from headrace.catalog.rows import Expired
+from headrace.catalog.committed_offsets import CopyCursors, Cursor, ExpireCursors, Expired
+from headrace.catalog.groups import PutGroup
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
 from headrace.kafka_client.client import Client
 from headrace.links.failover.home_apply import Settler, Unsettled
 from headrace.links.source import kafka_source, kafka_topics
@@ -252,7 +254,7 @@ async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_
         await until(adopted)
 
         async def settled() -> bool:  # by the node, which has nothing to cut
-            found = await south.parts.catalog.query(lambda reader: reader.histories([row.number]))
+            found = await south.parts.catalog.query(lambda reader: reader.homes.histories([row.number]))
             return {index: [tuple(each) for each in starts] for (_, index), starts in found.items()} == {
                 0: [(1, "east", 7)],
                 1: [(1, "east", 7)],

@@ -8,7 +8,9 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, Millis, Offset
-from headrace.catalog.commands import CreatePartitions, HomeChange, LogStart, SetHome, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.homes import HomeChange, SetHome
+from headrace.catalog.topics import CreatePartitions
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links import links
 from headrace.links.failover import failover

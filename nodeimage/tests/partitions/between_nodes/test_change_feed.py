@@ -1,7 +1,8 @@
 """The change feeds of two nodes: what moves from one to the other is missed by nobody who follows both."""
 
 from headrace.base.ids import LeaderEpoch, Millis, Offset
-from headrace.catalog.commands import AlterTopic, CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.topics import AlterTopic
 from headrace.links.serving.change_feed import Changes, Place
 from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC
 from headrace.node.parts import NodeParts

@@ -12,7 +12,8 @@ import pytest
 
 from headrace.base.errors import KafkaError
 from headrace.base.ids import Millis
-from headrace.catalog.commands import CreateStream, StreamPolicy
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.cli.cluster_status import clocks_in_words
 from headrace.kafka.connection import Connection
 from headrace.node import Node

@@ -8,7 +8,8 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Offset
-from headrace.catalog.commands import AlterTopic, LogStart, SetLogStart
+from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.topics import AlterTopic
 from headrace.container.local_replica import LocalReplica
 from headrace.log.frames import FrameType
 from headrace.node.parts import NodeParts
@@ -143,7 +144,7 @@ async def test_a_size_limit_counts_what_other_nodes_hold(start: Start) -> None:
         pair.first.containers[partition.container.id].log.close_open_chunk()
         pair.first.containers[partition.container.id].kick()
         await pair.first.space.pass_now()
-    starts = await pair.first.catalog.query(lambda reader: reader.log_starts([topic.row.number]))
+    starts = await pair.first.catalog.query(lambda reader: reader.chains.log_starts([topic.row.number]))
     assert 0 < starts[topic.row.number, 0] <= here
 
 

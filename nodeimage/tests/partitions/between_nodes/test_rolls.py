@@ -13,7 +13,8 @@ from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, Millis, Offset, Position
-from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
+from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollTarget
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Container
 from headrace.kafka.connection import Connection
@@ -33,7 +34,7 @@ async def all_is_rolled(pair: Pair) -> None:
     """Return when no roll is under way or intended, as each node sees it: its catalog may lag behind the driver's."""
     async with asyncio.timeout(30):
         for broker in (pair.first, pair.second):
-            while broker.rolls._under_way or await broker.catalog.query(lambda reader: reader.intended()):  # noqa: ASYNC110
+            while broker.rolls._under_way or await broker.catalog.query(lambda reader: reader.chains.intended()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 

@@ -11,7 +11,9 @@ from confluent_kafka import Consumer, Producer
 
 from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
-from headrace.catalog.commands import CommitCursors, Cursor, HomeChange, RollIntent, RollTarget, SetHome
+from headrace.catalog.chains import RollIntent, RollTarget
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Container
 from headrace.kafka import list_offsets
@@ -251,7 +253,7 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
         await append(partition, b"d", producer=77, sequence=1)
         rolling = asyncio.ensure_future(pair.first.rolls.roll(partition, to=target.id))
         await opened.wait()
-        (intended,) = await pair.first.catalog.query(lambda reader: reader.intended())
+        (intended,) = await pair.first.catalog.query(lambda reader: reader.chains.intended())
     rolling.cancel()
     pair.first.catalog.submit = submit  # type: ignore[method-assign]
     moved = await pair.partition(pair.second, "intended")
@@ -328,7 +330,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
     assert await homes(pair.second) == [Home(1, own), home, None]
     moved = await pair.partition(pair.second, "lost")
     assert moved.home_start == 2
-    (cursor_row,) = await pair.second.catalog.query(lambda reader: reader.cursors("g"))
+    (cursor_row,) = await pair.second.catalog.query(lambda reader: reader.groups.cursors("g"))
     assert cursor_row.offset == 2, "the group has not read what comes there now"
     await append(moved, b"e")
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"e")]

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Millis, PartitionletId
-from headrace.catalog.commands import RollIntent, RollTarget
+from headrace.catalog.chains import RollIntent, RollTarget
 from headrace.log.container_log import ContainerLog, PartitionletState
 from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic

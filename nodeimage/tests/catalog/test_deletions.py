@@ -19,29 +19,17 @@ from headrace.base.ids import (
     partitionlet_id,
     serial_of,
 )
-from headrace.catalog import apply_deleted, apply_groups, apply_topics
-from headrace.catalog.apply_deleted import AT_ONCE
-from headrace.catalog.commands import (
-    CommitCursors,
-    CreateStream,
-    CreateTopics,
-    Cursor,
-    DeleteGroups,
-    DeleteStream,
-    DeleteTopics,
-    ExpireCursors,
-    ExpireSomeCursors,
-    ForgetDeleted,
-    LogStart,
-    NewTopic,
-    RaiseLevel,
-    RollIntent,
-    RollTarget,
-    SetLogStart,
-    SkipNumbers,
-    StreamPolicy,
-)
+from headrace.catalog import committed_offsets, deletions, recovery, streams
+from headrace.catalog.chains import LogStart, RollIntent, RollTarget, SetLogStart
+from headrace.catalog.committed_offsets import CommitCursors, Cursor, ExpireCursors, ExpireSomeCursors
+from headrace.catalog.deletions import AT_ONCE, ForgetDeleted
+from headrace.catalog.feature_level import RaiseLevel
+from headrace.catalog.groups import DeleteGroups
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.recovery import SkipNumbers
+from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.catalog.tables import SCHEMA, open_tables
+from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
 from headrace.tables.row_checksums import COLUMNS
 from headrace.tables.transactions import apply_all
 from kit.catalog import Tables
@@ -97,13 +85,13 @@ def test_a_stream_is_gone_at_once_and_its_rows_in_bounded_steps(tables: Tables) 
     outcome = tables.apply(DeleteStream("/s", NOW, force=True))
     assert outcome.stream.topics == 1500
     assert before - rows(tables) <= 2 * AT_ONCE
-    assert tables.reader.stream("/s") is None
-    assert tables.reader.topics_by_id(ids) == {}
-    assert tables.reader.all_topics() == []
-    assert tables.reader.cursors("g") == []
-    assert tables.reader.totals() == (0, 0, 0)
+    assert tables.reader.streams.at("/s") is None
+    assert tables.reader.topics.by_ids(ids) == {}
+    assert tables.reader.topics.of_all_streams() == []
+    assert tables.reader.groups.cursors("g") == []
+    assert tables.reader.streams.totals() == (0, 0, 0)
     assert tables.reader.is_forgetting()
-    assert tables.reader.open_in(ContainerId(5)) == []
+    assert tables.reader.chains.open_in(ContainerId(5)) == []
     commits = CommitCursors("g", -1, "", [Cursor(ids[-1], 0, Offset(1), LeaderEpoch(-1))], NOW)
     assert tables.apply(commits) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
     assert forget_all(tables) > 2
@@ -113,17 +101,17 @@ def test_a_stream_is_gone_at_once_and_its_rows_in_bounded_steps(tables: Tables) 
 
 def test_names_can_be_used_again_at_once(tables: Tables) -> None:
     create(tables, 1500)
-    first = tables.reader.stream("/s")
+    first = tables.reader.streams.at("/s")
     tables.apply(DeleteStream("/s", NOW, force=True))
     assert tables.apply(CreateStream("/s", StreamPolicy(), NOW)).changed
     create(tables, 3)
     forget_all(tables)
-    second = tables.reader.stream("/s")
+    second = tables.reader.streams.at("/s")
     assert first is not None
     assert second is not None
     assert second.number != first.number
-    assert [row.name for row in tables.reader.topics("/s")] == ["t-0", "t-1", "t-2"]
-    assert len(tables.reader.open_in(ContainerId(5))) == 3
+    assert [row.name for row in tables.reader.topics.page("/s")] == ["t-0", "t-1", "t-2"]
+    assert len(tables.reader.chains.open_in(ContainerId(5))) == 3
 
 
 def test_topic_ids_can_be_used_again_at_once_as_copies_do(tables: Tables) -> None:
@@ -134,9 +122,9 @@ def test_topic_ids_can_be_used_again_at_once_as_copies_do(tables: Tables) -> Non
     again = [NewTopic("/s", f"t-{at}", id_, 1, {}, [ContainerId(6)], [Epoch(1)]) for at, id_ in enumerate(ids[-20:])]
     assert {each.code for each in tables.apply(CreateTopics(again, NOW))} == {Code.NONE}
     forget_all(tables)
-    assert {row.topic_id for row in tables.reader.topics("/s")} == set(ids[-20:])
-    assert tables.reader.cursors("g") == []  # none of those that its earlier life had
-    assert len(tables.reader.open_in(ContainerId(6))) == 20
+    assert {row.topic_id for row in tables.reader.topics.page("/s")} == set(ids[-20:])
+    assert tables.reader.groups.cursors("g") == []  # none of those that its earlier life had
+    assert len(tables.reader.chains.open_in(ContainerId(6))) == 20
 
 
 def test_an_id_with_too_many_rows_left_is_refused_with_a_clear_error(tables: Tables) -> None:
@@ -158,8 +146,8 @@ def test_topics_with_many_rows_are_gone_at_once_and_their_rows_in_bounded_steps(
     outcomes = tables.apply(DeleteTopics(heavy, NOW))
     assert [len(each.partitionlets) for each in outcomes] == [2 * AT_ONCE] * 2
     assert before - rows(tables) <= AT_ONCE + 2
-    assert tables.reader.topics_by_id(heavy) == {}
-    assert tables.reader.totals() == (1, 0, 0)
+    assert tables.reader.topics.by_ids(heavy) == {}
+    assert tables.reader.streams.totals() == (1, 0, 0)
     assert create(tables, 1)
     forget_all(tables)
     assert rows(tables) == 2  # the topic of that name that was made meanwhile
@@ -186,10 +174,10 @@ def test_partitionlets_live_until_their_rows_go(tables: Tables) -> None:
     create(tables, 1500)
     tables.apply(DeleteStream("/s", NOW, force=True))
     last = partitionlet_id(stream=StreamNumber(1), serial=1500)
-    assert last in tables.reader.owners([last])
+    assert last in tables.reader.chains.owners([last])
     forget_all(tables)
-    assert tables.reader.owners([last]) == {}
-    assert tables.reader.not_yet_made([last]) == []
+    assert tables.reader.chains.owners([last]) == {}
+    assert tables.reader.chains.not_yet_made([last]) == []
 
 
 def test_replicas_delete_the_same_rows_at_the_same_command_be_there_checksums_and_indexes_or_not(
@@ -263,13 +251,13 @@ def test_below_the_level_a_stream_goes_as_it_always_did(tmp_path: Path) -> None:
 def test_numbers_of_deleted_streams_are_given_again_and_never_a_partitionlets_id(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 5)
+    monkeypatch.setattr(streams, "MAX_STREAM_NUMBER", 5)
     seen: set[int] = set()
     for life in range(30):
         path = f"/life-{life}"
         assert tables.apply(CreateStream(path, StreamPolicy(), NOW)).changed
         create(tables, 3, stream=path)
-        ids = {row.id for row in tables.reader.open_in(ContainerId(5))}
+        ids = {row.id for row in tables.reader.chains.open_in(ContainerId(5))}
         assert ids.isdisjoint(seen)
         seen |= ids
         tables.apply(DeleteStream(path, NOW, force=True))
@@ -283,31 +271,31 @@ def test_numbers_of_deleted_streams_are_given_again_and_never_a_partitionlets_id
 def test_what_lags_behind_does_not_take_a_new_life_of_a_number_for_dead(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 2)
+    monkeypatch.setattr(streams, "MAX_STREAM_NUMBER", 2)
     tables.apply(CreateStream("/a", StreamPolicy(), NOW))
     create(tables, 3, stream="/a")
     behind = partitionlet_id(stream=StreamNumber(2), serial=4)  # the first of the next life
-    assert tables.reader.not_yet_made([behind]) == [behind]
+    assert tables.reader.chains.not_yet_made([behind]) == [behind]
     tables.apply(DeleteStream("/a", NOW, force=True))
-    assert tables.reader.not_yet_made([behind]) == [behind]
-    assert tables.reader.not_yet_made([PartitionletId(behind - 1)]) == []
+    assert tables.reader.chains.not_yet_made([behind]) == [behind]
+    assert tables.reader.chains.not_yet_made([PartitionletId(behind - 1)]) == []
     tables.apply(CreateStream("/b", StreamPolicy(), NOW))
-    assert tables.reader.not_yet_made([behind]) == [behind]
+    assert tables.reader.chains.not_yet_made([behind]) == [behind]
     create(tables, 1, stream="/b")
-    assert [row.id for row in tables.reader.open_in(ContainerId(5))] == [behind]
-    assert tables.reader.not_yet_made([behind]) == []
+    assert [row.id for row in tables.reader.chains.open_in(ContainerId(5))] == [behind]
+    assert tables.reader.chains.not_yet_made([behind]) == []
 
 
 def test_numbers_outlast_thousands_of_unclean_recoveries(tables: Tables) -> None:
     create(tables, 1)
-    given = {row.id for row in tables.reader.open_in(ContainerId(5))}
+    given = {row.id for row in tables.reader.chains.open_in(ContainerId(5))}
     for recovered in range(1, 1001):
         tables.apply(SkipNumbers(recovered))
         if recovered % 100 == 0:
             path = f"/r-{recovered}"
             tables.apply(CreateStream(path, StreamPolicy(), NOW))
             create(tables, 1, stream=path)
-            given.update(row.id for row in tables.reader.open_in(ContainerId(5)))
+            given.update(row.id for row in tables.reader.chains.open_in(ContainerId(5)))
     assert len(given) == 11
     assert max(serial_of(id_) for id_ in given) < 1001 * 2**24 < 2**40
 
@@ -316,17 +304,17 @@ def test_what_a_lost_command_may_have_given_is_not_given_again(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same number, perhaps, but never the id of a partitionlet that a lost stream had."""
-    monkeypatch.setattr(apply_topics, "MAX_STREAM_NUMBER", 4)
-    monkeypatch.setattr("headrace.catalog.apply_chains.MAX_STREAM_NUMBER", 4)
+    monkeypatch.setattr(streams, "MAX_STREAM_NUMBER", 4)
+    monkeypatch.setattr(recovery, "MAX_STREAM_NUMBER", 4)
     lost = {partitionlet_id(stream=StreamNumber(number), serial=serial) for number in (2, 3, 4) for serial in range(9)}
     tables.apply(SkipNumbers(1))
     for number in range(3):
         tables.apply(CreateStream(f"/n-{number}", StreamPolicy(), NOW))
         create(tables, 2, stream=f"/n-{number}")
-    made = {row.id for row in tables.reader.open_in(ContainerId(5))}
+    made = {row.id for row in tables.reader.chains.open_in(ContainerId(5))}
     assert len(made) == 6
     assert made.isdisjoint(lost)
-    assert tables.reader.not_yet_made(lost) == []  # so their bytes go
+    assert tables.reader.chains.not_yet_made(lost) == []  # so their bytes go
 
 
 def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) -> None:
@@ -337,7 +325,7 @@ def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) 
     assert tables.apply(create_one)[0].partitionlets[0].id == partitionlet_id(stream=StreamNumber(1), serial=last)
     with pytest.raises(KafkaError, match="at most 1099511627776 partitionlets"):
         tables.apply(CreateTopics([NewTopic("/s", "no", b"n" * 16, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW))
-    (open_one,) = tables.reader.chain(1, 0)
+    (open_one,) = tables.reader.chains.chain(1, 0)
     (refused,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(6))], NOW))
     assert refused.code is Code.POLICY_VIOLATION
 
@@ -345,7 +333,7 @@ def test_serials_end_with_an_error_and_never_in_the_next_stream(tables: Tables) 
 def test_a_partition_whose_leader_epochs_are_used_up_rolls_no_more(tables: Tables) -> None:
     (topic_id,) = create(tables, 1)
     tables.connection.update("partitionlets", {"leader_epoch": "?1"}, "true", 2**31 - 2**20)
-    (open_one,) = tables.reader.chain(1, 0)
+    (open_one,) = tables.reader.chains.chain(1, 0)
     (refused,) = tables.apply(RollIntent([RollTarget(topic_id, 0, open_one.id, ContainerId(6))], NOW))
     assert refused.code is Code.POLICY_VIOLATION
     assert "leader epochs are used up" in refused.message
@@ -421,4 +409,4 @@ def test_tables_of_before_get_what_is_new_and_a_full_disk_does_not_keep_them_shu
 
 def test_how_much_one_step_does_belongs_to_the_commands_and_never_changes() -> None:
     """Every replica deletes the same rows at the same command, whatever version it runs."""
-    assert apply_deleted.AT_ONCE == apply_groups.AT_ONCE == 1000
+    assert deletions.AT_ONCE == committed_offsets.AT_ONCE == 1000

@@ -1,4 +1,4 @@
-"""Applies rolls and log starts: the commands on chains (DESIGN section 5). Called inside a transaction.
+"""The chains of partitions: rolls, log starts, and ends of records that were lost.
 
 A roll is an intent (a new partitionlet id, its container), then the seal and the opening in the containers, then
 `RollDone`. Between them the chain ends with an open and an intended partitionlet; whoever drives rolls finds the
@@ -6,37 +6,17 @@ intended ones after a crash and finishes them.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from headrace.base.errors import Code
-from headrace.base.ids import Epoch, Home, LeaderEpoch, Offset, PartitionletId, partitionlet_id
-from headrace.catalog.apply_deleted import free_streams, in_pieces
-from headrace.catalog.apply_topics import MAX_SERIAL, MAX_STREAM_NUMBER, NO_SERIALS
-from headrace.catalog.commands import (
-    LogStart,
-    RaiseLevel,
-    RetireContainer,
-    RollDone,
-    Rolled,
-    RollIntent,
-    RollTarget,
-    SetLogStart,
-    ShortenChains,
-    Shortened,
-    SkipNumbers,
-)
+from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId, partitionlet_id
+from headrace.catalog.command import CatalogCommand, Item
 from headrace.catalog.homes import settle
-from headrace.catalog.rows import INTENDED, OPEN, SEALED, LogStartOutcome, PartitionletRow, RollOutcome, TopicRow
-from headrace.catalog.selects import (
-    PARTITIONLET,
-    counter,
-    needed_counter,
-    partitionlet_row,
-    select_retired,
-    select_topics_by_id,
-    taken_out,
-)
+from headrace.catalog.rows import INTENDED, OPEN, SEALED, HomeStart, PartitionletRow, TopicRow
+from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
+from headrace.catalog.streams import MAX_SERIAL, NO_SERIALS
 from headrace.tables.row_checksums import Tables
 
 ROLL_GAP = 256
@@ -44,40 +24,154 @@ ROLL_GAP = 256
 answers can meet an epoch of the new one."""
 SKIPPED_BITS = 24
 """A catalog that lost commands goes on with the serials behind the next multiple of 2**24 (invariant 15)."""
-SKIPPED_STREAMS = 1 << 16
-SKIPPED_TOPICS = 1 << 20
 MOST_LEADER_EPOCH = 2**31 - 2**24
 """Kafka's leader epochs have 31 bits. A partition above this rolls no more: what is left is for changes of primary."""
 LOST_ROLLS_GAP = 1 << 16
 """Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
 
 
-def roll_intent(connection: Tables, command: RollIntent) -> list[RollOutcome]:
-    """Give each partition its next partitionlet's id."""
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    retired = select_retired(connection, {item.container for item in command.items})
-    return [
-        _intend(connection, topics.get(item.topic_id), item, retired=item.container in retired)
-        for item in command.items
-    ]
+class RollOutcome(NamedTuple):
+    """Of one roll: the partitionlet intended, or open now. With INVALID_REQUEST: the one that stood in the way.
+
+    Of a RollDone that gave a home or a resume, the first time: `log_start` where it moved, else -1; `settled` the home
+    that the partition is settled for now, and the offset at which that home begins there.
+    """
+
+    code: Code
+    message: str = ""
+    partitionlet: PartitionletRow | None = None
+    log_start: Offset = Offset(-1)
+    settled: HomeStart | None = None
 
 
-def retire_container(connection: Tables, command: RetireContainer) -> list[Code]:
-    """Let nothing be placed in a container any more."""
-    connection.insert("retired", [(command.container,)], ignore=True)
-    return [Code.NONE]
+class LogStartOutcome(NamedTuple):
+    """Of one partition: its log start now, and the partitionlets that left its chain."""
+
+    code: Code
+    offset: Offset = Offset(-1)
+    dropped: tuple[PartitionletId, ...] = ()
 
 
-def roll_done(connection: Tables, command: RollDone) -> list[RollOutcome]:
-    """Seal and open in the chain what was sealed and opened in the containers."""
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    return [_finish(connection, topics.get(item.topic_id), item) for item in command.items]
+class RetireContainer(CatalogCommand[list[Code]], frozen=True):
+    """Let no partitionlet be placed in a container any more: it is about to be deleted.
+
+    Topics, partitions and rolls that a node places there all the same, as it has not heard, are refused with
+    LEADER_NOT_AVAILABLE.
+    """
+
+    container: ContainerId
+
+    def apply(self, connection: Tables) -> list[Code]:
+        connection.insert("retired", [(self.container,)], ignore=True)
+        return [Code.NONE]
 
 
-def set_log_start(connection: Tables, command: SetLogStart) -> list[LogStartOutcome]:
-    """Raise log starts and drop what lies wholly below (invariant 12: the bytes go afterwards)."""
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    return [_raise_start(connection, topics.get(item.topic_id), item) for item in command.items]
+class RollTarget(Item, frozen=True):
+    """A partition to go on in `container`. `expected_open` fences: it must be the open partitionlet still.
+
+    `abandoned` is the partitionlet that an earlier intent chose and whose container is deleted since; 0 if there was
+    none. Should it be opened there, late, its RollDone is refused. (DESIGN section 5 asks for a seal of it in its
+    container; no roll leaves a target that could commit one.)
+    """
+
+    topic_id: bytes
+    partition: int
+    expected_open: PartitionletId
+    container: ContainerId
+    abandoned: PartitionletId = PartitionletId(0)
+
+
+class RollIntent(CatalogCommand[list[RollOutcome]], frozen=True):
+    """Give each partition its next partitionlet, which the outcome has. Repeating an intent gives the same one."""
+
+    items: list[RollTarget]
+    now: Millis
+
+    def apply(self, connection: Tables) -> list[RollOutcome]:
+        topics = select_topics_by_id(connection, {item.topic_id for item in self.items})
+        retired = select_retired(connection, {item.container for item in self.items})
+        return [
+            _intend(connection, topics.get(item.topic_id), item, retired=item.container in retired)
+            for item in self.items
+        ]
+
+
+class Rolled(Item, frozen=True):
+    """The open partitionlet `sealed` has ended before `end`; `opened` goes on in its container at that epoch.
+
+    `epochs`: the (leader epoch, first offset of that epoch) of the sealed partitionlet, in order.
+
+    `resume`: where the opened one begins; -1 = `end`. Lower: the partition's records from there on leave the chain
+    (they are not lost in the containers before their partitionlets expire). Higher: a gap; the log start goes there
+    where nothing lies before it. `home`: the partition is settled for it, and its history goes on with it.
+    """
+
+    topic_id: bytes
+    partition: int
+    sealed: PartitionletId
+    end: Offset
+    epochs: list[tuple[LeaderEpoch, Offset]]
+    opened: PartitionletId
+    container_epoch: Epoch
+    resume: Offset = Offset(-1)
+    home: tuple[int, str] | None = None
+
+
+class RollDone(CatalogCommand[list[RollOutcome]], frozen=True):
+    """Seal and open in the chain what was sealed and opened in the containers. Idempotent.
+
+    The outcome has the partitionlet that is open now.
+    """
+
+    items: list[Rolled]
+    now: Millis
+
+    def apply(self, connection: Tables) -> list[RollOutcome]:
+        topics = select_topics_by_id(connection, {item.topic_id for item in self.items})
+        return [_finish(connection, topics.get(item.topic_id), item) for item in self.items]
+
+
+class LogStart(Item, frozen=True):
+    """Records of the partition below `offset` are gone."""
+
+    topic_id: bytes
+    partition: int
+    offset: Offset
+
+
+class SetLogStart(CatalogCommand[list[LogStartOutcome]], frozen=True):
+    """Raise log starts; sealed partitionlets wholly below them leave the chain (invariant 12: the bytes go afterwards).
+
+    A log start never falls.
+    """
+
+    items: list[LogStart]
+
+    def apply(self, connection: Tables) -> list[LogStartOutcome]:
+        topics = select_topics_by_id(connection, {item.topic_id for item in self.items})
+        return [_raise_start(connection, topics.get(item.topic_id), item) for item in self.items]
+
+
+class Shortened(Item, frozen=True):
+    """A sealed partitionlet of which nothing is left from `end` on."""
+
+    topic_id: bytes
+    partition: int
+    partitionlet: PartitionletId
+    end: Offset
+
+
+class ShortenChains(CatalogCommand[list[LogStartOutcome]], frozen=True):
+    """End sealed partitionlets where their records end: the rest was lost (invariant 15).
+
+    An end never rises. A log start that lay where nothing is left goes on to the first that is.
+    """
+
+    items: list[Shortened]
+
+    def apply(self, connection: Tables) -> list[LogStartOutcome]:
+        topics = select_topics_by_id(connection, {item.topic_id for item in self.items})
+        return [_shorten(connection, topics.get(item.topic_id), item) for item in self.items]
 
 
 def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, retired: bool) -> RollOutcome:
@@ -234,12 +328,6 @@ def _raise_start(connection: Tables, topic: TopicRow | None, item: LogStart) -> 
     return LogStartOutcome(Code.NONE, start, tuple(below))
 
 
-def shorten_chains(connection: Tables, command: ShortenChains) -> list[LogStartOutcome]:
-    """End sealed partitionlets where their records end."""
-    topics = select_topics_by_id(connection, {item.topic_id for item in command.items})
-    return [_shorten(connection, topics.get(item.topic_id), item) for item in command.items]
-
-
 def _shorten(connection: Tables, topic: TopicRow | None, item: Shortened) -> LogStartOutcome:
     if topic is None:
         return LogStartOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -257,48 +345,6 @@ def _shorten(connection: Tables, topic: TopicRow | None, item: Shortened) -> Log
         connection.update("partitionlets", {"end": "?1"}, "id = ?2", item.end, item.partitionlet)
     start = _put_log_start(connection, topic.number, item.partition, start)
     return LogStartOutcome(Code.NONE, start, (item.partitionlet,) if dropped else ())
-
-
-def skip_numbers(connection: Tables, command: SkipNumbers) -> list[Code]:
-    """Let all numbers begin behind those that commands which were lost may have given away."""
-    known = counter(connection, "recovered")
-    if known is None or known < command.recovered:
-        connection.put_counter("recovered", command.recovered)
-        reuses = in_pieces(connection)
-        skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
-        for table in ("streams", "going", "free_streams") if reuses else ("streams",):
-            connection.update(table, {"next_serial": skip}, "true")
-        if reuses:
-            _skip_streams(connection)
-        else:
-            _raise_counter(connection, "next_stream", SKIPPED_STREAMS)
-        _raise_counter(connection, "next_topic", SKIPPED_TOPICS)
-    return [Code.NONE]
-
-
-def _skip_streams(connection: Tables) -> None:
-    """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
-    serials that the lost ones had not, as all have that are made from now on."""
-    first = needed_counter(connection, "next_stream")
-    serial = counter(connection, "first_serial") or 1
-    serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
-    connection.put_counter("first_serial", serial)
-    count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
-    if count > 0:
-        _raise_counter(connection, "next_stream", count)
-        free_streams(connection, first, count, serial)
-
-
-def _raise_counter(connection: Tables, name: str, by: int) -> None:
-    connection.update("counters", {"value": "value + ?1"}, "name = ?2", by, name)
-
-
-def raise_level(connection: Tables, command: RaiseLevel) -> list[Code]:
-    """Note the highest feature level that the log has come to."""
-    known = counter(connection, "level")
-    if known is None or known < command.level:
-        connection.put_counter("level", command.level)
-    return [Code.NONE]
 
 
 def _tail(

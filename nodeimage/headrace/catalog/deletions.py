@@ -1,4 +1,4 @@
-"""Applies what is left to do of deleted streams and topics, in pieces. Called inside a transaction.
+"""What is left to do of deleted streams and topics, in pieces. Functions are called inside a transaction.
 
 From feature level 1 on a deletion is two things. What is deleted is gone at once for everybody: the row of a stream
 moves from `streams` to `going`, and topics are looked up by way of their stream's row; topics that are deleted while
@@ -12,21 +12,19 @@ behind all that it had, so that no partitionlet has the id of an earlier one.
 
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from headrace.base.ids import StreamNumber
 from headrace.base.levels import Level
-from headrace.catalog.commands import ForgetDeleted
-from headrace.catalog.rows import Forgotten
-from headrace.catalog.selects import json_list, level_of
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.counters import level_of
+from headrace.catalog.selects import json_list
 from headrace.tables.row_checksums import Tables
 
 AT_ONCE: Final = 1000
 """Rows that one command deletes, about: some 15 ms. The same for ever, as it belongs to the commands."""
 LOOSE: Final = StreamNumber(0)
 """The stream of deleted topics whose own stream stays."""
-
-
 _PARTS: Final[Mapping[str, str]] = {
     "partitionlets": "topic, state, partition, id",
     "log_starts": "topic, partition",
@@ -39,15 +37,27 @@ _PARTS: Final[Mapping[str, str]] = {
 versions of SQLite may choose other plans. Else tables would differ where only some of the rows went."""
 
 
-def forget_deleted(connection: Tables, command: ForgetDeleted) -> Forgotten:
-    """Delete the next rows of what was deleted."""
-    del command
-    found = connection.execute("SELECT number FROM going ORDER BY number LIMIT 1").fetchone()
-    if found is None:
-        return Forgotten(rows=0, ended=False, more=False)
-    rows, ended = forget_some_of_stream(connection, StreamNumber(found[0]))
-    more = not ended or connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is not None
-    return Forgotten(rows, ended, more)
+class Forgotten(NamedTuple):
+    """So many rows of what was deleted are gone. `ended`: with them a stream is, or all topics that were deleted
+    singly; `more`: there are others."""
+
+    rows: int
+    ended: bool
+    more: bool
+
+
+class ForgetDeleted(CatalogCommand[Forgotten], frozen=True):
+    """Delete the next rows, a bounded number, of streams and topics that were deleted."""
+
+    since: ClassVar[Level] = Level.FENCED
+
+    def apply(self, connection: Tables) -> Forgotten:
+        found = connection.execute("SELECT number FROM going ORDER BY number LIMIT 1").fetchone()
+        if found is None:
+            return Forgotten(rows=0, ended=False, more=False)
+        rows, ended = forget_some_of_stream(connection, StreamNumber(found[0]))
+        more = not ended or connection.execute("SELECT 1 FROM going LIMIT 1").fetchone() is not None
+        return Forgotten(rows, ended, more)
 
 
 def forget_some_of_stream(connection: Tables, number: StreamNumber) -> tuple[int, bool]:
@@ -82,6 +92,21 @@ def _forget(connection: Tables, topics: Sequence[tuple[Any, ...]], most: int) ->
             return rows, False
     connection.delete_rows("topics", topics)
     return rows + len(topics), True
+
+
+def forget_whole_topics(connection: Tables, numbers: Iterable[int]) -> None:
+    """Remove everything of the topics with these numbers, but not their stream's counts."""
+    listed = json_list(sorted(numbers))
+    for table, column in (
+        ("partitionlets", "topic"),
+        ("log_starts", "topic"),
+        ("home_starts", "topic"),
+        ("settled_homes", "topic"),
+        ("pending_homes", "topic"),
+        ("cursors", "topic"),
+        ("topics", "number"),
+    ):
+        connection.delete(table, f"{column} IN (SELECT value FROM json_each(?1))", listed)
 
 
 def hide_topics(connection: Tables, topics: Iterable[int]) -> None:

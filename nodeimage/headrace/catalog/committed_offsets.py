@@ -1,0 +1,290 @@
+"""Committed offsets of consumer groups: committed, copied from another cluster, deleted, expired.
+
+The group as stored fences commits: the generation is checked here, where commits and rebalances have one order, and
+not only where they arrive.
+"""
+
+from collections.abc import Collection
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import LeaderEpoch, Millis, Offset
+from headrace.base.levels import Level
+from headrace.catalog.command import CatalogCommand, Item
+from headrace.catalog.groups import EMPTY, select_group, store_group
+from headrace.catalog.rows import GroupRow, TopicRow
+from headrace.catalog.selects import TOPIC_IDS_AT_ONCE, select_topics_by_id
+from headrace.tables.row_checksums import COLUMNS, Tables
+
+CURSOR_TIME = COLUMNS["cursors"].index("committed_at")
+AT_ONCE = 1000
+"""Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
+belongs to the command."""
+SIZES_KEPT = 10_000
+_NO_MEMBERS = msgspec.msgpack.encode(())
+
+
+class Expired(NamedTuple):
+    """How many cursors and groups were forgotten. `after`: where to go on; None: that was all."""
+
+    cursors: int
+    groups: int
+    after: tuple[str, int, int] | None = None
+
+
+class Cursor(Item, frozen=True):
+    """A committed offset; `leader_epoch` -1 if the client gave none.
+
+    `committed_ms`: when another cluster took it, by its clock; -1: now, or not known. `expected`: it is passed over
+    (NONE) unless the one that stands has this offset and this time, -1 and -1 for none; None: whatever stands.
+    """
+
+    topic_id: bytes
+    partition: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str = ""
+    committed_ms: Millis = Millis(-1)
+    expected: tuple[Offset, Millis] | None = None
+
+
+class CommitCursors(CatalogCommand[list[Code]], frozen=True):
+    """Store the offsets of those partitions that exist. One code per item.
+
+    Fenced by the group as stored: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
+    members (UNKNOWN_MEMBER_ID); generation -1 is a consumer outside a group, for a group without members only.
+    """
+
+    group: str
+    generation: int
+    member_id: str
+    items: list[Cursor]
+    now: Millis
+
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        group = select_group(connection, self.group)
+        _fence(group, self)
+        topics = _sizes(connection, {item.topic_id for item in self.items})
+        codes, items = [], []
+        for item in self.items:
+            number, partitions = topics.get(item.topic_id, (0, 0))
+            if not 0 <= item.partition < partitions:
+                codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            codes.append(Code.NONE)
+            items.append((number, item))
+        _put(connection, group, self, items)
+        return codes
+
+
+class CopyCursors(CatalogCommand[list[Code]], frozen=True):
+    """Store committed offsets as the home of their topics has them. One code per item.
+
+    For topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
+    commits win). Makes the group where there is none; NON_EMPTY_GROUP for all items where it has members here.
+
+    `only_newer`: those are passed over (NONE) that were committed no later than what stands here, by the times that
+    stand with them; or, where the time is not known, that are no higher. `moved`: the home has just moved here, and
+    these are what its former one had: they are taken for topics whose home is here, too. `alive`: the source has the
+    group now, so it counts as changed, and none of its cursors expires here meanwhile.
+    """
+
+    group: str
+    items: list[Cursor]
+    now: Millis
+    cluster: str
+    only_newer: bool = False
+    moved: bool = False
+    alive: bool = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        group = select_group(connection, self.group)
+        if group is not None and group.member_ids:
+            return [Code.NON_EMPTY_GROUP] * len(self.items)
+        topics = select_topics_by_id(connection, {item.topic_id for item in self.items})
+        codes, items = [], []
+        for item in self.items:
+            topic = topics.get(item.topic_id)
+            if topic is None or not 0 <= item.partition < topic.partitions:
+                codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+            elif topic.home is None or (topic.home.cluster == self.cluster and not self.moved):
+                codes.append(Code.POLICY_VIOLATION)
+            else:
+                codes.append(Code.NONE)
+                if _counts(connection, self, topic, item):
+                    items.append((topic.number, item))
+        if items:
+            _put(connection, group, self, items)
+        if self.alive:
+            connection.update("groups", {"changed": "max(changed, ?1)"}, "name = ?2", self.now, self.group)
+        return codes
+
+
+class DeleteCursors(CatalogCommand[list[Code]], frozen=True):
+    """Delete the offsets of partitions. One code per (topic id, partition). GROUP_ID_NOT_FOUND for an unknown group."""
+
+    group: str
+    items: list[tuple[bytes, int]]
+
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        if select_group(connection, self.group) is None:
+            raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {self.group!r}")
+        topics = select_topics_by_id(connection, {topic_id for topic_id, _ in self.items})
+        codes = []
+        for topic_id, partition in self.items:
+            topic = topics.get(topic_id)
+            if topic is None or not 0 <= partition < topic.partitions:
+                codes.append(Code.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            codes.append(Code.NONE)
+            of_partition = '"group" = ?1 AND topic = ?2 AND partition = ?3'
+            connection.delete("cursors", of_partition, self.group, topic.number, partition)
+        return codes
+
+
+class ExpireCursors(CatalogCommand[Expired], frozen=True):
+    """Delete old offsets of groups that have long been empty, then those groups of which nothing is left.
+
+    Old are those that were committed before `before`, of groups empty since before then.
+    """
+
+    before: Millis
+
+    def apply(self, connection: Tables) -> Expired:
+        idle = [
+            row[0]
+            for row in connection.execute(
+                "SELECT name FROM groups WHERE changed < ? AND member_ids = ? ORDER BY name", (self.before, _NO_MEMBERS)
+            )
+        ]
+        cursors = sum(
+            connection.delete("cursors", '"group" = ?1 AND committed_at < ?2', name, self.before) for name in idle
+        )
+        without = 'name = ?1 AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = ?1)'
+        groups = sum(connection.delete("groups", without, name) for name in idle)
+        return Expired(cursors, groups)
+
+
+class ExpireSomeCursors(CatalogCommand[Expired], frozen=True):
+    """As ExpireCursors, for a bounded number of groups and of their offsets, from `after` on."""
+
+    before: Millis
+    after: tuple[str, int, int] = ("", -1, -1)
+    """A group, and the topic's number and the partition of a cursor of it: from behind that one on."""
+
+    since: ClassVar[Level] = Level.FENCED
+
+    def apply(self, connection: Tables) -> Expired:
+        name, *place = self.after
+        page = connection.execute(  # without what groups at work hold of their members, which may be much
+            "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
+        ).fetchall()
+        cursors: list[tuple[Any, ...]] = []
+        groups: list[tuple[str]] = []
+        after = (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None
+        looked = 0
+        for name, changed, member_ids in page:
+            if changed >= self.before or member_ids != _NO_MEMBERS:
+                continue
+            (topic, partition) = place if name == self.after[0] else (-1, -1)
+            found = connection.rows(
+                "cursors",
+                '"group" = ? AND (topic, partition) > (?, ?) ORDER BY topic, partition LIMIT ?',
+                name,
+                topic,
+                partition,
+                AT_ONCE - looked,
+            )
+            old = [each for each in found if each[CURSOR_TIME] < self.before]
+            cursors += old
+            looked += len(found)
+            if looked == AT_ONCE:
+                after = (name, found[-1][1], found[-1][2])
+                break
+            if len(old) == len(found) and not _has_cursors(connection, name, topic, partition):
+                groups.append((name,))
+        connection.delete_rows("cursors", cursors)
+        connection.delete_rows("groups", groups)
+        return Expired(len(cursors), len(groups), after)
+
+
+def _counts(connection: Tables, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
+    """Whether it is to be stored, by what stands."""
+    if not command.only_newer and item.expected is None:
+        return True
+    present = connection.execute(
+        'SELECT "offset", committed_at FROM cursors WHERE "group" = ? AND topic = ? AND partition = ?',
+        (command.group, topic.number, item.partition),
+    ).fetchone()
+    if item.expected is not None and (present or (-1, -1)) != item.expected:
+        return False
+    if not command.only_newer or present is None:
+        return True
+    offset, committed_at = present
+    return bool(item.committed_ms > committed_at if item.committed_ms >= 0 else item.offset > offset)
+
+
+def _put(
+    connection: Tables,
+    group: GroupRow | None,
+    command: CommitCursors | CopyCursors,
+    items: list[tuple[int, Cursor]],
+) -> None:
+    if group is None:
+        store_group(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
+    connection.insert(
+        "cursors",
+        [
+            (
+                command.group,
+                topic,
+                item.partition,
+                item.offset,
+                item.leader_epoch,
+                item.metadata,
+                item.committed_ms if item.committed_ms >= 0 else command.now,
+            )
+            for topic, item in items
+        ],
+        upsert=True,
+    )
+
+
+def _has_cursors(connection: Tables, group: str, topic: int, partition: int) -> bool:
+    """Whether some are left of an earlier step, which came up to there."""
+    where = '"group" = ? AND (topic, partition) <= (?, ?) LIMIT 1'
+    return topic >= 0 and bool(connection.rows("cursors", where, group, topic, partition))
+
+
+def _fence(group: GroupRow | None, command: CommitCursors) -> None:
+    if command.generation < 0:
+        if group is not None and group.member_ids:
+            raise KafkaError(
+                Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has members; only they may commit its cursors"
+            )
+        return
+    if group is None or group.generation != command.generation:
+        raise KafkaError(Code.ILLEGAL_GENERATION, f"group {command.group!r} is not at generation {command.generation}")
+    if command.member_id not in group.member_ids:
+        raise KafkaError(Code.UNKNOWN_MEMBER_ID, f"group {command.group!r} has no member {command.member_id!r}")
+
+
+def _sizes(connection: Tables, topic_ids: Collection[bytes]) -> dict[bytes, tuple[int, int]]:
+    """(number, partitions) of at least the topics with these ids, of those that exist."""
+    known = connection.sizes
+    if len(known) > SIZES_KEPT:
+        known.clear()
+    wanted = [topic_id for topic_id in topic_ids if topic_id not in known]
+    for start in range(0, len(wanted), TOPIC_IDS_AT_ONCE):
+        some = wanted[start : start + TOPIC_IDS_AT_ONCE]
+        rows = connection.rows("topics", f"topic_id IN ({','.join('?' * len(some))})", *some)
+        # A stream that has no row is being deleted, and a topic of it is gone.
+        there = {stream for stream in {row[2] for row in rows} if connection.rows("streams", "number = ?", stream)}
+        known.update({row[1]: (row[0], row[4]) for row in rows if row[2] in there})
+    return known

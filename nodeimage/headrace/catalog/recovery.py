@@ -1,0 +1,47 @@
+"""Going on after commands of the catalog were lost."""
+
+from headrace.base.errors import Code
+from headrace.catalog.chains import SKIPPED_BITS
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.counters import counter, needed_counter, raise_counter
+from headrace.catalog.deletions import free_streams, in_pieces
+from headrace.catalog.streams import MAX_STREAM_NUMBER
+from headrace.tables.row_checksums import Tables
+
+SKIPPED_STREAMS = 1 << 16
+SKIPPED_TOPICS = 1 << 20
+
+
+class SkipNumbers(CatalogCommand[list[Code]], frozen=True):
+    """The catalog was recovered for the `recovered`-th time, and may have lost commands (invariant 15): numbers that
+    they gave away are not given again. Once for each `recovered`."""
+
+    recovered: int
+
+    def apply(self, connection: Tables) -> list[Code]:
+        known = counter(connection, "recovered")
+        if known is None or known < self.recovered:
+            connection.put_counter("recovered", self.recovered)
+            reuses = in_pieces(connection)
+            skip = f"((next_serial >> {SKIPPED_BITS}) + 1) << {SKIPPED_BITS}"
+            for table in ("streams", "going", "free_streams") if reuses else ("streams",):
+                connection.update(table, {"next_serial": skip}, "true")
+            if reuses:
+                _skip_streams(connection)
+            else:
+                raise_counter(connection, "next_stream", SKIPPED_STREAMS)
+            raise_counter(connection, "next_topic", SKIPPED_TOPICS)
+        return [Code.NONE]
+
+
+def _skip_streams(connection: Tables) -> None:
+    """Streams that were lost may have had the next numbers. These are given again like those of deleted streams, with
+    serials that the lost ones had not, as all have that are made from now on."""
+    first = needed_counter(connection, "next_stream")
+    serial = counter(connection, "first_serial") or 1
+    serial = ((serial >> SKIPPED_BITS) + 1) << SKIPPED_BITS
+    connection.put_counter("first_serial", serial)
+    count = min(SKIPPED_STREAMS, MAX_STREAM_NUMBER + 1 - first)
+    if count > 0:
+        raise_counter(connection, "next_stream", count)
+        free_streams(connection, first, count, serial)

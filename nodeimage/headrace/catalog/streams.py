@@ -1,0 +1,135 @@
+"""Streams: made, altered, deleted."""
+
+import sqlite3
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import PARTITIONLET_BITS, Millis, StreamNumber
+from headrace.catalog.command import CatalogCommand
+from headrace.catalog.counters import counter, needed_counter, take_numbers
+from headrace.catalog.deletions import (
+    forget_some_of_stream,
+    forget_whole_topics,
+    hide_stream,
+    in_pieces,
+    take_free_stream,
+)
+from headrace.catalog.names import check_stream
+from headrace.catalog.policy import PolicyChanges, StreamPolicy
+from headrace.catalog.rows import StreamRow
+from headrace.catalog.selects import encode_policy, select_stream
+from headrace.tables.row_checksums import Tables
+
+MAX_STREAM_NUMBER = 2**23 - 1
+MAX_SERIAL = 1 << PARTITIONLET_BITS
+NO_SERIALS = f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream"
+
+
+class StreamOutcome(NamedTuple):
+    """`changed` is false if there was nothing to do. Of a deleted stream: the row as it was."""
+
+    stream: StreamRow
+    changed: bool
+
+
+class CreateStream(CatalogCommand[StreamOutcome], frozen=True):
+    """Make a stream. One that exists is left as it is, with `changed` false."""
+
+    path: str
+    policy: StreamPolicy
+    now: Millis
+
+    def apply(self, connection: Tables) -> StreamOutcome:
+        check_stream(self.path)
+        existing = select_stream(connection, self.path)
+        if existing is not None:
+            return StreamOutcome(existing, changed=False)
+        number, serial = _take_stream(connection)
+        connection.insert("streams", [(number, self.path, encode_policy(self.policy), self.now, serial, 0, 0)])
+        return StreamOutcome(StreamRow(StreamNumber(number), self.path, self.policy, self.now, 0, 0), changed=True)
+
+
+class AlterStream(CatalogCommand[StreamOutcome], frozen=True):
+    """Change the fields of a stream's policy that are given."""
+
+    path: str
+    changes: PolicyChanges
+
+    def apply(self, connection: Tables) -> StreamOutcome:
+        stream = require_stream(connection, self.path)
+        changes = {name: value for name, value in msgspec.structs.asdict(self.changes).items() if value is not None}
+        policy = msgspec.structs.replace(stream.policy, **changes)
+        if policy == stream.policy:
+            return StreamOutcome(stream, changed=False)
+        connection.update("streams", {"policy": "?1"}, "number = ?2", encode_policy(policy), stream.number)
+        return StreamOutcome(stream._replace(policy=policy), changed=True)
+
+
+class DeleteStream(CatalogCommand[StreamOutcome], frozen=True):
+    """Delete a stream, with its topics and links if forced.
+
+    Refused with POLICY_VIOLATION while the stream has topics or links, unless `force`. From level 1 on the rows of its
+    topics go with `ForgetDeleted`.
+    """
+
+    path: str
+    now: Millis
+    force: bool = False
+
+    def apply(self, connection: Tables) -> StreamOutcome:
+        stream = require_stream(connection, self.path)
+        if stream.topics and not self.force:
+            raise KafkaError(
+                Code.POLICY_VIOLATION,
+                f"stream {stream.path} holds {stream.topics} topics; delete them first, or delete all with --force",
+            )
+        links = [name for (name,) in connection.execute("SELECT name FROM links WHERE stream = ?", (stream.number,))]
+        if links and not self.force:
+            raise KafkaError(
+                Code.POLICY_VIOLATION,
+                f"stream {stream.path} has the links {', '.join(sorted(links))}; "
+                "delete them first, or all with --force",
+            )
+        connection.delete("links", "stream = ?1", stream.number)
+        if in_pieces(connection):
+            hide_stream(connection, stream.number)
+            forget_some_of_stream(connection, stream.number)  # of a small one nothing is left at once
+        else:
+            numbers = [
+                row[0] for row in connection.execute("SELECT number FROM topics WHERE stream = ?", (stream.number,))
+            ]
+            forget_whole_topics(connection, numbers)
+            connection.delete("streams", "number = ?1", stream.number)
+        return StreamOutcome(stream, changed=True)
+
+
+def require_stream(connection: sqlite3.Connection, path: str) -> StreamRow:
+    """The stream. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    stream = select_stream(connection, path)
+    if stream is None:
+        raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
+    return stream
+
+
+def _take_stream(connection: Tables) -> tuple[int, int]:
+    """A number that no stream has, and the first serial of its partitionlets. Raises KafkaError."""
+    recovered = counter(connection, "first_serial") or 1
+    if needed_counter(connection, "next_stream") <= MAX_STREAM_NUMBER:
+        return take_numbers(connection, "next_stream", 1), recovered
+    free = take_free_stream(connection)
+    if free is None:
+        raise KafkaError(Code.POLICY_VIOLATION, f"a catalog has at most {MAX_STREAM_NUMBER} streams; delete some")
+    number, serial = free
+    return number, max(serial, recovered)
+
+
+def take_serials(connection: Tables, stream: StreamNumber, *, topics: int, partitions: int) -> int:
+    """The first of `partitions` new partitionlet serials, and the stream's counts raised."""
+    (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
+    if first + partitions > MAX_SERIAL:
+        raise KafkaError(Code.POLICY_VIOLATION, NO_SERIALS)
+    more = {"next_serial": "?1", "topics": "topics + ?2", "partitions": "partitions + ?3"}
+    connection.update("streams", more, "number = ?4", first + partitions, topics, partitions, stream)
+    return int(first)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 import structlog
 
-from headrace.base.errors import Code, KafkaError, MalformedRequest
+from headrace.base.errors import Code, KafkaError, MalformedRequest, code_of
 from headrace.base.ids import Epoch, NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import ClientHandshake, Identity
@@ -37,11 +37,7 @@ class PeerRefused(KafkaError):
     """The other node's refusal, with its code."""
 
     def __init__(self, refused: Refused) -> None:
-        try:
-            code = Code(refused.code)
-        except ValueError:  # a newer node's
-            code = Code.UNKNOWN_SERVER_ERROR
-        super().__init__(code, refused.reason)
+        super().__init__(code_of(refused.code), refused.reason)
         self.epoch: Epoch = refused.epoch
         """As in Refused: -1 where no epoch was at stake."""
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError, code_of
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.admin import Calls
 from headrace_operator.engine import Body, Cache, Key, key_of
@@ -358,6 +358,6 @@ class Topics(Kind[TopicSpec]):
 
 def _check(results: Any, *, known: Code | None = None) -> None:
     for each in results:
-        code = Code(int(each.error_code))
+        code = code_of(int(each.error_code))
         if code not in (Code.NONE, known):
             raise KafkaError(code, each.error_message or code.name)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError, code_of
 from headrace.base.ids import NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import LinkRow
@@ -225,7 +225,7 @@ class Forwarding:
             else:
                 if result.error in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
                     return result._replace(topic=batch.part.topic)
-                code, message = Code(result.error), result.message or ""
+                code, message = code_of(result.error), result.message or ""
                 if code not in ELSEWHERE:
                     return KafkaError(code, message)
                 retriable = Code.LEADER_NOT_AVAILABLE if code is Code.POLICY_VIOLATION else code

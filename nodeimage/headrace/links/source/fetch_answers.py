@@ -3,20 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
-from headrace.base.errors import Code, CorruptBatch
+from headrace.base.errors import Code, CorruptBatch, code_of
 from headrace.base.ids import NodeId, Offset
 from headrace.links.source.batch_trim import records_from
 from headrace.links.source.source import NO_NODE, Fetched, Wanted
 from headrace.wire.batch import iter_batches
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic
-
-
-def code_of(number: int) -> Code:
-    """A code as it came; one that is not known here is UNKNOWN_SERVER_ERROR."""
-    try:
-        return Code(number)
-    except ValueError:
-        return Code.UNKNOWN_SERVER_ERROR
 
 
 def fetch_request(

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import HOMES, Home, LeaderEpoch, Millis, NodeId, Offset
 from headrace.kafka_client.client import ANY, Client, Lane
 from headrace.kafka_client.errors import SourceUnreachable
-from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
+from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.source import (
     MOST_WAIT_MS,
     Announcement,

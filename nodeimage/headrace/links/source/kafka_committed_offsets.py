@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import Millis, NodeId, Offset
 from headrace.kafka_client.client import Client
-from headrace.links.source.fetch_answers import code_of
 from headrace.links.source.kafka_topics import SOONEST_S, KafkaTopics, pace_s
 from headrace.links.source.source import NOT_READY, CursorKey, CursorPage, SourceCursor
 from headrace.wire.api_keys import ApiKey

@@ -14,10 +14,9 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
-from headrace.base.errors import Code
+from headrace.base.errors import Code, code_of
 from headrace.base.ids import NodeId, Offset
 from headrace.kafka_client.client import Client, Lane
-from headrace.links.source.fetch_answers import code_of
 from headrace.links.source.kafka_topics import LATEST, READ_COMMITTED, KafkaTopics
 from headrace.links.source.source import Changes, FeedPlace, TopicPartition
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -14,10 +14,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headrace.base.errors import Code, CorruptBatch, KafkaError, UnsupportedBatch
+from headrace.base.errors import Code, CorruptBatch, KafkaError, UnsupportedBatch, code_of
 from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import Client
-from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
+from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.kafka_batches import kept
 from headrace.links.source.kafka_committed_offsets import KafkaCursors
 from headrace.links.source.kafka_feed import KafkaFeed

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import NodeId, Offset
 from headrace.kafka_client.client import ANY, Client
-from headrace.links.source.fetch_answers import code_of
 from headrace.links.source.source import TopicPartition
 from headrace.partitions.topic_config_table import DEFINITIONS
 from headrace.wire.api_keys import ApiKey

@@ -14,17 +14,17 @@ from headrace.catalog.committed_offsets import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
+from headrace.kafka.common_refusals import check_group_id
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
+from headrace.kafka.limits import MAX_METADATA_BYTES
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
 
-MAX_METADATA_BYTES: Final = 4096
 AT_ONCE: Final = 1000
 """Cursors that one command deletes: more would hold up the commands behind it."""
-"""Of one cursor; Kafka's offset.metadata.max.bytes."""
 
 _NO_OFFSET = -1
 
@@ -255,9 +255,3 @@ def _check_may_delete_cursors(view: GroupView) -> None:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {view.group_id!r}")
     if view.state is not GroupState.EMPTY and view.protocol_type != "consumer":
         raise KafkaError(Code.NON_EMPTY_GROUP, f"group {view.group_id!r} has members")
-
-
-def check_group_id(group_id: str) -> None:
-    """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only cursors may have."""
-    if not group_id:
-        raise KafkaError(Code.INVALID_GROUP_ID, "the group id is empty")

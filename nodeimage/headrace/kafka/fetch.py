@@ -27,6 +27,7 @@ from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
+from headrace.kafka.limits import MAX_RESPONSE_BYTES
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
@@ -34,8 +35,6 @@ from headrace.partitions.topics import Topics
 from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
 from headrace.wire.header import RequestHeader
 
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Whatever a client asks for, one answer holds no more than this (and one batch)."""
 LONG_BYTES: Final = 64 * 1024
 """A longer request is read beside the loop: it may name many thousand partitions."""
 MOST_WAIT_MS: Final = 300_000

@@ -12,10 +12,9 @@ from headrace.coordination.messages import Departure, GroupView, Join, JoinResul
 from headrace.coordination.messages import Protocol as Offered
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
-from headrace.kafka.committed_offsets import check_group_id
+from headrace.kafka.common_refusals import NO_TRANSACTIONS, check_group_id
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
-from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.partitions.cluster_layout import Layout
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field

@@ -15,11 +15,10 @@ from headrace import __version__
 from headrace.catalog.policy import StreamPolicy
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.broker_config_table import BROKER_CONFIGS
-from headrace.kafka.committed_offsets import MAX_METADATA_BYTES
 from headrace.kafka.connection import MAX_REQUEST_BYTES
-from headrace.kafka.fetch import MAX_RESPONSE_BYTES
 from headrace.kafka.fetch_sessions import MAX_SESSIONS
 from headrace.kafka.idle_connections import IDLE_S
+from headrace.kafka.limits import MAX_METADATA_BYTES, MAX_RESPONSE_BYTES
 from headrace.partitions.producer_state import IDLE_MS
 from headrace.partitions.topic_config_table import ConfigType, retention_of_limit, retention_of_ttl
 from headrace.partitions.topic_configs import ConfigSource

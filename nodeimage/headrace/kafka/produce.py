@@ -26,10 +26,10 @@ from headrace.base.ids import Position
 from headrace.base.runtime import Runtime
 from headrace.container.leader import Container
 from headrace.kafka.back_pressure import BackPressure
+from headrace.kafka.common_refusals import NO_TRANSACTIONS
 from headrace.kafka.connection import Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
-from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.duplicate_check import Repeats

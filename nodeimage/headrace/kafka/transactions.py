@@ -18,7 +18,6 @@ from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.primitives import bounded
 
-NO_TRANSACTIONS: Final = "transactions are not supported yet: use a producer without transactional.id"
 _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 

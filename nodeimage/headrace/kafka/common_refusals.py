@@ -1,0 +1,13 @@
+"""Refusals that several APIs share."""
+
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+
+NO_TRANSACTIONS: Final = "transactions are not supported yet: use a producer without transactional.id"
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only cursors may have."""
+    if not group_id:
+        raise KafkaError(Code.INVALID_GROUP_ID, "the group id is empty")

@@ -13,8 +13,9 @@ import typer.main
 from headrace.cli.main import app
 from headrace.node.options import parse
 from headrace.partitions.cluster_layout import NodeSettings
-from headrace.wire.api_keys import ADVERTISED
+from headrace.wire.api_keys import ApiKey
 from headrace_spark import options as spark_options
+from kit.kafka_versions import told_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,13 +44,14 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_the_table_of_apis_is_what_api_versions_tells() -> None:
+def test_the_table_of_apis_is_what_api_versions_tells(cluster: Any) -> None:
     shown = {}
     for key, name, versions, _ in table(section((ROOT / "docs" / "protocol.md").read_text(), "APIs")):
         lowest, _, highest = versions.partition("-")
         shown[int(key), name] = (int(lowest), int(highest or lowest))
     assert shown == {
-        (int(key), "".join(word.capitalize() for word in key.name.split("_"))): span for key, span in ADVERTISED.items()
+        (key, "".join(word.capitalize() for word in ApiKey(key).name.split("_"))): versions
+        for key, versions in told_versions(cluster.host, cluster.port).items()
     }
 
 

@@ -16,9 +16,9 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
+from headrace.kafka.api import Api
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import topic_rows, turn
@@ -26,7 +26,7 @@ from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
 from headrace.partitions.topics import Topics
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 BROKERS: Final = 1
@@ -59,15 +59,15 @@ class ClusterApis:
         self._look_around = look_around
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
-            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.DESCRIBE_CLUSTER, Versions(0, 1), self.describe_cluster),
+            Api(ApiKey.DESCRIBE_LOG_DIRS, Versions(1, 4), self.describe_log_dirs, has_long_answers=True),
+        )
 
     async def describe_cluster(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeCluster 0-1: the nodes that live, by which kafka-topics knows what is unavailable."""
+        """DescribeCluster: the nodes that live, by which kafka-topics knows what is unavailable."""
         if field(request, "endpoint_type", BROKERS) != BROKERS:
             return {
                 "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
@@ -93,7 +93,7 @@ class ClusterApis:
     # --- DescribeLogDirs
 
     async def describe_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeLogDirs 1-4: this node's data folder, with the bytes that it stores of each partition, replicas of
+        """DescribeLogDirs: this node's data folder, with the bytes that it stores of each partition, replicas of
         containers that others lead among them. Clients ask every node."""
         topics = (
             await self._all_sizes()

@@ -14,13 +14,13 @@ from headrace.catalog.committed_offsets import Cursor, DeleteCursors
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
+from headrace.kafka.api import Api
 from headrace.kafka.common_refusals import check_group_id
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.kafka.limits import MAX_METADATA_BYTES
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 AT_ONCE: Final = 1000
@@ -38,16 +38,16 @@ class CommittedOffsetApis:
         self._coordination = coordination
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.OFFSET_COMMIT: self.offset_commit,
-            ApiKey.OFFSET_FETCH: self.offset_fetch,
-            ApiKey.OFFSET_DELETE: self.offset_delete,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.OFFSET_COMMIT, Versions(2, 9), self.offset_commit),
+            Api(ApiKey.OFFSET_FETCH, Versions(1, 9), self.offset_fetch),
+            Api(ApiKey.OFFSET_DELETE, Versions(0, 0), self.offset_delete),
+        )
 
     async def offset_commit(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetCommit 2-9. A fault of the group is every partition's; otherwise each partition has its own code."""
+        """OffsetCommit. A fault of the group is every partition's; otherwise each partition has its own code."""
         group_id, member_id = request.group_id, request.member_id
         generation = request.generation_id_or_member_epoch
         instance_id = field(request, "group_instance_id", None)
@@ -86,7 +86,7 @@ class CommittedOffsetApis:
         return _committed(request, lambda topic, part: refused[topic, part])
 
     async def offset_fetch(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetFetch 1-9; several groups from version 8. Without transactions all offsets are stable.
+        """OffsetFetch; several groups from version 8. Without transactions all offsets are stable.
 
         Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka takes that code in an answer as final,
         and looks for the coordinator when it is cut off from this one.
@@ -162,7 +162,7 @@ class CommittedOffsetApis:
         ]
 
     async def offset_delete(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetDelete 0: cursors of topics that no member is subscribed to."""
+        """OffsetDelete: cursors of topics that no member is subscribed to."""
         group_id = request.group_id
         try:
             check_group_id(group_id)

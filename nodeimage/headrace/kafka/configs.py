@@ -22,14 +22,14 @@ from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import AlterTopic
 from headrace.coordination.limits import GroupLimits
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.kafka.node_configs import NodeFacts, node_configs
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 ATTEMPTS: Final = 100
@@ -64,19 +64,19 @@ class ConfigApis:
         self._folder = folder
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
-            ApiKey.ALTER_CONFIGS: self.alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
-            ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.DESCRIBE_CONFIGS, Versions(1, 4), self.describe_configs, has_long_answers=True),
+            Api(ApiKey.ALTER_CONFIGS, Versions(0, 2), self.alter_configs),
+            Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, Versions(0, 1), self.incremental_alter_configs),
+            Api(ApiKey.LIST_CONFIG_RESOURCES, Versions(0, 0), list_config_resources),
+        )
 
     # --- DescribeConfigs
 
     async def describe_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeConfigs 1-4."""
+        """DescribeConfigs."""
         synonyms = request.include_synonyms
         documentation = field(request, "include_documentation", False)
         names = [each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC]
@@ -182,7 +182,7 @@ class ConfigApis:
     # --- AlterConfigs, IncrementalAlterConfigs
 
     async def incremental_alter_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """IncrementalAlterConfigs 0-1: SET, DELETE, APPEND, SUBTRACT."""
+        """IncrementalAlterConfigs: SET, DELETE, APPEND, SUBTRACT."""
 
         def change(resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
             operations = [(each.name, each.config_operation, each.value) for each in resource.configs]
@@ -191,7 +191,7 @@ class ConfigApis:
         return await self._alter(request, change, changes=lambda each: each.config_operation != AlterOp.DELETE)
 
     async def alter_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterConfigs 0-2: the given configs replace all that the topic had."""
+        """AlterConfigs: the given configs replace all that the topic had."""
 
         def change(resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
             return replaced_by([(each.name, each.value) for each in resource.configs], overrides=row.configs)
@@ -297,5 +297,5 @@ def _node_id(name: str) -> int:
 
 
 async def list_config_resources(request: Any, session: Connection) -> Mapping[str, object]:
-    """ListConfigResources 0: subscriptions to metrics of clients alone (KIP-714), and there are none."""
+    """ListConfigResources: subscriptions to metrics of clients alone (KIP-714), and there are none."""
     return {"error_code": 0, "config_resources": ()}

@@ -23,8 +23,8 @@ from headrace.catalog.names import DEFAULT_STREAM, TopicName, render, split
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_client import ClusterLink
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.home_check import HomeCheck
@@ -42,7 +42,7 @@ from headrace.partitions.lookups import (
 )
 from headrace.partitions.placement import Placing
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 MAX_PARTITIONS_PER_REQUEST: Final = 100_000
@@ -82,15 +82,15 @@ class CreateTopicsApis:
         self._placement = placement
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.CREATE_TOPICS, Versions(2, 7), self.create_topics),
+            Api(ApiKey.CREATE_PARTITIONS, Versions(0, 3), self.create_partitions),
+        )
 
     async def create_topics(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """CreateTopics 2-7."""
+        """CreateTopics."""
         topics = request.topics
         results: list[dict[str, object]] = [{} for _ in topics]
         wanted = await self._wanted_topics(topics, results)
@@ -216,7 +216,7 @@ class CreateTopicsApis:
     # --- CreatePartitions
 
     async def create_partitions(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """CreatePartitions 0-3. Partitions only rise."""
+        """CreatePartitions. Partitions only rise."""
         asked = request.topics
         times = Counter(topic.name for topic in asked)
         rows = await topic_rows(self._catalog, [topic.name for topic in asked])

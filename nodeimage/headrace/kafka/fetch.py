@@ -23,6 +23,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
+from headrace.kafka.api import RawApi
 from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
@@ -32,6 +33,7 @@ from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
 from headrace.partitions.topics import Topics
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
 from headrace.wire.header import RequestHeader
 
@@ -68,6 +70,11 @@ class FetchApi:
         self.answer_budget = answer_budget
         self.counters = counters
         self.read_failed = read_failed
+
+    @property
+    def apis(self) -> Sequence[RawApi]:
+        """What is answered here."""
+        return (RawApi(ApiKey.FETCH, Versions(4, 16), self.handle),)
 
     def handle(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """Start to answer a Fetch request. Raises `MalformedRequest`."""

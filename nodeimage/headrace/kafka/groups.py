@@ -3,7 +3,7 @@
 Decides nothing about groups itself (`coordination` does). Committed offsets are in `committed_offsets`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
@@ -11,12 +11,12 @@ from headrace.base.ids import NodeId
 from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
 from headrace.coordination.messages import Protocol as Offered
 from headrace.coordination.takeover import Coordination
+from headrace.kafka.api import Api
 from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
 from headrace.kafka.common_refusals import NO_TRANSACTIONS, check_group_id
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_layout import Layout
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 _GROUP, _TRANSACTION = 0, 1
@@ -33,23 +33,23 @@ class GroupApis:
         self._coordination = coordination
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.JOIN_GROUP: self.join_group,
-            ApiKey.SYNC_GROUP: self.sync_group,
-            ApiKey.HEARTBEAT: self.heartbeat,
-            ApiKey.LEAVE_GROUP: self.leave_group,
-            ApiKey.LIST_GROUPS: self.list_groups,
-            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
-            ApiKey.DELETE_GROUPS: self.delete_groups,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.FIND_COORDINATOR, Versions(0, 4), self.find_coordinator),
+            Api(ApiKey.JOIN_GROUP, Versions(0, 9), self.join_group),
+            Api(ApiKey.SYNC_GROUP, Versions(0, 5), self.sync_group),
+            Api(ApiKey.HEARTBEAT, Versions(0, 4), self.heartbeat),
+            Api(ApiKey.LEAVE_GROUP, Versions(0, 5), self.leave_group),
+            Api(ApiKey.LIST_GROUPS, Versions(0, 5), self.list_groups, has_long_answers=True),
+            Api(ApiKey.DESCRIBE_GROUPS, Versions(0, 5), self.describe_groups),
+            Api(ApiKey.DELETE_GROUPS, Versions(0, 2), self.delete_groups),
+        )
 
     # --- where groups live
 
     async def find_coordinator(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """FindCoordinator 0-4: the node that leads the catalog, for every group."""
+        """FindCoordinator: the node that leads the catalog, for every group."""
         key_type = field(request, "key_type", _GROUP)
         keys = field(request, "coordinator_keys", None)
         node_id = await self._coordination.find() if key_type == _GROUP else None
@@ -82,7 +82,7 @@ class GroupApis:
     # --- membership
 
     async def join_group(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """JoinGroup 0-9. Version 0 has no rebalance timeout of its own, and takes the session's."""
+        """JoinGroup. Version 0 has no rebalance timeout of its own, and takes the session's."""
         version = request.__version__
         session_timeout = field(request, "session_timeout")
         instance_id = field(request, "group_instance_id", None)
@@ -120,7 +120,7 @@ class GroupApis:
         }
 
     async def sync_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """SyncGroup 0-5."""
+        """SyncGroup."""
         sync = Sync(
             group_id=request.group_id,
             generation=request.generation_id,
@@ -147,7 +147,7 @@ class GroupApis:
         }
 
     async def heartbeat(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """Heartbeat 0-4."""
+        """Heartbeat."""
         try:
             check_group_id(request.group_id)
             groups = await self._coordination.service()
@@ -160,7 +160,7 @@ class GroupApis:
         return {"error_code": int(code)}
 
     async def leave_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """LeaveGroup 0-5: one member, or from version 3 a list of them."""
+        """LeaveGroup: one member, or from version 3 a list of them."""
         members = field(request, "members", None)
         if members is None:
             departures = [Departure(request.member_id)]
@@ -185,7 +185,7 @@ class GroupApis:
     # --- what operators ask
 
     async def list_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """ListGroups 0-5, of these states and types or of all. Clients ask every node: one that does not coordinate has
+        """ListGroups, of these states and types or of all. Clients ask every node: one that does not coordinate has
         none."""
         states = {state.lower() for state in field(request, "states_filter", ())}
         types = {each.lower() for each in field(request, "types_filter", ())}
@@ -208,7 +208,7 @@ class GroupApis:
         }
 
     async def describe_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """DescribeGroups 0-5. A group that does not exist is Dead."""
+        """DescribeGroups. A group that does not exist is Dead."""
         described: list[Mapping[str, object]] = []
         operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
         try:
@@ -223,7 +223,7 @@ class GroupApis:
         return {"groups": described}
 
     async def delete_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """DeleteGroups 0-2: groups without members, with their cursors."""
+        """DeleteGroups: groups without members, with their cursors."""
         names = list(dict.fromkeys(request.groups_names))
         try:
             codes = await (await self._coordination.service()).delete(names)

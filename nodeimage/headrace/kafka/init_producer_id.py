@@ -7,16 +7,16 @@ Transactional producers are refused until transactions come.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.runtime import Runtime
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 log = structlog.get_logger()
@@ -70,14 +70,12 @@ class InitProducerIdApi:
         self._producer_ids = producer_ids
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (Api(ApiKey.INIT_PRODUCER_ID, Versions(0, 4), self.init_producer_id),)
 
     async def init_producer_id(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """InitProducerId 0-4."""
+        """InitProducerId."""
         if request.transactional_id is not None:
             return {
                 "error_code": int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),

@@ -21,8 +21,8 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import back_in_touch
 from headrace.container.leader import Container
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
@@ -30,7 +30,7 @@ from headrace.partitions.reads.remote_reads import OldReads
 from headrace.partitions.refusals import told
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import batch_records, find_by_time, find_max_time, iter_batches
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import Buffer
@@ -75,15 +75,15 @@ class ListOffsetsApi:
         self._read_failed = read_failed
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.LIST_OFFSETS, Versions(1, 9), self.list_offsets),
+            Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, Versions(2, 4), self.offset_for_leader_epoch),
+        )
 
     async def list_offsets(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """ListOffsets 1-9."""
+        """ListOffsets."""
         asked = [(topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions]
         partitions = await self._leaders(asked, session)
         kinds = [_millis(part.timestamp) for _, _, part in asked]
@@ -113,7 +113,7 @@ class ListOffsetsApi:
         return _by_topic(request, "name", answers)
 
     async def offset_for_leader_epoch(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetForLeaderEpoch 2-4 (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one
+        """OffsetForLeaderEpoch (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one
         that is older than all that are known, itself and where these begin."""
         asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
         answers = []

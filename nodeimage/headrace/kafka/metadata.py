@@ -6,7 +6,7 @@ that a client names are made where it allows that and their stream's policy does
 null) shows those of the default stream by their bare names and all others by their full names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
+from headrace.kafka.api import RawApi
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, told
 from headrace.kafka.connection import Connection, Slot
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
@@ -22,6 +23,7 @@ from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
 from headrace.partitions.topics import Topics
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import Broker as BrokerMeta
 from headrace.wire.metadata import (
@@ -60,6 +62,11 @@ class MetadataApi:
         self._node = node
         self._runtime = runtime
         self._look_around = look_around
+
+    @property
+    def apis(self) -> Sequence[RawApi]:
+        """What is answered here."""
+        return (RawApi(ApiKey.METADATA, Versions(0, 12), self.handle),)
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """Start to answer a Metadata request. Raises `MalformedRequest`."""

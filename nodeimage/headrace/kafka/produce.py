@@ -25,6 +25,7 @@ from headrace.base.errors import Code, HeadraceError, InvalidBatch, InvalidRecor
 from headrace.base.ids import Position
 from headrace.base.runtime import Runtime
 from headrace.container.leader import Container
+from headrace.kafka.api import RawApi
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.common_refusals import NO_TRANSACTIONS
 from headrace.kafka.connection import Connection, Slot
@@ -41,6 +42,7 @@ from headrace.partitions.producer_state import SequenceGap
 from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult, decode_request
@@ -105,8 +107,16 @@ class ProduceApi:
         self._unpacking = asyncio.Semaphore(1)
         """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
 
+    @property
+    def apis(self) -> Sequence[RawApi]:
+        """What is answered here."""
+        # Versions 0 to 2 are for librdkafka's sake, which compresses nothing without them (KAFKA-18659). The message
+        # formats that they carry are refused.
+        return (RawApi(ApiKey.PRODUCE, Versions(0, 11), self.handle),)
+
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """Start to answer a request. Raises `MalformedRequest`."""
+        self._counters.bytes_in += len(request)
         produce = decode_request(request, header.body, header.api_version)
         if session.refusals is not None:
             session.refusals.expire()

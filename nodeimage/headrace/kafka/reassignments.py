@@ -11,11 +11,11 @@ from typing import Any, Final
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import TopicRow
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.cluster_layout import Layout, Placed
 from headrace.partitions.lookups import topic_rows, turn
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded
 
@@ -35,17 +35,17 @@ class ReassignmentApis:
         self._folder = folder
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-            ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, Versions(0, 0), list_partition_reassignments),
+            Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, Versions(0, 0), self.alter_partition_reassignments),
+            Api(ApiKey.ELECT_LEADERS, Versions(0, 2), self.elect_leaders),
+            Api(ApiKey.ALTER_REPLICA_LOG_DIRS, Versions(1, 2), self.alter_replica_log_dirs),
+        )
 
     async def alter_partition_reassignments(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterPartitionReassignments 0: null replicas cancel one."""
+        """AlterPartitionReassignments: null replicas cancel one."""
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         found = await self._where([(name, each.partition_index) for name, each in asked])
         answers = iter(
@@ -64,7 +64,7 @@ class ReassignmentApis:
         }
 
     async def elect_leaders(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """ElectLeaders 0-2: the controller elects whenever a leader is lacking, and spreads leaders by itself.
+        """ElectLeaders: the controller elects whenever a leader is lacking, and spreads leaders by itself.
 
         For all partitions only elections that took place are told, as at Kafka: none.
         """
@@ -87,7 +87,7 @@ class ReassignmentApis:
         }
 
     async def alter_replica_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterReplicaLogDirs 1-2: a node has one folder."""
+        """AlterReplicaLogDirs: a node has one folder."""
         own = str(self._folder)
         answers: list[dict[str, object]] = []
         for each in request.dirs:
@@ -130,7 +130,7 @@ class ReassignmentApis:
 
 
 async def list_partition_reassignments(request: Any, session: Connection) -> Mapping[str, object]:
-    """ListPartitionReassignments 0."""
+    """ListPartitionReassignments."""
     return {"error_code": 0, "error_message": None, "topics": ()}
 
 

@@ -4,13 +4,13 @@ There are no rights yet: everybody may do everything. Tools ask, and go on where
 ends leaves them in doubt. What is to be listed is empty; what is to be set is refused, with Kafka's code for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headrace.base.errors import Code
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 
 _NO_RIGHTS: Final = {
     "error_code": int(Code.SECURITY_DISABLED),
@@ -27,17 +27,17 @@ _NO_SASL: Final = {
 
 
 async def describe_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeAcls 1-3."""
+    """DescribeAcls."""
     return _NO_RIGHTS
 
 
 async def create_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """CreateAcls 1-3."""
+    """CreateAcls."""
     return {"results": [_NO_RIGHTS] * len(request.creations)}
 
 
 async def delete_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DeleteAcls 1-3."""
+    """DeleteAcls."""
     return {"filter_results": [_NO_RIGHTS] * len(request.filters)}
 
 
@@ -45,17 +45,17 @@ async def delete_acls(request: Any, session: Connection) -> Mapping[str, object]
 
 
 async def sasl_handshake(request: Any, session: Connection) -> Mapping[str, object]:
-    """SaslHandshake 0-1."""
+    """SaslHandshake."""
     return _NO_SASL
 
 
 async def sasl_authenticate(request: Any, session: Connection) -> Mapping[str, object]:
-    """SaslAuthenticate 0-2."""
+    """SaslAuthenticate."""
     return _NO_SASL
 
 
 async def delegation_token(request: Any, session: Connection) -> Mapping[str, object]:
-    """CreateDelegationToken 1-3, RenewDelegationToken 1-2, ExpireDelegationToken 1-2, DescribeDelegationToken 1-3."""
+    """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken."""
     return _NO_TOKENS
 
 
@@ -63,12 +63,12 @@ async def delegation_token(request: Any, session: Connection) -> Mapping[str, ob
 
 
 async def describe_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeUserScramCredentials 0."""
+    """DescribeUserScramCredentials."""
     return {"error_code": 0, "error_message": None, "results": [_no_user(each.name) for each in request.users or ()]}
 
 
 async def alter_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterUserScramCredentials 0: one result for each user."""
+    """AlterUserScramCredentials: one result for each user."""
     refused = {each.name: _no_user(each.name) for each in request.deletions}
     for each in request.upsertions:
         refused[each.name] = {
@@ -91,12 +91,12 @@ def _no_user(name: str) -> dict[str, object]:
 
 
 async def describe_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeClientQuotas 0-1."""
+    """DescribeClientQuotas."""
     return {"error_code": 0, "error_message": None, "entries": ()}
 
 
 async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterClientQuotas 0-1. To remove a quota, which nobody has, is no change."""
+    """AlterClientQuotas. To remove a quota, which nobody has, is no change."""
     refused = {"error_code": int(Code.INVALID_REQUEST), "error_message": "there are no quotas in this cluster"}
     return {
         "entries": [
@@ -109,18 +109,18 @@ async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str,
     }
 
 
-HANDLERS: Final[Mapping[ApiKey, Handler]] = {
-    ApiKey.DESCRIBE_ACLS: describe_acls,
-    ApiKey.CREATE_ACLS: create_acls,
-    ApiKey.DELETE_ACLS: delete_acls,
-    ApiKey.SASL_HANDSHAKE: sasl_handshake,
-    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
-    ApiKey.CREATE_DELEGATION_TOKEN: delegation_token,
-    ApiKey.RENEW_DELEGATION_TOKEN: delegation_token,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: delegation_token,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: delegation_token,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
-    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
-}
+APIS: Final[Sequence[Api]] = (
+    Api(ApiKey.DESCRIBE_ACLS, Versions(1, 3), describe_acls),
+    Api(ApiKey.CREATE_ACLS, Versions(1, 3), create_acls),
+    Api(ApiKey.DELETE_ACLS, Versions(1, 3), delete_acls),
+    Api(ApiKey.SASL_HANDSHAKE, Versions(0, 1), sasl_handshake),
+    Api(ApiKey.SASL_AUTHENTICATE, Versions(0, 2), sasl_authenticate),
+    Api(ApiKey.CREATE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
+    Api(ApiKey.RENEW_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
+    Api(ApiKey.EXPIRE_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
+    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
+    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Versions(0, 0), describe_user_scram_credentials),
+    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Versions(0, 0), alter_user_scram_credentials),
+    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, Versions(0, 1), describe_client_quotas),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, Versions(0, 1), alter_client_quotas),
+)

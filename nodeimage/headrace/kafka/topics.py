@@ -14,13 +14,13 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import DeleteTopics, TopicOutcome
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 NO_ID: Final = bytes(16)
@@ -35,17 +35,17 @@ class TopicApis:
         self._catalog = catalog
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.DELETE_RECORDS: self.delete_records,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.DELETE_TOPICS, Versions(1, 6), self.delete_topics),
+            Api(ApiKey.DELETE_RECORDS, Versions(0, 2), self.delete_records),
+        )
 
     # --- DeleteTopics
 
     async def delete_topics(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DeleteTopics 1-6: by name, or by id from version 6 on."""
+        """DeleteTopics: by name, or by id from version 6 on."""
         states = field(request, "topics", None)
         asked: list[tuple[str | None, bytes | None]] = (
             [(name, None) for name in request.topic_names]
@@ -115,7 +115,7 @@ class TopicApis:
     # --- DeleteRecords
 
     async def delete_records(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DeleteRecords 0-2: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
+        """DeleteRecords: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
         asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         found = await leaders(
             [(name, partition.partition_index) for name, partition in asked],

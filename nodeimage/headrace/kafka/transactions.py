@@ -5,17 +5,17 @@ answered, for tools and clients that tell a cluster's version by which there are
 producers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders, refusal, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.primitives import bounded
 
 _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -29,20 +29,22 @@ class TransactionApis:
         self._partitions = partitions
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-            ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-            ApiKey.END_TXN: end_txn,
-            ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-            ApiKey.LIST_TRANSACTIONS: list_transactions,
-            ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        # What a transaction needs is answered with a refusal: franz-go, and what stands on it, tell a cluster's version
+        # by which APIs there are.
+        return (
+            Api(ApiKey.ADD_PARTITIONS_TO_TXN, Versions(0, 3), add_partitions_to_txn),
+            Api(ApiKey.ADD_OFFSETS_TO_TXN, Versions(0, 3), add_offsets_to_txn),
+            Api(ApiKey.END_TXN, Versions(0, 3), end_txn),
+            Api(ApiKey.TXN_OFFSET_COMMIT, Versions(0, 3), txn_offset_commit),
+            Api(ApiKey.LIST_TRANSACTIONS, Versions(0, 1), list_transactions),
+            Api(ApiKey.DESCRIBE_TRANSACTIONS, Versions(0, 0), describe_transactions),
+            Api(ApiKey.DESCRIBE_PRODUCERS, Versions(0, 0), self.describe_producers, has_long_answers=True),
+        )
 
     async def describe_producers(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeProducers 0: the idempotent producers that partitions which this node leads remember."""
+        """DescribeProducers: the idempotent producers that partitions which this node leads remember."""
         bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
         wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
         answers: list[dict[str, object]] = []
@@ -70,7 +72,7 @@ class TransactionApis:
 
 
 async def add_partitions_to_txn(request: Any, session: Connection) -> Mapping[str, object]:
-    """AddPartitionsToTxn 0-3."""
+    """AddPartitionsToTxn."""
     bounded(sum(len(topic.partitions) for topic in request.v3_and_below_topics), "partitions")
     return {
         "results_by_topic_v3_and_below": [
@@ -86,17 +88,17 @@ async def add_partitions_to_txn(request: Any, session: Connection) -> Mapping[st
 
 
 async def add_offsets_to_txn(request: Any, session: Connection) -> Mapping[str, object]:
-    """AddOffsetsToTxn 0-3."""
+    """AddOffsetsToTxn."""
     return {"error_code": _REFUSED}
 
 
 async def end_txn(request: Any, session: Connection) -> Mapping[str, object]:
-    """EndTxn 0-3."""
+    """EndTxn."""
     return {"error_code": _REFUSED}
 
 
 async def txn_offset_commit(request: Any, session: Connection) -> Mapping[str, object]:
-    """TxnOffsetCommit 0-3."""
+    """TxnOffsetCommit."""
     return {
         "topics": [
             {
@@ -111,12 +113,12 @@ async def txn_offset_commit(request: Any, session: Connection) -> Mapping[str, o
 
 
 async def list_transactions(request: Any, session: Connection) -> Mapping[str, object]:
-    """ListTransactions 0-1."""
+    """ListTransactions."""
     return {"error_code": 0, "unknown_state_filters": (), "transaction_states": ()}
 
 
 async def describe_transactions(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeTransactions 0."""
+    """DescribeTransactions."""
     return {
         "transaction_states": [
             {"error_code": int(Code.TRANSACTIONAL_ID_NOT_FOUND), "transactional_id": each}

@@ -5,17 +5,17 @@ The level never falls (admin.feature_levels). So Kafka's safe downgrade is refus
 been written at, and the unsafe one always, for it would lose records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.admin.feature_levels import RAISED_S, FeatureCalls
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.levels import FEATURE
+from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.kafka.handler import Handler
 from headrace.store import features
 from headrace.store.protocol import StoreCall
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -29,14 +29,12 @@ class UpdateFeaturesApi:
         self._store = store
 
     @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """By API."""
-        return {
-            ApiKey.UPDATE_FEATURES: self.update_features,
-        }
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (Api(ApiKey.UPDATE_FEATURES, Versions(1, 2), self.update_features),)
 
     async def update_features(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """UpdateFeatures 1-2 (KIP-584, KIP-778). All are checked before any is changed."""
+        """UpdateFeatures (KIP-584, KIP-778). All are checked before any is changed."""
         updates = list(request.feature_updates)
         timeout_s = field(request, "timeout", int(RAISED_S * 1000)) / 1000
         errors: dict[str, KafkaError | None] = {}

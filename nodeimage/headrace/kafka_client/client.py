@@ -30,7 +30,7 @@ from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.security.client_security import Security
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.admin_call import decode_admin_response, encode_admin_request
-from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.fetch import FetchRequest, FetchResponse
 from headrace.wire.metadata import Broker, MetadataRequest, MetadataResponse
 from headrace.wire.primitives import Buffer
@@ -42,6 +42,13 @@ DECODED_APART: Final = 128 << 10
 """A longer answer is decoded in a thread: the loop has records to serve meanwhile."""
 LEARNT_AGAIN_S: Final = 1.0
 """After a failure the nodes' addresses are asked for at most so often."""
+
+FETCH_BY_ID: Final = Versions(fetch.TOPIC_IDS, fetch.VERSIONS.highest)
+"""In which `Client.fetch` asks."""
+_METADATA: Final = Versions(4, metadata.VERSIONS.highest)
+"""Before version 4, asking for a topic made it."""
+_PRODUCE: Final = Versions(3, produce.VERSIONS.highest)
+"""From version 3 on batches are of the format that we have."""
 
 T = TypeVar("T")
 
@@ -106,7 +113,7 @@ class Client:
         """
         request = MetadataRequest(None if topics is None else list(topics), False)
         connection = await self._connection(node, Lane.CALLS)
-        version = self._version(connection, ApiKey.METADATA, lowest=4)
+        version = self._version(connection, ApiKey.METADATA, _METADATA)
         if version < 12 and any(name is None for name, _ in topics or ()):
             raise self._too_old(connection, ApiKey.METADATA, 12)
         answer = await connection.call(ApiKey.METADATA, version, [metadata.encode_request(version, request)])
@@ -123,7 +130,7 @@ class Client:
     async def fetch(self, node: NodeId, request: FetchRequest, *, lane: Lane = Lane.FETCHES) -> FetchResponse:
         """Topics are by id. Records are views of the answer's own memory, which may be written to."""
         connection = await self._connection(node, lane)
-        version = self._version(connection, ApiKey.FETCH, lowest=fetch.TOPIC_IDS)
+        version = self._version(connection, ApiKey.FETCH, FETCH_BY_ID)
         body = fetch.encode_request(version, request)
         silence_s = self._limits.silence_s + request.max_wait_ms / 1000
         answer = await connection.call(ApiKey.FETCH, version, [body], silence_s=silence_s)
@@ -141,7 +148,7 @@ class Client:
     ) -> Sequence[ProduceResult]:
         """Batches as they are; a result for each partition. `acks` is not 0."""
         connection = await self._connection(node, Lane.CALLS)
-        version = self._version(connection, ApiKey.PRODUCE, lowest=3)
+        version = self._version(connection, ApiKey.PRODUCE, _PRODUCE)
         body = produce.encode_request(version, ProduceRequest(None, acks, timeout_ms, list(partitions)))
         silence_s = self._limits.silence_s + timeout_ms / 1000
         answer = await connection.call(ApiKey.PRODUCE, version, [body], silence_s=silence_s)
@@ -151,13 +158,11 @@ class Client:
             raise self._nonsense(connection, error) from error
         return results
 
-    async def ask(
-        self, node: NodeId, key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0, highest: int = 1 << 15
-    ) -> Any:
-        """Any API of `wire/generic_codec.py`: kio's entity of the answer, in the highest version up to `highest` that
-        both speak. Codes in it are the caller's to read."""
+    async def ask(self, node: NodeId, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
+        """Any API of `wire/generic_codec.py`: kio's entity of the answer, in the highest version of `versions`, which
+        the caller can speak, that the server does too. Codes in it are the caller's to read."""
         connection = await self._connection(node, Lane.CALLS)
-        version = self._version(connection, key, lowest=lowest, highest=highest)
+        version = self._version(connection, key, versions)
         if not generic_codec.is_prepared(key, version):
             await asyncio.to_thread(generic_codec.prepare, key, version)
         answer = await connection.call(key, version, [generic_codec.encode_request(key, version, fields)])
@@ -188,10 +193,10 @@ class Client:
             raise SourceUnreachable(f"{error}, asked {method} (is it a Headrace cluster, of this version?)") from error
         return await self._decoded(connection, answer, lambda: decode_admin_response(method, answer, result))
 
-    async def lacks(self, key: ApiKey, lowest: int) -> str | None:
-        """For people: that the cluster does not speak an API in that version or a later one; None: it does."""
+    async def lacks(self, key: ApiKey, versions: Versions) -> str | None:
+        """For people: that the cluster speaks an API in none of these versions; None: it does."""
         try:
-            self._version(await self._connection(ANY, Lane.CALLS), key, lowest=lowest)
+            self._version(await self._connection(ANY, Lane.CALLS), key, versions)
         except KafkaError as error:
             return str(error)
         return None
@@ -337,12 +342,12 @@ class Client:
 
     # --- versions and answers
 
-    def _version(self, connection: Connection, key: ApiKey, *, lowest: int, highest: int = 1 << 15) -> int:
+    def _version(self, connection: Connection, key: ApiKey, ours: Versions) -> int:
         """The highest version that both speak. Raises KafkaError UNSUPPORTED_VERSION."""
-        ours, theirs = SUPPORTED[key], connection.versions.get(key, (0, -1))
-        version = min(ours[1], theirs[1], highest)
-        if version < max(ours[0], theirs[0], lowest):
-            raise self._too_old(connection, key, max(ours[0], lowest))
+        lowest, highest = connection.versions.get(key, (0, -1))
+        version = min(ours.highest, highest)
+        if version < max(ours.lowest, lowest):
+            raise self._too_old(connection, key, ours.lowest)
         return version
 
     def _too_old(self, connection: Connection, key: ApiKey, lowest: int) -> KafkaError:

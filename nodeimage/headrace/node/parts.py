@@ -5,7 +5,7 @@ is handed on in an order that does not change.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -34,6 +34,8 @@ from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
 from headrace.kafka import security
+from headrace.kafka.api import Api, RawApi
+from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.cluster import ClusterApis
 from headrace.kafka.committed_offsets import CommittedOffsetApis
@@ -44,6 +46,7 @@ from headrace.kafka.dispatch import Connections, Dispatcher
 from headrace.kafka.fetch import FetchApi
 from headrace.kafka.fetch_sessions import FetchSessions
 from headrace.kafka.groups import GroupApis
+from headrace.kafka.headrace_admin import HeadraceAdminApi
 from headrace.kafka.init_producer_id import InitProducerIdApi, ProducerIds
 from headrace.kafka.list_offsets import ListOffsetsApi
 from headrace.kafka.metadata import MetadataApi
@@ -252,6 +255,37 @@ class NodeParts:
             old_reads=self.old_reads,
             read_failed=self.scrub.read_failed,
         )
+        self.produce = ProduceApi(
+            runtime=self.runtime,
+            cluster=cluster,
+            topics=self.topics,
+            partitions=self.partitions,
+            rolls=self.rolls,
+            home_check=self.home_check,
+            repeats=self.repeats,
+            forwards=self.forwards,
+            back_pressure=self.back_pressure,
+            counters=self.counters,
+        )
+        self.fetch = FetchApi(
+            runtime=self.runtime,
+            topics=self.topics,
+            partitions=self.partitions,
+            planner=self.fetch_planner,
+            sessions=self.fetch_sessions,
+            answer_budget=self.connections.answer_budget,
+            counters=self.counters,
+            read_failed=self.scrub.read_failed,
+        )
+        self.metadata = MetadataApi(
+            topics=self.topics,
+            partitions=self.partitions,
+            catalog=catalog,
+            layout=self.layout,
+            node=node,
+            runtime=self.runtime,
+            look_around=self._look_around,
+        )
         self.dispatcher = self._dispatcher()
 
     def _dispatcher(self) -> Dispatcher:
@@ -262,37 +296,6 @@ class NodeParts:
             self.cluster,
             self.topics,
             self.partitions,
-        )
-        produce = ProduceApi(
-            runtime=runtime,
-            cluster=cluster,
-            topics=topics,
-            partitions=partitions,
-            rolls=self.rolls,
-            home_check=self.home_check,
-            repeats=self.repeats,
-            forwards=self.forwards,
-            back_pressure=self.back_pressure,
-            counters=self.counters,
-        )
-        fetch = FetchApi(
-            runtime=runtime,
-            topics=topics,
-            partitions=partitions,
-            planner=self.fetch_planner,
-            sessions=self.fetch_sessions,
-            answer_budget=self.connections.answer_budget,
-            counters=self.counters,
-            read_failed=self.scrub.read_failed,
-        )
-        metadata = MetadataApi(
-            topics=topics,
-            partitions=partitions,
-            catalog=catalog,
-            layout=self.layout,
-            node=self.node,
-            runtime=runtime,
-            look_around=self._look_around,
         )
         shown = ClusterApis(
             topics=topics,
@@ -307,30 +310,32 @@ class NodeParts:
         made = CreateTopicsApis(
             catalog=catalog, cluster=cluster, node=self.node, home_check=self.home_check, placement=self.placement
         )
+        configs = ConfigApis(catalog=catalog, cluster=cluster, layout=self.layout, node=self.node, folder=self.folder)
+        kafka_apis: Sequence[Api | RawApi] = (
+            *self.produce.apis,
+            *self.fetch.apis,
+            *self.metadata.apis,
+            *InitProducerIdApi(producer_ids=self.producer_ids).apis,
+            *self.list_offsets.apis,
+            *GroupApis(layout=self.layout, coordination=self.coordination).apis,
+            *CommittedOffsetApis(topics=topics, catalog=catalog, coordination=self.coordination).apis,
+            *made.apis,
+            *TopicApis(topics=topics, partitions=partitions, catalog=catalog).apis,
+            *shown.apis,
+            *configs.apis,
+            *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).apis,
+            *TransactionApis(topics=topics, partitions=partitions).apis,
+            *UpdateFeaturesApi(features=self.features, store=self.store).apis,
+            *security.APIS,
+        )
         return Dispatcher(
             runtime=runtime,
-            view=cluster.view,
             connections=self.connections,
             counters=self.counters,
-            produce=produce,
-            fetch=fetch,
-            metadata=metadata,
-            admin=self.admin,
-            others=(
-                InitProducerIdApi(producer_ids=self.producer_ids).handlers,
-                self.list_offsets.handlers,
-                GroupApis(layout=self.layout, coordination=self.coordination).handlers,
-                CommittedOffsetApis(topics=topics, catalog=catalog, coordination=self.coordination).handlers,
-                made.handlers,
-                TopicApis(topics=topics, partitions=partitions, catalog=catalog).handlers,
-                shown.handlers,
-                ConfigApis(
-                    catalog=catalog, cluster=cluster, layout=self.layout, node=self.node, folder=self.folder
-                ).handlers,
-                ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).handlers,
-                TransactionApis(topics=topics, partitions=partitions).handlers,
-                UpdateFeaturesApi(features=self.features, store=self.store).handlers,
-                security.HANDLERS,
+            apis=(
+                *kafka_apis,
+                *ApiVersionsApi(runtime=runtime, view=cluster.view, others=kafka_apis).apis,
+                *HeadraceAdminApi(self.admin).apis,
             ),
         )
 

@@ -1,12 +1,11 @@
-"""The APIs that Headrace speaks: their keys, version ranges, and from which version each is flexible (KIP-482).
+"""The APIs that Headrace knows: their keys, and from which version each is flexible (KIP-482).
 
-Keys and flexible versions are Kafka's (clients/src/main/resources/common/message/*.json); a test holds them against
-kio's schemas.
+Both are Kafka's (clients/src/main/resources/common/message/*.json); a test holds them against kio's schemas. Which
+versions a node answers is said where they are answered (`headrace.kafka`), which of them a client asks, by the client.
 """
 
 from enum import IntEnum
-from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
@@ -69,73 +68,70 @@ class ApiKey(IntEnum):
     """Our own: streams, chains, scrub. Its body is in `wire/admin_call.py`. Never advertised."""
 
 
-_RANGES: Final[dict[ApiKey, tuple[int, int, int]]] = {
-    # key: lowest version, highest version, first flexible version
-    ApiKey.PRODUCE: (0, 11, 9),  # 0-2 advertised for librdkafka's sake (KAFKA-18659), answered with an error
-    ApiKey.FETCH: (4, 16, 12),
-    ApiKey.LIST_OFFSETS: (1, 9, 6),
-    ApiKey.METADATA: (0, 12, 9),
-    ApiKey.OFFSET_COMMIT: (2, 9, 8),
-    ApiKey.OFFSET_FETCH: (1, 9, 6),
-    ApiKey.FIND_COORDINATOR: (0, 4, 3),
-    ApiKey.JOIN_GROUP: (0, 9, 6),
-    ApiKey.HEARTBEAT: (0, 4, 4),
-    ApiKey.LEAVE_GROUP: (0, 5, 4),
-    ApiKey.SYNC_GROUP: (0, 5, 4),
-    ApiKey.DESCRIBE_GROUPS: (0, 5, 5),
-    ApiKey.LIST_GROUPS: (0, 5, 3),
-    ApiKey.SASL_HANDSHAKE: (0, 1, 2),
-    ApiKey.API_VERSIONS: (0, 4, 3),
-    ApiKey.CREATE_TOPICS: (2, 7, 5),
-    ApiKey.DELETE_TOPICS: (1, 6, 4),
-    ApiKey.DELETE_RECORDS: (0, 2, 2),
-    ApiKey.INIT_PRODUCER_ID: (0, 4, 2),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4, 4),
-    # Answered with a refusal until there are transactions (kafka/transactions.py): franz-go, and what stands on it,
-    # tell a cluster's version by which APIs there are.
-    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3, 3),
-    ApiKey.ADD_OFFSETS_TO_TXN: (0, 3, 3),
-    ApiKey.END_TXN: (0, 3, 3),
-    ApiKey.TXN_OFFSET_COMMIT: (0, 3, 3),
-    ApiKey.DESCRIBE_ACLS: (1, 3, 2),
-    ApiKey.CREATE_ACLS: (1, 3, 2),
-    ApiKey.DELETE_ACLS: (1, 3, 2),
-    ApiKey.DESCRIBE_CONFIGS: (1, 4, 4),
-    ApiKey.ALTER_CONFIGS: (0, 2, 2),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2, 2),
-    ApiKey.DESCRIBE_LOG_DIRS: (1, 4, 2),
-    ApiKey.SASL_AUTHENTICATE: (0, 2, 2),
-    ApiKey.CREATE_PARTITIONS: (0, 3, 2),
-    ApiKey.CREATE_DELEGATION_TOKEN: (1, 3, 2),
-    ApiKey.RENEW_DELEGATION_TOKEN: (1, 2, 2),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: (1, 2, 2),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: (1, 3, 2),
-    ApiKey.DELETE_GROUPS: (0, 2, 2),
-    ApiKey.ELECT_LEADERS: (0, 2, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0, 0),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, 0),
-    ApiKey.OFFSET_DELETE: (0, 0, 1),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1, 1),
-    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1, 1),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0, 0),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0, 0),
-    ApiKey.UPDATE_FEATURES: (1, 2, 0),
-    ApiKey.DESCRIBE_CLUSTER: (0, 1, 0),
-    ApiKey.DESCRIBE_PRODUCERS: (0, 0, 0),
-    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0, 0),
-    ApiKey.LIST_TRANSACTIONS: (0, 1, 0),
-    ApiKey.LIST_CONFIG_RESOURCES: (0, 0, 0),
-    ApiKey.HEADRACE_ADMIN: (0, 0, 1),
+class Versions(NamedTuple):
+    """A range of an API's versions; both ends are in it."""
+
+    lowest: int
+    highest: int
+
+
+_FIRST_FLEXIBLE: Final = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 6,
+    ApiKey.METADATA: 9,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 6,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.DESCRIBE_GROUPS: 5,
+    ApiKey.LIST_GROUPS: 3,
+    ApiKey.SASL_HANDSHAKE: 2,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 5,
+    ApiKey.DELETE_TOPICS: 4,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 2,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.END_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.DESCRIBE_ACLS: 2,
+    ApiKey.CREATE_ACLS: 2,
+    ApiKey.DELETE_ACLS: 2,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.ALTER_CONFIGS: 2,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
+    ApiKey.DESCRIBE_LOG_DIRS: 2,
+    ApiKey.SASL_AUTHENTICATE: 2,
+    ApiKey.CREATE_PARTITIONS: 2,
+    ApiKey.CREATE_DELEGATION_TOKEN: 2,
+    ApiKey.RENEW_DELEGATION_TOKEN: 2,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: 2,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: 2,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.ELECT_LEADERS: 2,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.OFFSET_DELETE: 1,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.UPDATE_FEATURES: 0,
+    ApiKey.DESCRIBE_CLUSTER: 0,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.LIST_TRANSACTIONS: 0,
+    ApiKey.LIST_CONFIG_RESOURCES: 0,
+    ApiKey.HEADRACE_ADMIN: 1,
 }
-
-SUPPORTED: Final = MappingProxyType({key: (lowest, highest) for key, (lowest, highest, _) in _RANGES.items()})
-"""The versions that are answered: key to (lowest, highest)."""
-
-ADVERTISED: Final = MappingProxyType({key: span for key, span in SUPPORTED.items() if key is not ApiKey.HEADRACE_ADMIN})
-"""What ApiVersions tells clients."""
-
-_FLEXIBLE_FROM: Final[dict[int, int]] = {int(key): flexible for key, (_, _, flexible) in _RANGES.items()}
+_FLEXIBLE_FROM: Final[dict[int, int]] = {int(key): version for key, version in _FIRST_FLEXIBLE.items()}
 _NEVER: Final = 1 << 15
 
 

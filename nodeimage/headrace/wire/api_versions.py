@@ -1,7 +1,6 @@
 """ApiVersions: how client and server find the versions that both speak (KIP-35, KIP-511).
 
-Its response header is never flexible. A version that the server does not know is answered in version 0, with error 35
-and the ranges, so that the client can ask again.
+Its response header is never flexible.
 """
 
 import struct
@@ -10,18 +9,12 @@ from typing import Final, NamedTuple
 
 from headrace.base.errors import Code
 from headrace.wire import generic_codec
-from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.primitives import INT16, Buffer, check_end, malformed, read_count
 
 FEATURES_FROM: Final = 3
 ZERO_FROM: Final = 4
 _RANGE = struct.Struct(">hhh")  # key, lowest version, highest version
-
-
-def is_known(version: int) -> bool:
-    """Whether ApiVersions itself is spoken in this version."""
-    lowest, highest = SUPPORTED[ApiKey.API_VERSIONS]
-    return lowest <= version <= highest
 
 
 class Finalized(NamedTuple):
@@ -36,13 +29,17 @@ class Finalized(NamedTuple):
 
 
 @lru_cache(64)
-def _encoded(version: int, error: Code, feature: Finalized | None) -> bytes:
+def encode_response(
+    version: int,
+    apis: tuple[tuple[ApiKey, Versions], ...],
+    feature: Finalized | None = None,
+    *,
+    error: Code = Code.NONE,
+) -> bytes:
+    """The body of the response of a server that answers `apis`."""
     fields: dict[str, object] = {
         "error_code": error,
-        "api_keys": [
-            {"api_key": key, "min_version": lowest, "max_version": highest}
-            for key, (lowest, highest) in ADVERTISED.items()
-        ],
+        "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in apis],
     }
     if feature is not None and version >= FEATURES_FROM:
         fields |= _features(version, feature)
@@ -60,13 +57,6 @@ def _features(version: int, feature: Finalized) -> dict[str, object]:
         level = {"name": feature.name, "max_version_level": feature.level, "min_version_level": feature.level}
         fields["finalized_features"] = [level]
     return fields
-
-
-def encode_response(version: int, feature: Finalized | None = None) -> bytes:
-    """The body of the response to a request of `version`, in version 0 if that is unknown."""
-    if is_known(version):
-        return _encoded(version, Code.NONE, feature)
-    return _encoded(0, Code.UNSUPPORTED_VERSION, None)
 
 
 @malformed

@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 16, both directions. Records pass through as buffers, uncopied.
+"""Fetch, both directions, in `VERSIONS`. Records pass through as buffers, uncopied.
 
     Request  => [v4-14 replica_id INT32] max_wait_ms INT32, min_bytes INT32, max_bytes INT32, isolation INT8,
                 [v7+ session_id INT32, session_epoch INT32],
@@ -18,9 +18,10 @@ From version 12 strings, arrays and records are compact, and each struct ends wi
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import MalformedRequest
+from headrace.wire.api_keys import Versions
 from headrace.wire.primitives import (
     INT32,
     INT64,
@@ -41,6 +42,8 @@ from headrace.wire.primitives import (
     uvarint,
 )
 
+VERSIONS: Final = Versions(4, 16)
+"""What is read and written here."""
 FLEXIBLE = 12
 TOPIC_IDS = 13
 COPY_BELOW = 2048

@@ -70,7 +70,7 @@ def prepare(api_key: int, version: int) -> None:
 def decode_request(api_key: int, version: int, body: Buffer) -> Entity:
     """The request in `body` as kio's entity. Raises `MalformedRequest` for anything that is not exactly one.
 
-    API and version must be in `SUPPORTED`, here and below; the caller has refused others by then.
+    kio must have a schema of the API in this version, here and below; the caller has refused others by then.
     """
     return _decode(_schema(api_key, version, "request"), body)
 

@@ -1,4 +1,4 @@
-"""Metadata, versions 0 to 12, both directions. Written for responses of ten thousand topics.
+"""Metadata, both directions, in `VERSIONS`. Written for responses of ten thousand topics.
 
     Request  => topics NULLABLE [[v10+ id UUID], name STRING (v10+ NULLABLE)],
                 [v4+ allow_auto_create BOOLEAN] [v8-10 cluster_operations BOOLEAN] [v8+ topic_operations BOOLEAN]
@@ -18,9 +18,10 @@ all of them, later null does. Authorized operations that were not asked for are 
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import MalformedRequest
+from headrace.wire.api_keys import Versions
 from headrace.wire.primitives import (
     INT16,
     INT32,
@@ -41,6 +42,8 @@ from headrace.wire.primitives import (
     skip_tags,
 )
 
+VERSIONS: Final = Versions(0, 12)
+"""What is read and written here."""
 FLEXIBLE = 9
 
 NO_OPERATIONS = -(1 << 31)

@@ -1,4 +1,4 @@
-"""Produce, versions 0 to 11, both directions.
+"""Produce, both directions, in `VERSIONS`.
 
     Request  => [v3+ transactional_id NULLABLE_STRING] acks INT16, timeout_ms INT32,
                 topics [name STRING, partitions [index INT32, records NULLABLE_BYTES]]
@@ -13,9 +13,10 @@ message sets of the old format: they are handed over as they are, and `wire/batc
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import InvalidBatch, MalformedRequest
+from headrace.wire.api_keys import Versions
 from headrace.wire.primitives import (
     INT32,
     INT64,
@@ -36,6 +37,8 @@ from headrace.wire.primitives import (
 )
 from headrace.wire.records import Checked
 
+VERSIONS: Final = Versions(0, 11)
+"""What is read and written here."""
 FLEXIBLE = 9
 
 _ACKS_TIMEOUT = struct.Struct(">hi")

@@ -17,7 +17,7 @@ from headrace.kafka.connection import Connection
 from headrace.node import Node, Options
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import fetch, generic_codec, metadata, produce
-from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import request_header
 
@@ -102,10 +102,10 @@ def frame(key: int, version: int, body: bytes) -> bytes:
 
 def seeds() -> Iterator[bytes]:
     """A request of each API and version, and a conversation."""
-    for key, (low, high) in SUPPORTED.items():
+    for key, api in node.parts.dispatcher.apis.items():
         if key in (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.HEADRACE_ADMIN):
             continue
-        for version in range(low, high + 1):
+        for version in range(api.versions.lowest, api.versions.highest + 1):
             yield frame(key, version, generic_codec.encode_request(key, version, {}))
     talk = b""
     for version in (1, 9, 12):

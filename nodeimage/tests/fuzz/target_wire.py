@@ -8,8 +8,9 @@ from typing import Any
 from headrace.base.errors import MalformedRequest
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.admin_call import decode_admin_request
-from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, read_response_header
+from kit.kafka_versions import KAFKA
 
 Decode = Callable[[memoryview, int, int], Any]
 
@@ -18,7 +19,13 @@ HOT: dict[ApiKey, tuple[Decode, Decode]] = {
     ApiKey.FETCH: (fetch.decode_request, fetch.decode_response),
     ApiKey.METADATA: (metadata.decode_request, metadata.decode_response),
 }
-KEYS = [key for key in SUPPORTED if key is not ApiKey.HEADRACE_ADMIN]
+VERSIONS = {
+    **KAFKA,
+    ApiKey.PRODUCE: produce.VERSIONS,
+    ApiKey.FETCH: fetch.VERSIONS,
+    ApiKey.METADATA: metadata.VERSIONS,
+}
+KEYS = list(VERSIONS)
 HEADERS, ADMIN, REQUEST, RESPONSE = range(4)
 
 
@@ -29,7 +36,7 @@ def setup(folder: Path) -> None:
 def seeds() -> Iterator[bytes]:
     """One request with default fields for each API and version, and one response."""
     for row, key in enumerate(KEYS):
-        low, high = SUPPORTED[key]
+        low, high = VERSIONS[key]
         for version in range(low, high + 1):
             if key not in HOT:
                 yield bytes((REQUEST, row, version)) + generic_codec.encode_request(key, version, {})
@@ -55,7 +62,7 @@ def run(data: bytes) -> None:
     kind, row, version = data[0] % 4, data[1], data[2]
     raw = data[3:]
     key = KEYS[row % len(KEYS)]
-    low, high = SUPPORTED[key]
+    low, high = VERSIONS[key]
     version = low + version % (high - low + 1)
     try:
         match kind:

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -296,16 +297,19 @@ async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
     under_way: list[int] = []
     most = 0
 
-    async def slow(*_: object) -> dict[str, object]:
+    async def slow() -> list[object]:
         nonlocal most
         under_way.append(1)
         most = max(most, len(under_way))
         for _ in range(50):  # long enough for the read to end meanwhile
             await asyncio.sleep(0.002)
         under_way.pop()
-        return {"throttle_time_ms": 0, "error_code": 0, "groups": []}
+        return []
 
-    monkeypatch.setitem(broker.dispatcher.handlers, ApiKey.LIST_GROUPS, slow)
+    async def service() -> Any:
+        return SimpleNamespace(listing=slow)
+
+    monkeypatch.setattr(broker.coordination, "service", service)
     raw = b"".join(
         client.request(ApiKey.LIST_GROUPS, 0, generic_codec.encode_request(ApiKey.LIST_GROUPS, 0, {})) for _ in range(4)
     )

@@ -53,7 +53,7 @@ def ask(
     body = wire.encode_request(12, wire.FetchRequest(wait_ms, 1, 1 << 20, 0, *session, topics, [], ""))
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
-    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 
@@ -191,7 +191,7 @@ async def test_a_fetch_of_very_many_partitions_lets_others_have_their_turn(broke
     )
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
-    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     response, turns = await turns_during(slot.response())
     assert [part.partition for part in response.topics[0].partitions] == list(range(count))
     assert response.topics[0].partitions[0].records

@@ -16,8 +16,8 @@ from headrace.kafka.groups import MOST_REBALANCE_MS
 from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.wire import generic_codec
-from headrace.wire.api_keys import SUPPORTED, ApiKey
-from kit.parts import options
+from headrace.wire.api_keys import ApiKey
+from kit.parts import handler, options
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -29,10 +29,10 @@ def asker(broker: NodeParts) -> Ask:
     """Asks as a client of that name would, through request and response bytes."""
 
     async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
-        version = SUPPORTED[key][1] if version is None else version
+        version = broker.dispatcher.apis[key].versions.highest if version is None else version
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
         session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
-        answer = await broker.dispatcher.handlers[key](request, session)
+        answer = await handler(broker, key)(request, session)
         return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
     return ask
@@ -136,9 +136,9 @@ def codes(answer: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_life_of_a_member_in_every_version(ask: Ask, orders: str, version: int) -> None:
+async def test_life_of_a_member_in_every_version(broker: NodeParts, ask: Ask, orders: str, version: int) -> None:
     def at_most(key: ApiKey) -> int:
-        low, high = SUPPORTED[key]
+        low, high = broker.dispatcher.apis[key].versions
         return max(low, min(version, high))
 
     joined = await join(ask, version=version)

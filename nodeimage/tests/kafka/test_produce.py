@@ -37,7 +37,7 @@ async def test_a_request_for_very_many_partitions_lets_others_have_their_turn(br
     body = wire.encode_request(9, wire.ProduceRequest(None, -1, 1000, parts))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
     slot, connection, turns = Answered(), Connection(broker.dispatcher), 0
-    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     while connection.parked:
         turns += 1
         await asyncio.sleep(0)

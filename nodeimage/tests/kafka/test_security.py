@@ -3,13 +3,14 @@
 import pytest
 
 from headrace.base.errors import Code
-from headrace.wire.api_keys import SUPPORTED, ApiKey
+from headrace.kafka import security
+from headrace.wire.api_keys import ApiKey
 
 ANY = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3}
 
 
 def versions(key):
-    low, high = SUPPORTED[key]
+    ((low, high),) = (api.versions for api in security.APIS if api.key is key)
     return [pytest.param(key, version, id=f"{key.name} {version}") for version in range(low, high + 1)]
 
 

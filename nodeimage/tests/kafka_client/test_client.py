@@ -22,7 +22,7 @@ from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.security.client_security import Security, security_of
 from headrace.wire import fetch
 from headrace.wire.admin_call import decode_admin_request, encode_admin_response
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import build_batch, iter_records
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, FetchTopic, FetchTopicResult
 from headrace.wire.header import RequestHeader
@@ -140,7 +140,7 @@ async def test_a_server_that_lacks_an_api_says_so(connect: Connect) -> None:
         with pytest.raises(KafkaError, match="speaks FETCH in versions 4 to 11; 13 or later is needed"):
             await client.fetch(ONE, FetchRequest(0, 1, 1, 0, 0, -1, [], [], ""))
         with pytest.raises(KafkaError, match="speaks LIST_GROUPS not at all"):
-            await client.ask(ANY, ApiKey.LIST_GROUPS, {})
+            await client.ask(ANY, ApiKey.LIST_GROUPS, Versions(0, 5), {})
 
 
 # --- faults

@@ -44,7 +44,7 @@ def ask(
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + body)
     slot = Answered()
     where = connection or Connection(broker.dispatcher)
-    broker.dispatcher.fetch.handle(where, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.fetch.handle(where, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from headrace.wire import metadata
-from headrace.wire.api_keys import ADVERTISED, ApiKey
+from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, read_request_header, response_header
 from headrace.wire.metadata import Broker, TopicMeta
+from kit.kafka_versions import KAFKA
 
 _LENGTH = struct.Struct(">i")
 
@@ -57,7 +58,7 @@ class FakeKafka:
     cluster_id: str = "fake"
     context: ssl.SSLContext | None = None
     versions: dict[int, tuple[int, int]] = field(
-        default_factory=lambda: {int(key): span for key, span in ADVERTISED.items()}
+        default_factory=lambda: {int(key): span for key, span in KAFKA.items()}
     )
     port: int = 0
     seen: list[RequestHeader] = field(default_factory=list)

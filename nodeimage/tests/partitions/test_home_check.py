@@ -136,7 +136,7 @@ async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wi
     body = wire.encode_request(9, wire.ProduceRequest(None, -1, 6_000, records))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
     connection = Connection(broker.dispatcher)
-    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         results, _ = wire.decode_response(await future, 0, 9)
     return results
@@ -432,7 +432,7 @@ async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[t
     asked = fetch_wire.FetchRequest(wait_ms, 1, 1 << 20, 0, 0, -1, topics, [], "")
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + fetch_wire.encode_request(12, asked))
     connection = Connection(broker.dispatcher)
-    broker.dispatcher.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.fetch.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         answer = fetch_wire.decode_response(memoryview(await future), 0, 12)
     return [

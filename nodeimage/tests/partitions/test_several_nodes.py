@@ -40,6 +40,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
+from kit.parts import handler
 
 T = TypeVar("T")
 PARTITIONS = 9
@@ -80,7 +81,7 @@ def brokers(nodes: list[Node]) -> list[NodeParts]:
 async def ask(broker: NodeParts, key: ApiKey, version: int, /, **fields: Any) -> Any:
     """Ask a node as a client would."""
     request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-    answer = await broker.dispatcher.handlers[key](request, session(broker))
+    answer = await handler(broker, key)(request, session(broker))
     return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 
 
@@ -94,7 +95,7 @@ async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataRes
     """Metadata 12 of a node."""
     asked = wire_metadata.MetadataRequest([(name, None) for name in names], False)
     slot = Answered()
-    await broker.dispatcher.metadata._answer(session(broker), asked, 12, slot)  # type: ignore[arg-type]
+    await broker.metadata._answer(session(broker), asked, 12, slot)  # type: ignore[arg-type]
     return wire_metadata.decode_response(slot.future.result(), 0, 12)
 
 
@@ -123,7 +124,7 @@ def send(broker: NodeParts, connection: Connection, partitions: int | Sequence[i
     body = wire_produce.encode_request(9, wire_produce.ProduceRequest(None, -1, 6_000, parts))
     request = memoryview(bytearray(request_header(ApiKey.PRODUCE, 9, 1, "test") + body))
     slot = Answered()
-    broker.dispatcher.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
+    broker.produce.handle(connection, read_request_header(request), request, slot)  # type: ignore[arg-type]
     return slot
 
 

@@ -355,7 +355,7 @@ class BrokerSide:
         header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
         slot: Any = Slot()
         session: Any = Talk(self.parts)
-        self.parts.dispatcher.produce.handle(session, header, request, slot)
+        self.parts.produce.handle(session, header, request, slot)
         answer = await slot.answered
         _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)
         return error, base_offset

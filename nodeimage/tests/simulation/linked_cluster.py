@@ -277,7 +277,7 @@ class _Answers:
         slot: Any = Slot()
         session: Any = self._talks.setdefault(asked.client, Talk(self._broker))
         header = RequestHeader(ApiKey.PRODUCE, VERSION, 0, "", 0)
-        self._broker.dispatcher.produce.handle(session, header, memoryview(bytearray(head + asked.batch)), slot)
+        self._broker.produce.handle(session, header, memoryview(bytearray(head + asked.batch)), slot)
         answer = await slot.answered
         _, error, base_offset = _RESULT.unpack_from(answer, 4 + 2 + len(name) + 4)
         return error, base_offset

@@ -14,7 +14,6 @@ from headrace.links.serving.change_feed import _Subscribed as ChangesSubscribed
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.api_versions import encode_response as encode_api_versions
 from simulation.loop import PROCESS
 from simulation.world import LONG_TTL_S, expire_after
 
@@ -58,5 +57,4 @@ def linked(world: "World") -> Iterator[None]:
             patches.enter_context(patch)
         for version in range(5):
             generic_codec.prepare(ApiKey.API_VERSIONS, version)
-            encode_api_versions(version)
         yield

@@ -2,14 +2,10 @@ import kio.index
 import pytest
 from kio.schema.index import api_key_map
 
-from headrace.wire.api_keys import ADVERTISED, SUPPORTED, ApiKey, is_flexible
+from headrace.wire.api_keys import ApiKey, is_flexible
+from kit.kafka_versions import KAFKA
 
-KNOWN = [
-    (key, version)
-    for key, (low, high) in ADVERTISED.items()
-    for version in range(low, high + 1)
-    if key is not ApiKey.PRODUCE or version >= 3  # kio, like Kafka 4, has no Produce 0 to 2
-]
+KNOWN = [(key, version) for key, (low, high) in KAFKA.items() for version in range(low, high + 1)]
 
 
 @pytest.mark.parametrize(("key", "version"), KNOWN)
@@ -19,13 +15,10 @@ def test_flexible_versions_are_those_of_kafkas_schemas(key: ApiKey, version: int
 
 
 def test_names_are_those_of_kios_schema_packages() -> None:
-    assert {int(key): key.name.lower() for key in ADVERTISED} == {int(key): api_key_map[key] for key in ADVERTISED}
+    assert {int(key): key.name.lower() for key in KAFKA} == {int(key): api_key_map[key] for key in KAFKA}
 
 
-def test_our_own_api_is_spoken_but_not_advertised() -> None:
-    assert ApiKey.HEADRACE_ADMIN in SUPPORTED
-    assert ApiKey.HEADRACE_ADMIN not in ADVERTISED
-    assert set(SUPPORTED) - set(ADVERTISED) == {ApiKey.HEADRACE_ADMIN}
+def test_our_own_api_is_not_flexible() -> None:
     assert not is_flexible(ApiKey.HEADRACE_ADMIN, 0)
 
 

@@ -17,16 +17,17 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.base.errors import MalformedRequest
 from headrace.wire import generic_codec
-from headrace.wire.api_keys import ADVERTISED, ApiKey
+from headrace.wire.api_keys import ApiKey
+from kit.kafka_versions import KAFKA
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
-COLD = [key for key in ADVERTISED if key not in HOT]
+COLD = [key for key in KAFKA if key not in HOT]
 some = settings(max_examples=8, suppress_health_check=list(HealthCheck))
 
 
 def schemas(key: ApiKey) -> st.SearchStrategy[tuple[int, str, type[Any]]]:
     """A version, request or response, and kio's class for it."""
-    low, high = ADVERTISED[key]
+    low, high = KAFKA[key]
     return st.sampled_from(
         [
             (version, kind, load(key, version))
@@ -75,7 +76,7 @@ def test_hostile_bytes_are_read_or_malformed_and_nothing_else(key: ApiKey, data:
 
 @pytest.mark.parametrize("key", COLD, ids=lambda key: key.name.lower())
 def test_empty_dicts_are_filled_with_defaults_that_kio_reads(key: ApiKey) -> None:
-    low, high = ADVERTISED[key]
+    low, high = KAFKA[key]
     for version in range(low, high + 1):
         for encode, load in (
             (generic_codec.encode_request, kio.index.load_request_schema),

@@ -16,13 +16,14 @@ from headrace.base.ids import Millis, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.links.source.kafka_topics import SOONEST_S, KafkaTopics, pace_s
 from headrace.links.source.source import NOT_READY, CursorKey, CursorPage, SourceCursor
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 
 UNKNOWN_TIME: Final = Millis(-1)
 GROUPS: Final = 100
 """In one OffsetFetch."""
-_BATCHED: Final = 8
-"""From this version of OffsetFetch on several groups may be asked of at once."""
+_LIST_GROUPS: Final = Versions(0, 5)
+_OFFSET_FETCH: Final = Versions(8, 9)
+"""From version 8 on several groups may be asked of at once."""
 
 
 def whole_group(group: str) -> CursorKey:
@@ -95,7 +96,7 @@ class KafkaCursors:
         found: dict[str, NodeId] = {}
         for broker in await self._client.nodes():
             node = NodeId(broker.node_id)
-            answer = await self._client.ask(node, ApiKey.LIST_GROUPS, {"states_filter": []})
+            answer = await self._client.ask(node, ApiKey.LIST_GROUPS, _LIST_GROUPS, {"states_filter": []})
             code = code_of(answer.error_code)
             if code is Code.NONE:
                 found.update((each.group_id, node) for each in answer.groups if each.protocol_type in ("", "consumer"))
@@ -115,7 +116,7 @@ class KafkaCursors:
                     "groups": [{"group_id": group, "topics": None} for group in here[begin : begin + GROUPS]],
                     "require_stable": False,
                 }
-                answer = await self._client.ask(node, ApiKey.OFFSET_FETCH, request, lowest=_BATCHED)
+                answer = await self._client.ask(node, ApiKey.OFFSET_FETCH, _OFFSET_FETCH, request)
                 for group in answer.groups:
                     code = code_of(group.error_code)
                     if code is Code.NONE:

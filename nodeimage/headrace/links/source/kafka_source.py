@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace.base.errors import Code, CorruptBatch, KafkaError, UnsupportedBatch, code_of
 from headrace.base.ids import Home, NodeId, Offset
-from headrace.kafka_client.client import Client
+from headrace.kafka_client.client import FETCH_BY_ID, Client
 from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.kafka_batches import kept
 from headrace.links.source.kafka_committed_offsets import KafkaCursors
@@ -50,7 +50,7 @@ from headrace.links.source.source import (
     Wanted,
 )
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.fetch import TOPIC_IDS, FetchResponse, FetchResult
+from headrace.wire.fetch import FetchResponse, FetchResult
 
 STARVED: Final = 8
 """Partitions that are asked for alone, where an answer with room to spare had nothing of them."""
@@ -79,7 +79,7 @@ class KafkaSource:
         """As `Source` says."""
         response = await self._client.metadata()
         nodes = [SourceNode(NodeId(each.node_id), each.host, each.port) for each in response.brokers]
-        problem = await self._client.lacks(ApiKey.FETCH, TOPIC_IDS)
+        problem = await self._client.lacks(ApiKey.FETCH, FETCH_BY_ID)
         return Hello(response.cluster_id or "", nodes, {}, problem)
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:

@@ -14,7 +14,7 @@ from headrace.base.ids import NodeId, Offset
 from headrace.kafka_client.client import ANY, Client
 from headrace.links.source.source import TopicPartition
 from headrace.partitions.topic_config_table import DEFINITIONS
-from headrace.wire.api_keys import ApiKey
+from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.primitives import NO_UUID
 
 EARLIEST: Final = -2
@@ -29,6 +29,10 @@ ROWS_PER_SECOND: Final = 2000
 """At most so many topics, or cursors, are looked through where nobody waits for it: half a percent of a core or so."""
 DESCRIBED: Final = 500
 """Topics in one DescribeConfigs."""
+_DESCRIBE_CONFIGS: Final = Versions(1, 4)
+_LIST_OFFSETS: Final = Versions(2, 9)
+_LIST_OFFSETS_LOCAL: Final = Versions(8, 9)
+"""Those that know of `EARLIEST_LOCAL`."""
 _TOPIC: Final = 2
 """DescribeConfigs' resource type."""
 _OF_TOPIC: Final = 1
@@ -110,7 +114,7 @@ class KafkaTopics:
                 {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": keys}
                 for name in names[begin : begin + DESCRIBED]
             ]
-            answer = await self._client.ask(ANY, ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lowest=1)
+            answer = await self._client.ask(ANY, ApiKey.DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS, {"resources": resources})
             for result in answer.results:
                 code = code_of(result.error_code)
                 if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -150,7 +154,8 @@ class KafkaTopics:
                 for topic_id, indexes in by_topic.items()
             ],
         }
-        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, request, lowest=8 if which == EARLIEST_LOCAL else 2)
+        versions = _LIST_OFFSETS_LOCAL if which == EARLIEST_LOCAL else _LIST_OFFSETS
+        answer = await self._client.ask(node, ApiKey.LIST_OFFSETS, versions, request)
         return {
             TopicPartition(ids[topic.name], each.partition_index): (code_of(each.error_code), Offset(each.offset))
             for topic in answer.topics

@@ -9,7 +9,6 @@ from headrace.node import Node, Options
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from headrace.wire.api_versions import encode_response as encode_api_versions
 from kit.fake_source import FakeSource
 from kit.one_node import OneNode
 
@@ -19,7 +18,6 @@ def _schemas() -> None:
     """Loaded before anybody waits for an answer: the first use takes seconds on a machine that has much else to do."""
     for version in range(5):
         generic_codec.prepare(ApiKey.API_VERSIONS, version)
-        encode_api_versions(version)
 
 
 StartCluster = Callable[[str], Awaitable[OneNode]]

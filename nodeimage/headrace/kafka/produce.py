@@ -65,10 +65,10 @@ Place = tuple[Topic, Partition]
 
 
 class _Reason(Enum):
-    """What a partition that is in memory may wait for before it takes a batch."""
+    """What a partition that is in memory may wait for before it takes a batch, as clients are told."""
 
-    ROLL = "it rolls, or is about to"
-    FORWARDING = "what waits to be passed on to its home is as much as may be"
+    ROLL = "it is about to go on elsewhere"
+    FORWARDING = "as much as may be waits to be passed on to its home"
 
 
 _ROLL: Final = _Reason.ROLL
@@ -250,21 +250,27 @@ class ProduceApi:
                     if places is not None:
                         break
         except TimeoutError:
-            late = KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition is not ready to be written to; try again")
             for index, part in enumerate(parts):
                 if index not in refused and self._resolved([part]) is None:
-                    refused[index] = late
+                    refused[index] = self._late(part)
             places = self._resolved([part for index, part in enumerate(parts) if index not in refused])
         except HeadraceError as error:  # the catalog's: nothing could be looked up
             refused = dict.fromkeys(range(len(parts)), told(error))
             places = []
         if places is None:
-            still = KafkaError(Code.LEADER_NOT_AVAILABLE, "still not ready; try again")
-            refused = dict.fromkeys(range(len(parts)), still)
+            refused = {index: self._late(part) for index, part in enumerate(parts)}
             places = []
         rest = iter(places)
         merged = [None if index in refused else next(rest) for index in range(len(parts))]
         self._start(produce, merged, session, pending, arrived=arrived, refused=refused)
+
+    def _late(self, part: PartitionRecords) -> KafkaError:
+        """The refusal of a batch whose partition has not become ready in time, with what it waits for, if known."""
+        topic = self._topics.cached(part.topic)
+        partition = None if topic is None else topic.partitions.get(part.partition)
+        why = None if topic is None or partition is None else self._why_not_ready(topic, partition)
+        known = "" if why is None else f": {why.value}"
+        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is not ready to be written to{known}; try again")
 
     async def _prepare(
         self, parts: Sequence[PartitionRecords], refused: dict[int, KafkaError], session: Connection

@@ -99,7 +99,9 @@ class Topic:
 
     def settle(self, partition: int, home: tuple[int, str], first: int) -> None:
         before = self.settled.get(partition)
-        if before is None or before < home:
+        if before is not None and before > home:
+            return
+        if before != home:
             self.settled[partition] = home
             if home == self.home and self.pending is not None:
                 self.histories[partition] = sorted(self.pending.get(partition, [(*home, 0)]))
@@ -452,6 +454,19 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         home: tuple[int, str] | None = None,
     ) -> None:
         id_, partition = self.draw_partition(data)
+        self.roll(id_, partition, records=records, failovers=failovers, now=now, resume=resume, home=home)
+
+    def roll(
+        self,
+        id_: bytes,
+        partition: int,
+        *,
+        records: int = 3,
+        failovers: int = 0,
+        now: Millis,
+        resume: int = -1,
+        home: tuple[int, str] | None,
+    ) -> None:
         chain = self.model.chain(id_, partition)
         if chain is None:
             return
@@ -686,6 +701,18 @@ TestCatalogInPieces = pytest.mark.timeout(600)(CatalogInPieces.TestCase)
 TestCatalogInPieces.settings = settings(
     max_examples=15, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def test_what_is_pending_stays_while_partitions_are_rolled_for_lower_homes_than_they_are_settled_for() -> None:
+    """No node rolls a partition for a home before its topic has it."""
+    machine = CatalogAgainstModel()
+    id_, now = bytes([1]) * 16, Millis(0)
+    machine.roll(id_, 0, now=now, home=(2, "a"))
+    machine.set_home(id_, (2, "a"), {})
+    for home in ((1, "a"), (2, "a")):
+        machine.roll(id_, 0, now=now, home=home)
+        machine.the_reader_sees_what_the_model_holds()
+    machine.teardown()
 
 
 def test_the_standard_librarys_sqlite_has_what_the_statements_need() -> None:

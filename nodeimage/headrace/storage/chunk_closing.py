@@ -23,6 +23,9 @@ AGAIN_S: Final = 600.0
 """So long nobody looks at one that is as it was."""
 WORTH_CLOSING: Final = 1024 * 1024
 """Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
+WORTH_CLOSING_AT_LIMIT: Final = 64 * 1024
+"""The same where the volume is at its size limit, and so takes no records that would fill the chunk. All that a chunk
+has is worth it there, however little it is."""
 
 
 class _Looked(NamedTuple):
@@ -33,6 +36,8 @@ class _Looked(NamedTuple):
     end: Position
     streams: frozenset[StreamNumber]
     rules: Mapping[StreamNumber, StreamRetention]
+    at_limit: bool
+    """Its volume took no records."""
     lives_until: int
     """When the first of its records that are not dead will be, in milliseconds since 1970."""
     again_at: float
@@ -91,7 +96,8 @@ class ChunkClosing:
 
     async def _close_early_one(self, held: Held, chunk: Chunk) -> None:
         closing = held.led is not None and held.led.closing
-        if held.log.end - chunk.start < (1 if closing else WORTH_CLOSING):
+        at_limit = _is_at_limit(held)
+        if held.log.end - chunk.start < (1 if closing or at_limit else WORTH_CLOSING):
             return
         if not closing and await self._is_as_it_was(held, chunk):
             return
@@ -105,11 +111,12 @@ class ChunkClosing:
         streams = frozenset(stream_of(share.partitionlet) for share in shares)
         rules = await self._catalog.query(lambda reader: reader.streams.retention_of(streams))
         dead, lives_until = _dead(shares, owners, rules, self._runtime.now())
-        if dead >= WORTH_CLOSING:
+        worth = min(WORTH_CLOSING_AT_LIMIT, sum(share.bytes for share in shares)) if at_limit else WORTH_CLOSING
+        if dead >= max(1, worth):
             close_open(held, chunk)
         elif died == self._died:
             again_at = self._runtime.loop.time() + AGAIN_S
-            self._looked[held.id] = _Looked(held.log, chunk.start, end, streams, rules, lives_until, again_at)
+            self._looked[held.id] = _Looked(held.log, chunk.start, end, streams, rules, at_limit, lives_until, again_at)
 
     async def _is_as_it_was(self, held: Held, chunk: Chunk) -> bool:
         """Whether too little of an open chunk is dead still, as far as that is known without looking at it."""
@@ -117,7 +124,7 @@ class ChunkClosing:
         if (
             looked is None
             or looked.log is not held.log
-            or (looked.start, looked.end) != (chunk.start, held.log.end)
+            or (looked.start, looked.end, looked.at_limit) != (chunk.start, held.log.end, _is_at_limit(held))
             or self._runtime.now() >= looked.lives_until
             or self._runtime.loop.time() >= looked.again_at
         ):
@@ -145,6 +152,10 @@ def _dead(
         elif ttl > 0:
             lives_until = min(lives_until, share.max_timestamp + ttl)
     return dead, lives_until
+
+
+def _is_at_limit(held: Held) -> bool:
+    return held.led is not None and bool(held.led.refuses)
 
 
 def close_open(held: Held, chunk: Chunk) -> None:

@@ -57,7 +57,7 @@ class Node:
         self.suspected: list[int] = []
         containers = {
             serial: SimpleNamespace(
-                id=serial, log=log, committed=log.end, kick=lambda: None, closing=closing, serves=True
+                id=serial, log=log, committed=log.end, kick=lambda: None, closing=closing, serves=True, refuses=""
             )
             for serial, log in enumerate(logs, start=1)
         }

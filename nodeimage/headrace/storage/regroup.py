@@ -8,7 +8,6 @@ The new one takes room beside the old one, as much as still lives there. It may 
 that is dead can be given back. The other half is the catalog's.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from headrace.base.child_processes import ChildProcess
 from headrace.base.runtime import Runtime
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.storage.chunk_inventory import ChunkKey, Held
@@ -38,7 +38,7 @@ class Regrouping:
         self._runtime = runtime
         self._disk_reserve = disk_reserve
         self._done = done
-        self._helper: asyncio.subprocess.Process | None = None
+        self._helper: ChildProcess | None = None
         self._again_at: dict[ChunkKey, float] = {}
         """When a chunk may be looked at again."""
         self._roomy = True
@@ -58,10 +58,8 @@ class Regrouping:
 
     async def close(self) -> None:
         """End a helper that is at work; what it does is redone later."""
-        helper = self._helper
-        if helper is not None and helper.returncode is None:
-            helper.kill()
-            await helper.wait()
+        if self._helper is not None:
+            await self._helper.stop()
 
     async def _regroup_one(self, held: Held, *, pauses_s: float) -> None:
         """Regroup the oldest chunk of this replica that needs it, in a helper process."""
@@ -85,9 +83,11 @@ class Regrouping:
             began = time.monotonic()
             if self._waiting(held) >= HURRY_CHUNKS:
                 pauses_s = 0.0
-            self._helper = await asyncio.create_subprocess_exec(*held.log.regroup_command(chunk, pauses_s=pauses_s))
-            status = await self._helper.wait()
-            self._helper = None
+            self._helper = ChildProcess(held.log.regroup_command(chunk, pauses_s=pauses_s))
+            try:
+                status, *_ = await self._helper.run()
+            finally:
+                self._helper = None
             if status:
                 log.warning("regrouping failed", container=held.id, chunk=chunk.start, status=status)
                 return

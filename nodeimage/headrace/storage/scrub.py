@@ -17,7 +17,8 @@ import time
 
 import structlog
 
-from headrace.base.errors import CorruptLog
+from headrace.base.child_processes import ChildProcess
+from headrace.base.errors import CorruptLog, OutOfDescriptors
 from headrace.base.ids import ContainerId, Position
 from headrace.base.runtime import Runtime
 from headrace.container.listeners import ReplicaListener
@@ -31,6 +32,8 @@ MOST_FINDINGS = 100
 """Findings kept; all of them go to the log."""
 SUSPECT_AGAIN_S = 60.0
 """How long a replica that could not be read is not scrubbed again for that, once it has been."""
+OUTPUT_BYTES = 16 << 20
+"""Kept of what the scrub of one replica says: some hundred thousand findings. Its status tells of damage anyway."""
 TRIES = 3
 """For a replica whose files change under the scrub."""
 
@@ -144,24 +147,18 @@ class Scrub(ReplicaListener):
 
     async def _read(self, folder: str, synced: Position) -> tuple[list[bytes], int]:
         """What the helper process says of a folder, one record a line, and how it ended."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "headrace.log.scrub",
-            folder,
-            "--json",
-            f"--synced={synced}",
-            f"--parent={os.getpid()}",
-            stdout=asyncio.subprocess.PIPE,
-        )
+        program = [sys.executable, "-m", "headrace.log.scrub"]
+        arguments = [folder, "--json", f"--synced={synced}", f"--parent={os.getpid()}"]
         try:
-            assert process.stdout is not None
-            lines = [line async for line in process.stdout]
-            return lines, await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            ended = await ChildProcess([*program, *arguments], output_limit=OUTPUT_BYTES).run()
+        except OutOfDescriptors as error:
+            log.warning("a scrub is broken off", folder=folder, reason=str(error))
+            raise
+        lines = ended.output.splitlines()
+        if ended.is_cut:
+            log.warning("a scrub has more to say than is kept", folder=folder, lines=len(lines) - 1)
+            del lines[-1]
+        return lines, ended.status
 
     def _take(self, container: int, record: dict[str, object]) -> None:
         if "finding" in record:

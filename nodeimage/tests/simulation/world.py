@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from unittest import mock
 import msgspec
 import structlog
 
+from headrace.base.child_processes import Ended
 from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import Position, StreamNumber
 from headrace.base.loop_lag import LoopLag
@@ -206,7 +207,7 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
         mock.patch.object(Container, "__hash__", lambda container: hash((container.id, container.epoch))),
         mock.patch.object(LoopLag, "start", _nothing),
         mock.patch.object(Scrub, "_read", _scrubbed),
-        mock.patch.object(asyncio, "create_subprocess_exec", _regrouped),
+        mock.patch("headrace.storage.regroup.ChildProcess", _Regrouped),
         mock.patch("headrace.container.snapshot_transfer.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         mock.patch("headrace.node.snapshot_sending.PIECE_BYTES", SNAPSHOT_PIECE_BYTES),
         *([mock.patch("headrace.tables.table_scrub.REST_S", 5.0)] if cluster.table_faults else ()),
@@ -225,24 +226,18 @@ async def _scrubbed(_scrub: Scrub, folder: str, synced: Position) -> tuple[list[
 
 
 class _Regrouped:
-    """A helper process that has ended."""
-
-    def __init__(self, returncode: int = 0) -> None:
-        self.returncode = returncode
-
-    async def wait(self) -> int:
-        return self.returncode
-
-
-async def _regrouped(*command: str) -> _Regrouped:
     """What the other helper process does."""
-    assert command[2] == "headrace.log.regroup", command
-    path = chunk_path(Path(command[3]), int(command[4]))
-    try:
-        await asyncio.get_running_loop().run_in_executor(None, rewrite, path)
-    except OutOfDescriptors:
-        return _Regrouped(1)
-    return _Regrouped()
+
+    def __init__(self, command: Sequence[str]) -> None:
+        assert command[2] == "headrace.log.regroup", command
+        self._path = chunk_path(Path(command[3]), int(command[4]))
+
+    async def run(self) -> Ended:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, rewrite, self._path)
+        except OutOfDescriptors:
+            return Ended(1, b"", is_cut=False)
+        return Ended(0, b"", is_cut=False)
 
 
 _LAZY = type(structlog.get_logger())

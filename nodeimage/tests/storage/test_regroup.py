@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.base.child_processes import ChildProcess, Ended
 from kit.storage import Client, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -73,21 +74,21 @@ async def test_a_killed_helper_harms_nobody_and_is_started_again(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.storage.regroup.REGROUP_RETRY_S", 0.0)
-    started: list[Any] = []
-    create = asyncio.create_subprocess_exec
+    ended: list[int] = []
 
-    async def killed_at_once(*command: str, **more: Any) -> Any:
-        process = await create(*command, **more)
-        if len(started) < 2:
-            process.send_signal(signal.SIGKILL)
-        started.append(process)
-        return process
+    class KilledAtOnce(ChildProcess):
+        async def run(self) -> Ended:
+            if len(ended) < 2:
+                self.kill()
+            ending = await super().run()
+            ended.append(ending.status)
+            return ending
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", killed_at_once)
+    monkeypatch.setattr("headrace.storage.regroup.ChildProcess", KilledAtOnce)
     node = await new_node()
     await interleave(node)
     await until(lambda: chunks(node) and all(chunk.body.regrouped for chunk in chunks(node)), seconds=60)
-    assert [process.returncode for process in started[:2]] == [-signal.SIGKILL] * 2
+    assert ended[:2] == [-signal.SIGKILL] * 2
     await check(node)
     await node.stop()
     await node.start()

@@ -95,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if limit < LEAST:
         log.warning("few file descriptors: raise the limit of open files", limit=limit, least=LEAST)
     sys.setswitchinterval(SWITCH_S)
+    gc.collect()
+    gc.freeze()  # what was imported: it would hold the loop up for 40 ms when the node is ready
     try:
         return uvloop.run(_serve_bounded(options, limits))
     except HeadraceError as error:

@@ -81,7 +81,7 @@ def check_any(batch: memoryview) -> Checked | InvalidBatch:
 
 @cache
 def _parser() -> tuple[Callable[[memoryview], Iterable[Any]], type[Exception]]:
-    """Imported at first use, for the sake of short commands."""
+    """Imported at first use, for the sake of short commands. A node does it before its loop runs (kafka/produce.py)."""
     from aiokafka.errors import CorruptRecordException
     from aiokafka.record.default_records import DefaultRecordBatch
 

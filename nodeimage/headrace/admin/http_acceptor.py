@@ -74,7 +74,7 @@ class _Placed(asyncio.Protocol):
         self._idle = idle
         self._transport: asyncio.Transport | None = None
         self._dropped = False
-        place.drop = self.drop
+        place.occupy(self.drop)
 
     def drop(self) -> None:
         """End it."""

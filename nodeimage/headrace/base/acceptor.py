@@ -49,7 +49,7 @@ class Acceptor:
     """Of a bound socket, which is its own from now on."""
 
     def __init__(self, listening: socket.socket, factory: Factory, admission: Admission) -> None:
-        """`factory` makes the protocol of a connection; it sets the place's `drop`, and has it `leave` at the end."""
+        """`factory` makes the protocol of a connection, which occupies the place, and has it `leave` at the end."""
         self._listening = listening
         self._factory = factory
         self._admission = admission
@@ -106,11 +106,10 @@ class Acceptor:
                     continue
                 self._pause(error)
                 return
-            place = self._admission.admit(str(peer[0]) if peer else "", accepted.fileno())
+            place = self._admission.admit(str(peer[0]) if peer else "", accepted.fileno(), accepted.close)
             if place is None:
                 accepted.close()
                 continue
-            place.drop = accepted.close
             task = self._loop.create_task(self._connect(accepted, place), name="accept")
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)

@@ -29,15 +29,23 @@ LOG_EVERY_S: Final = 60.0
 
 
 class Place:
-    """The place of one connection. `drop` ends the connection; whoever made it sets that."""
+    """The place of one connection."""
 
-    __slots__ = ("_admission", "address", "drop", "since")
+    __slots__ = ("_admission", "_drop", "address", "since")
 
-    def __init__(self, admission: "Admission", address: str, since: float) -> None:
+    def __init__(self, admission: "Admission", address: str, since: float, drop: Callable[[], None]) -> None:
         self._admission = admission
+        self._drop = drop
         self.address = address
         self.since = since
-        self.drop: Callable[[], None] = _nothing
+
+    def occupy(self, drop: Callable[[], None]) -> None:
+        """Somebody else looks after the connection from now on: `drop` ends it."""
+        self._drop = drop
+
+    def drop(self) -> None:
+        """End the connection."""
+        self._drop()
 
     def proven(self) -> None:
         """It has said what a client says: it is new no longer."""
@@ -91,8 +99,9 @@ class Admission:
         """Idle connections may soon have to make way."""
         return len(self._places) >= self.most * 3 // 4
 
-    def admit(self, address: str, descriptor: int) -> Place | None:
-        """A place for a connection from `address` (without a port), which has `descriptor`; None: close it at once."""
+    def admit(self, address: str, descriptor: int, drop: Callable[[], None]) -> Place | None:
+        """A place for a connection from `address` (without a port), which has `descriptor`; `drop` ends it. None: close
+        it at once."""
         while self._count_of.get(address, 0) >= self.most_of_address:
             if not self._drop_first(self._new_of.get(address)):
                 self._refuse(address, f"{self.most_of_address} connections from its address")
@@ -105,7 +114,7 @@ class Admission:
         if descriptor >= self._descriptors and not self._make_way():
             self._refuse(address, f"{self._descriptors} descriptors in use")
             return None
-        place = Place(self, address, self._time())
+        place = Place(self, address, self._time(), drop)
         self._places[place] = self._new[place] = None
         self._new_of.setdefault(address, {})[place] = None
         self._count_of[address] = self._count_of.get(address, 0) + 1
@@ -179,6 +188,3 @@ def is_local(address: str) -> bool:
         return False
     mapped = getattr(found, "ipv4_mapped", None)  # of a socket that listens at `::`
     return found.is_loopback or (mapped is not None and mapped.is_loopback)
-
-
-def _nothing() -> None: ...

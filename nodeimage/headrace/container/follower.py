@@ -28,7 +28,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.snapshot_transfer import Receive
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
-from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Refused
+from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Refused
 from headrace.peer.session import Session
 
 log = structlog.get_logger()
@@ -180,8 +180,7 @@ class Follower:
         await self.replica.cycle.flush()
         session = self._session = await self._connect()
         self._beaten = 0.0
-        session.on_message = self._received
-        session.on_closed = self._arrived.set
+        session.hand_to(self)
         end = self.log.end
         session.send(
             Follow(
@@ -301,11 +300,16 @@ class Follower:
             if self._loop.time() - self._acknowledged_at > BEAT_S / 2:
                 self._acknowledge()
 
-    def _received(self, message: object, payload: memoryview) -> None:
+    def message_received(self, message: Message, payload: memoryview) -> None:
+        """See SessionListener."""
         self._incoming.append((message, payload))
         self._incoming_bytes += len(payload)
         if self._incoming_bytes > self._high and self._session is not None:
             self._session.pause()
+        self._arrived.set()
+
+    def session_closed(self) -> None:
+        """See SessionListener."""
         self._arrived.set()
 
     async def _next(self) -> tuple[object, memoryview]:

@@ -14,10 +14,10 @@ end, and the followers find the next primary by the container's record.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -31,6 +31,7 @@ from headrace.container.snapshot_transfer import OutgoingSnapshot, Snapshot
 from headrace.log.container_log import Layouts, WriteJob
 from headrace.peer.framing import Buffer
 from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Refused, SnapshotPiece
+from headrace.peer.session import SessionListener
 
 log = structlog.get_logger()
 
@@ -48,8 +49,10 @@ _LENGTH: Final = struct.Struct("<4xI")
 class Session(Protocol):
     """A connection to a peer (headrace.peer.session)."""
 
-    on_message: Callable[[Message, memoryview], None]
-    on_closed: Callable[[], None]
+    @property
+    def closed(self) -> asyncio.Future[str]: ...
+
+    def hand_to(self, listener: SessionListener) -> None: ...
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None: ...
 
@@ -140,8 +143,6 @@ class FollowerFeed:
         self._closed = False
         self._moved = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
-        session.on_message = self._received
-        session.on_closed = self._ended
 
     def start(self) -> None:
         """Begin to send."""
@@ -253,9 +254,10 @@ class FollowerFeed:
             self._container.primary.follows(self.member, Position(0), now=asyncio.get_running_loop().time())
         self.beat()
 
-    # --- receiving
+    # --- SessionListener
 
-    def _received(self, message: Message, _payload: memoryview) -> None:
+    def message_received(self, message: Message, _payload: memoryview) -> None:
+        """See SessionListener."""
         if isinstance(message, Acked) and not self._closed and not self._sends_snapshot:
             self._acked = message.position
             self._moved.set()
@@ -269,7 +271,8 @@ class FollowerFeed:
         elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
             self._container.events.superseded(self._container.id, Epoch(message.epoch))
 
-    def _ended(self) -> None:
+    def session_closed(self) -> None:
+        """See SessionListener."""
         if not self._closed:
             self._end()
             self._container.follower_gone(self.member)
@@ -351,6 +354,7 @@ async def accept(
         observer=asked.observer,
         snapshot=outgoing,
     )
+    session.hand_to(feed)
     if not asked.observer and outgoing is None:
         # Its position counts from its first acknowledgement on, which comes when it has cut what differs.
         container.primary.follows(member, Position(0), now=asyncio.get_running_loop().time())
@@ -372,10 +376,8 @@ async def accept(
 
 async def _prepared(container: Container, session: Session, snapshot: Snapshot) -> OutgoingSnapshot | None:
     """The snapshot, which may have to be written first; None: this node leads no more, or the follower has gone."""
-    gone = asyncio.Event()
-    session.on_closed = gone.set
     taking = asyncio.ensure_future(snapshot(container.log.start))
-    leaving = asyncio.ensure_future(gone.wait())
+    leaving: asyncio.Future[Any] = session.closed
     wanted = False
     try:
         while not (taking.done() or leaving.done() or container.lost):

@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._place = place
         if place is not None:
-            place.drop = self.drop
+            place.occupy(self.drop)
         self._is_new = place is not None
         """It has sent no whole request yet."""
         self._loop = asyncio.get_running_loop()
@@ -156,11 +156,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes came since `IdleConnections` last looked."""
         self.idle_since = 0.0
         """Loop time of the last look that found it in use."""
-        self.on_close: list[Callable[[], None]] = []
+        self._close_listeners: list[Callable[[], None]] = []
         self.answered = 0
         """Bytes of answers that are not written yet."""
-        self.waiting_fetches: list[Callable[[], None]] = []
-        """Each answers a fetch that waits on this connection; called when another request comes behind them."""
+        self._waiting_fetches: list[Callable[[], None]] = []
+        """Each answers a fetch that waits on this connection."""
         self.refusals: Refusals | None = None
         """Batches that were refused for the moment; None while there has been none."""
         self._held: set[asyncio.Task[None]] = set()
@@ -192,9 +192,9 @@ class Connection(asyncio.BufferedProtocol):
         self.slots.clear()
         for task in self._held:
             task.cancel()
-        for callback in list(self.on_close):
-            callback()
-        self.on_close.clear()
+        for listener in list(self._close_listeners):
+            listener()
+        self._close_listeners.clear()
         self._handler.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
-        if self.waiting_fetches or (self._parked is not None and not self._finishing):
+        if self._waiting_fetches or (self._parked is not None and not self._finishing):
             return False
         self._ended = True
         self._process()
@@ -285,6 +285,29 @@ class Connection(asyncio.BufferedProtocol):
     def is_behind(self) -> bool:
         """The client has much to read, or is about to get it."""
         return self._reading or not self._client_reads or self.answered >= MAX_ANSWERED
+
+    @property
+    def has_waiting_fetches(self) -> bool:
+        """A fetch of this client waits for records."""
+        return bool(self._waiting_fetches)
+
+    def add_waiting_fetch(self, answer: Callable[[], None]) -> None:
+        """A fetch waits; `answer` answers it, and is called when another request comes behind it."""
+        self._waiting_fetches.append(answer)
+
+    def remove_waiting_fetch(self, answer: Callable[[], None]) -> None:
+        """It waits no longer, if it did."""
+        if answer in self._waiting_fetches:
+            self._waiting_fetches.remove(answer)
+
+    def add_close_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the client goes away."""
+        self._close_listeners.append(listener)
+
+    def remove_close_listener(self, listener: Callable[[], None]) -> None:
+        """Do not call it any more, if it is there."""
+        if listener in self._close_listeners:
+            self._close_listeners.remove(listener)
 
     def hold(self, task: asyncio.Task[None]) -> None:
         """Cancel `task` if the client goes away first."""
@@ -461,8 +484,8 @@ class Connection(asyncio.BufferedProtocol):
             self._place.proven()
         slot = Slot(self, header)
         self.slots.append(slot)
-        if self.waiting_fetches and header.api_key != ApiKey.FETCH:
-            for answer in list(self.waiting_fetches):
+        if self._waiting_fetches and header.api_key != ApiKey.FETCH:
+            for answer in list(self._waiting_fetches):
                 answer()
             if self._parked is not None:
                 self._delayed = (header, request, slot)

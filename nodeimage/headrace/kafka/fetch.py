@@ -242,11 +242,11 @@ class Fetch:
         self._api.counters.fetch_requests += 1
         if self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             return
-        self._session.waiting = self._woken
+        self._session.fetch_waits(self._woken)
         wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
         self._deadline = self._api.runtime.deadlines.after(wait_ms / 1000, self._expired)
-        self._connection.waiting_fetches.append(self._expired)
-        self._connection.on_close.append(self._cancel)
+        self._connection.add_waiting_fetch(self._expired)
+        self._connection.add_close_listener(self._cancel)
 
     def _woken(self) -> None:
         if not self._due and not self._ended:
@@ -271,13 +271,11 @@ class Fetch:
 
     def _end(self) -> None:
         self._ended = True
-        self._session.waiting = None
+        self._session.fetch_ended()
         if self._deadline is not None:
             self._deadline.cancel()
-            if self._expired in self._connection.waiting_fetches:
-                self._connection.waiting_fetches.remove(self._expired)
-            if self._cancel in self._connection.on_close:
-                self._connection.on_close.remove(self._cancel)
+            self._connection.remove_waiting_fetch(self._expired)
+            self._connection.remove_close_listener(self._cancel)
 
     # --- reading
 
@@ -327,8 +325,8 @@ class Fetch:
         )
         if cold or (enough and len(self._session.to_tell) > MANY):
             self._end()
-            self._session.waiting = _nothing  # the session is busy until the answer
-            self._connection.on_close.append(self._cancel)  # the client may go away before it begins
+            self._session.fetch_waits(_nothing)  # the session is busy until the answer
+            self._connection.add_close_listener(self._cancel)  # the client may go away before it begins
             answering = self._answer_later(found, cold, budget - total)
             if self._connection.parked:
                 self._answering = self._api.runtime.spawn(answering)
@@ -353,8 +351,7 @@ class Fetch:
     ) -> None:
         """Read what has to be read from disk, then answer, beside other clients' requests."""
         connection = self._connection
-        if self._cancel in connection.on_close:
-            connection.on_close.remove(self._cancel)
+        connection.remove_close_listener(self._cancel)
         try:
             await connection.turn_to_read(self._slot)
             try:
@@ -370,7 +367,7 @@ class Fetch:
         except BaseException:  # nobody will answer
             self._cancel()
             raise
-        self._session.waiting = None
+        self._session.fetch_ended()
         if connection.closed:
             self._cancel()
         else:

@@ -58,15 +58,13 @@ class Interest:
     def wake(self) -> None:
         """The partition has news."""
         self.session.active[self.key] = self
-        waiting = self.session.waiting
-        if waiting is not None:
-            waiting()
+        self.session.wake()
 
 
 class FetchSession:
     """The partitions of one consumer at this node."""
 
-    __slots__ = ("active", "closed", "counted", "epoch", "id", "interests", "used_at", "waiting")
+    __slots__ = ("_wake", "active", "closed", "counted", "epoch", "id", "interests", "used_at")
 
     def __init__(self) -> None:
         self.id = 0
@@ -79,8 +77,7 @@ class FetchSession:
         self.interests: dict[Key, Interest] = {}
         self.active: dict[Key, Interest] = {}
         """Those to look at, longest unserved first."""
-        self.waiting: Callable[[], None] | None = None
-        """Wakes the fetch that waits; set while one is under way."""
+        self._wake: Callable[[], None] | None = None
 
     @property
     def incremental(self) -> bool:
@@ -91,6 +88,24 @@ class FetchSession:
     def to_tell(self) -> dict[Key, Interest]:
         """Those that the next answer may tell of."""
         return self.active if self.incremental else self.interests
+
+    @property
+    def is_busy(self) -> bool:
+        """A fetch is under way."""
+        return self._wake is not None
+
+    def fetch_waits(self, wake: Callable[[], None]) -> None:
+        """A fetch is under way; `wake` is called when it has news to tell, or nothing to wait for any more."""
+        self._wake = wake
+
+    def fetch_ended(self) -> None:
+        """No fetch is under way any more."""
+        self._wake = None
+
+    def wake(self) -> None:
+        """Wake the fetch that is under way, if there is one."""
+        if self._wake is not None:
+            self._wake()
 
     def ask(self, key: Key, asked: FetchPartition) -> None:
         """The client names a partition, anew or with another offset. A closed session takes none."""
@@ -117,8 +132,7 @@ class FetchSession:
             interest.watch(None)
         self.interests.clear()
         self.active.clear()
-        if self.waiting is not None:
-            self.waiting()
+        self.wake()
 
 
 class FetchSessions:
@@ -150,7 +164,7 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         if session is None:
             raise _not_found(session_id)
-        if session.epoch != epoch or session.waiting is not None:
+        if session.epoch != epoch or session.is_busy:
             raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}")
         self._used(session)
         return session
@@ -211,7 +225,7 @@ class FetchSessions:
         for session in self._sessions.values():
             if session.used_at > self._time() - UNUSED_S:
                 return None
-            if session.waiting is None:
+            if not session.is_busy:
                 return session
         return None
 

@@ -125,7 +125,7 @@ def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
 
     def accepted(place: Place) -> asyncio.BaseProtocol:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            place.drop = writer.transport.abort
+            place.occupy(writer.transport.abort)
             try:
                 await _answer(shards, reader, writer)
             finally:

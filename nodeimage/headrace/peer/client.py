@@ -12,8 +12,9 @@ next one makes another connection, and is closed when its last call has ended.
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import structlog
@@ -89,7 +90,7 @@ class PeerClient:
         return cast(AnswerT, answer), payload
 
     async def open(self, address: Address, timeout_s: float) -> Session:
-        """A session of its own for a stream, past its handshake. Set its callbacks, then send an Opening.
+        """A session of its own for a stream, past its handshake. Hand it to a listener, then send an Opening.
 
         Raises PeerUnreachable.
         """
@@ -118,7 +119,7 @@ class PeerClient:
             raise PeerUnreachable(f"{host}:{port}: this node closes")
         connection = self._connections.get(line)
         if connection is None:
-            connection = self._connections[line] = _Connection()
+            connection = self._connections[line] = _Connection(partial(self._forget, line))
             attempt = asyncio.get_running_loop().create_task(
                 self._attempt(line, connection), name=f"connect to {host}:{port}"
             )
@@ -149,8 +150,7 @@ class PeerClient:
             self._forget(line, connection)
             connection.fail(PeerUnreachable(f"{address[0]}:{address[1]}: internal error: {type(error).__name__}"))
             return
-        session.on_message = connection.received
-        session.on_closed = lambda: self._lost(line, connection, session)
+        session.hand_to(connection)
         connection.ready.set_result(session)
 
     async def _connect(self, address: Address) -> Session:
@@ -163,20 +163,16 @@ class PeerClient:
             if not ready.done():
                 ready.set_result(None)
 
-        def ended() -> None:
-            if not ready.done():
-                ready.set_exception(session.unreachable())
-
         if self._closing:
             raise PeerUnreachable(f"{host}:{port}: this node closes")
         session = Session(ClientHandshake(self._identity), among=self._sessions, ready=met)
-        session.on_closed = ended
         transport: asyncio.BaseTransport | None = None
         try:
             transport, _ = await loop.create_connection(lambda: session, host, port)
             if session.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
                 raise ConnectionRefusedError("nobody listens there")
-            await ready
+            awaited: list[asyncio.Future[Any]] = [ready, session.closed]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         except OSError as error:
             session.abort("could not connect")
             refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
@@ -185,7 +181,6 @@ class PeerClient:
             session.abort("given up while connecting")
             if transport is None:
                 # uvloop closes a connection that is given up at this moment without a word to its protocol.
-                session.on_closed = _nothing
                 session.connection_lost(None)
             raise
         finally:
@@ -199,10 +194,6 @@ class PeerClient:
     def _forget(self, line: "_Line", connection: "_Connection") -> None:
         if self._connections.get(line) is connection:
             del self._connections[line]
-
-    def _lost(self, line: "_Line", connection: "_Connection", session: Session) -> None:
-        self._forget(line, connection)
-        connection.lost(session)
 
     def _retire(self, line: "_Line", connection: "_Connection") -> None:
         self._forget(line, connection)
@@ -219,7 +210,9 @@ class _Line(NamedTuple):
 class _Connection:
     """The calls to one address, over one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[["_Connection"], None]) -> None:
+        """`forget`: it takes no further calls."""
+        self._forget = forget
         self.ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[tuple[Message, memoryview]]] = {}
         self._last = 0
@@ -240,8 +233,8 @@ class _Connection:
             if self._retired and not self._waiting:
                 session.close("led nowhere")
 
-    def received(self, message: Message, payload: memoryview) -> None:
-        """An answer came. Nobody may be waiting for it any more."""
+    def message_received(self, message: Message, payload: memoryview) -> None:
+        """See SessionListener. An answer came; nobody may be waiting for it any more."""
         if not isinstance(message, Answer):
             raise MalformedRequest(f"{type(message).__name__} is not an answer")
         future = self._waiting.pop(message.call, None)
@@ -257,12 +250,13 @@ class _Connection:
         self.ready.set_exception(error)
         self.ready.exception()  # there may be nobody left who waits
 
-    def lost(self, session: Session) -> None:
-        """The session ended: nothing will be answered."""
+    def session_closed(self) -> None:
+        """See SessionListener. Nothing will be answered."""
+        self._forget(self)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(session.unreachable())
+                future.set_exception(self.ready.result().unreachable())
 
     def led_nowhere_since(self, began: float) -> bool:
         """Nothing came since loop time `began`."""
@@ -273,7 +267,3 @@ class _Connection:
         self._retired = True
         if not self._waiting:
             self.ready.result().close("led nowhere")
-
-
-def _nothing() -> None:
-    pass

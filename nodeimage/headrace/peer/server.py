@@ -2,7 +2,7 @@
 
 A session is one or the other. A Call starts its handler at once, as a task that the server owns: calls of one session
 start in the order in which they came, and end in any. A message of a type in `streams` hands the session over for
-good: the stream's function sets `on_message` and `on_closed` before it returns.
+good: the stream's function hands it to a listener of its own, or closes it.
 
 A handler goes on to its end though its caller has given up or gone: it may be half-way through something that is
 better done than left. `close` waits for all of them, and cancels those that take longer than its grace.
@@ -127,7 +127,7 @@ class PeerServer:
         if self._closing:
             session.close("this node closes")
             return
-        session.on_message = _Calls(self, session).received
+        session.hand_to(_Calls(self, session))
 
     def take(self, call: Call, payload: memoryview, calls: "_Calls") -> None:
         """Start to answer a call."""
@@ -190,8 +190,8 @@ class _Calls:
         self.session = session
         self._under_way = 0
 
-    def received(self, message: Message, payload: memoryview) -> None:
-        """A message of a session that is not a stream yet."""
+    def message_received(self, message: Message, payload: memoryview) -> None:
+        """See SessionListener. A message of a session that is not a stream yet."""
         if isinstance(message, Call):
             self._server.take(message, payload, self)
             if self._is_full:
@@ -200,6 +200,9 @@ class _Calls:
             raise MalformedRequest(f"{type(message).__name__} on a session with calls under way")
         else:
             self._server.hand_over(message, self.session)
+
+    def session_closed(self) -> None:
+        """See SessionListener. What is under way goes on to its end."""
 
     def began(self, task: "asyncio.Task[None]") -> None:
         """One more is under way, until `task` is done."""

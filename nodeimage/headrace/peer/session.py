@@ -1,10 +1,10 @@
 """One connection between two nodes, either side of it: handshake, then messages both ways.
 
-Everything happens on the loop's thread. Its owner sets `on_message` and `on_closed`, plain functions that the loop
-calls; a fault in one of them ends this session alone, and is logged.
+Everything happens on the loop's thread. Messages go to one listener at a time, to which the session was handed last;
+a fault in one of its methods ends this session alone, and is logged.
 
-Order: messages arrive in the order in which they were sent. `on_closed` is called once, after the last message, and
-never from within `send` or `close`; if it is set on a session that is gone already, on the loop's next turn.
+Order: messages arrive in the order in which they were sent. `session_closed` is called once, after the last message,
+and never from within `send` or `close`; of a session that is gone when it is handed over, on the loop's next turn.
 
 Back-pressure, both ways: `send` never waits, so who sends much looks at `pending_bytes` or awaits `drained()`; between
 `pause()` and `resume()` no message is delivered and the socket is not read, so that TCP pushes back.
@@ -18,7 +18,7 @@ the session with one line in the log that names the peer.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import structlog
 
@@ -51,6 +51,16 @@ class PeerUnreachable(HeadraceError):
         self.timed_out = timed_out
 
 
+class SessionListener(Protocol):
+    """Takes what comes on a session."""
+
+    def message_received(self, message: Message, payload: memoryview, /) -> None:
+        """A message came. Raises MalformedRequest for one that must not come now: the session ends."""
+
+    def session_closed(self) -> None:
+        """The connection is gone."""
+
+
 class Session(asyncio.BufferedProtocol):
     """A connection with another node. Made by PeerServer and PeerClient."""
 
@@ -69,7 +79,7 @@ class Session(asyncio.BufferedProtocol):
         self._among = among
         self._place = place
         if place is not None:
-            place.drop = lambda: self.abort("closed for others: no handshake came first")
+            place.occupy(lambda: self.abort("closed for others: no handshake came first"))
         self._ready = ready
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(MAX_HANDSHAKE_FRAME)
@@ -90,8 +100,7 @@ class Session(asyncio.BufferedProtocol):
         """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
         self.heard_at = 0.0
         """Loop time at which the last bytes came."""
-        self.on_message: Callable[[Message, memoryview], None] = _unexpected
-        self._on_closed: Callable[[], None] = _nothing
+        self._listener: SessionListener = _NOBODY
 
     # --- for its owner
 
@@ -121,16 +130,12 @@ class Session(asyncio.BufferedProtocol):
         """Bytes given to `send` that the system has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    @property
-    def on_closed(self) -> Callable[[], None]:
-        """Called when the connection is gone."""
-        return self._on_closed
-
-    @on_closed.setter
-    def on_closed(self, callback: Callable[[], None]) -> None:
-        self._on_closed = callback
+    def hand_to(self, listener: SessionListener) -> None:
+        """Give this listener, and no other, what comes from now on. One that has none takes no message."""
         if self._closed.done():
-            self._loop.call_soon(callback)
+            self._loop.call_soon(listener.session_closed)
+        else:
+            self._listener = listener
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message with a payload made of `buffers`. Does not wait; on a session that has ended, does nothing.
@@ -244,9 +249,9 @@ class Session(asyncio.BufferedProtocol):
             self._place.leave()
         self.resume_writing()
         self._closed.set_result(self.reason)
-        self.on_message = _unexpected
+        listener, self._listener = self._listener, _NOBODY
         try:
-            self._on_closed()
+            listener.session_closed()
         except Exception:
             log.exception("callback of a closed session failed", peer=self.peer)
 
@@ -291,7 +296,7 @@ class Session(asyncio.BufferedProtocol):
                     break
                 message = decode_message(frame[0])
                 if self._handshake is None:
-                    self.on_message(message, frame[1])
+                    self._listener.message_received(message, frame[1])
                 else:
                     self._greet(self._handshake, message)
         except HandshakeFailed as error:
@@ -323,9 +328,14 @@ class Session(asyncio.BufferedProtocol):
         self.close(str(error))
 
 
-def _unexpected(message: Message, payload: memoryview) -> None:
-    raise MalformedRequest(f"{type(message).__name__}, which nobody here waits for")
+class _Nobody:
+    """The listener of a session that has none yet, or is gone."""
+
+    def message_received(self, message: Message, _payload: memoryview) -> None:
+        raise MalformedRequest(f"{type(message).__name__}, which nobody here waits for")
+
+    def session_closed(self) -> None:
+        pass
 
 
-def _nothing() -> None:
-    pass
+_NOBODY: Final = _Nobody()

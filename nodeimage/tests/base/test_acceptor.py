@@ -30,7 +30,7 @@ class Echo(asyncio.Protocol):
     def __init__(self, place: Place) -> None:
         self.place = place
         self.transport: asyncio.Transport | None = None
-        place.drop = self.drop
+        place.occupy(self.drop)
 
     def drop(self) -> None:
         if self.transport is not None:

@@ -34,10 +34,7 @@ class Port:
         return True
 
     def come(self, address: str, *, name: str = "", descriptor: int = 10) -> Place | None:
-        place = self.admission.admit(address, descriptor)
-        if place is not None:
-            place.drop = self.ends(name)
-        return place
+        return self.admission.admit(address, descriptor, self.ends(name))
 
     def ends(self, name: str) -> Callable[[], None]:
         return lambda: self.ended.append(name)

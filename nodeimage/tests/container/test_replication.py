@@ -416,7 +416,7 @@ async def test_a_follower_that_says_that_it_has_more_than_there_is_counts_for_no
     await container.append_command(b"before")
     before = dict(container.primary.positions())
     (fed,) = container.feeds
-    fed._received(Acked(position=container.end + 1, epoch=container.epoch), memoryview(b""))  # type: ignore[attr-defined]
+    fed.message_received(Acked(position=container.end + 1, epoch=container.epoch), memoryview(b""))  # type: ignore[attr-defined]
     assert container.primary.positions() == before
     await until(lambda: fed not in container.feeds or None)
     await asyncio.wait_for(container.append_command(b"after"), 100)  # it asked again

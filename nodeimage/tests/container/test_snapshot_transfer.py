@@ -263,8 +263,6 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[tuple[Any, int]] = []
         self.free = asyncio.Event()
-        self.on_message: Any = None
-        self.on_closed: Any = None
         self.closed = False
 
     def send(self, message: Any, buffers: Any = ()) -> None:

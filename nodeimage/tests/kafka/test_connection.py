@@ -560,7 +560,7 @@ async def test_a_connection_on_which_nothing_happens_for_long_is_closed(broker: 
     waits.send(fetches(waits, 0, max_wait_ms=20_000))
     session = await _session_of(broker, waits.port)
     async with asyncio.timeout(20):
-        while not session.waiting_fetches:  # noqa: ASYNC110
+        while not session.has_waiting_fetches:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     broker.connections.idle.look(1000.0)
     broker.connections.idle.look(1001.0)

@@ -50,10 +50,10 @@ def test_a_new_session_takes_the_place_of_none_that_is_in_use() -> None:
 def test_a_session_whose_fetch_waits_is_in_use_however_long_it_does() -> None:
     clients = Clients(most=1)
     first = clients.begin(1)
-    first.waiting = lambda: None
+    first.fetch_waits(lambda: None)
     clients.now += 10 * UNUSED_S
     assert clients.begin(2).id == 0
-    first.waiting = None
+    first.fetch_ended()
     assert clients.begin(2).id
     assert first.closed
 

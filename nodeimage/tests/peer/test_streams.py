@@ -34,14 +34,13 @@ class End:
         self.heard: list[tuple[Message, memoryview]] = []
         self.ended = 0
         self.changed = asyncio.Event()
-        session.on_message = self.on_message
-        session.on_closed = self.on_closed
+        session.hand_to(self)
 
-    def on_message(self, message: Message, payload: memoryview) -> None:
+    def message_received(self, message: Message, payload: memoryview) -> None:
         self.heard.append((message, payload))
         self.changed.set()
 
-    def on_closed(self) -> None:
+    def session_closed(self) -> None:
         self.ended += 1
         self.changed.set()
 
@@ -53,6 +52,24 @@ class End:
 
     async def until_heard(self, count: int) -> None:
         await self.until(lambda: len(self.heard) >= count)
+
+
+class OneAtATime(End):
+    """An end that pauses at each message."""
+
+    def message_received(self, message: Message, payload: memoryview) -> None:
+        super().message_received(message, payload)
+        self.session.pause()
+
+
+class FaultyAtMessages(End):
+    def message_received(self, message: Message, payload: memoryview) -> None:
+        raise ZeroDivisionError
+
+
+class FaultyAtTheEnd(End):
+    def session_closed(self) -> None:
+        raise ZeroDivisionError
 
 
 class Primary:
@@ -153,14 +170,7 @@ async def test_a_receiver_that_pauses_holds_the_sender_up_and_loses_nothing(pair
 
 
 async def test_a_pause_from_within_a_callback_holds_at_once_though_more_has_come(pair: Pair) -> None:
-    near = pair.near
-    near.heard.clear()
-
-    def one_at_a_time(message: Message, payload: memoryview) -> None:
-        near.on_message(message, payload)
-        near.session.pause()
-
-    near.session.on_message = one_at_a_time
+    near = OneAtATime(pair.near.session)
     for i in range(5):
         pair.far.session.send(Commit(Position(i)))
     for i in range(5):
@@ -219,27 +229,33 @@ async def test_cancelling_who_waits_for_the_end_does_no_harm(pair: Pair) -> None
     assert await asyncio.wait_for(pair.near.session.closed, 20) == "done"
 
 
-async def test_on_closed_set_too_late_is_called_still(pair: Pair) -> None:
+async def test_a_listener_that_comes_too_late_hears_of_the_end_still(pair: Pair) -> None:
     pair.near.session.abort("gone")
     await pair.near.session.closed
-    called = asyncio.Event()
-    pair.near.session.on_closed = called.set
-    await asyncio.wait_for(called.wait(), 20)
+    late = End(pair.near.session)
+    assert late.ended == 0, "not from within"
+    await asyncio.wait_for(late.until(lambda: late.ended == 1), 20)
+
+
+async def test_a_session_that_was_handed_on_tells_its_listener_alone(pair: Pair) -> None:
+    before, after = pair.near, End(pair.near.session)
+    before.heard.clear()
+    pair.far.session.send(Commit(Position(1)))
+    pair.far.session.close("moved on")
+    await after.until(lambda: after.ended == 1)
+    assert [each for each, _ in after.heard] == [Commit(Position(1))]
+    assert (before.heard, before.ended) == ([], 0)
 
 
 async def test_a_fault_in_a_callback_ends_its_session_alone(nodes: Any, lines: list[Any]) -> None:
     primary = Primary()
     server = await nodes.server({Submit: submitted}, {Follow: primary.follow})
     faulty, sound = await opened(nodes, server, primary), await opened(nodes, server, primary)
-
-    def fails(message: Message, payload: memoryview) -> None:
-        raise ZeroDivisionError
-
-    faulty.far.session.on_message = fails
+    far = FaultyAtMessages(faulty.far.session)
     for each in (faulty, sound):
         each.near.session.send(Commit(Position(1)))
     await faulty.near.until(lambda: faulty.near.ended == 1)
-    await faulty.far.until(lambda: faulty.far.ended == 1)
+    await far.until(lambda: far.ended == 1)
     await sound.far.until_heard(1)
     assert not sound.near.session.is_closed
     (line,) = lines
@@ -247,13 +263,10 @@ async def test_a_fault_in_a_callback_ends_its_session_alone(nodes: Any, lines: l
     assert line["peer"] == faulty.far.session.peer
 
 
-async def test_a_fault_in_on_closed_is_logged_and_the_server_still_closes(
+async def test_a_fault_at_the_end_of_a_session_is_logged_and_the_server_still_closes(
     nodes: Any, pair: Pair, lines: list[Any]
 ) -> None:
-    def fails() -> None:
-        raise ZeroDivisionError
-
-    pair.far.session.on_closed = fails
+    FaultyAtTheEnd(pair.far.session)
     await asyncio.wait_for(pair.server.close(), 20)
     assert [each["event"] for each in lines] == ["callback of a closed session failed"]
 

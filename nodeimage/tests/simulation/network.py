@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.peer.client import PeerRefused
 from headrace.peer.messages import Message, refusal
-from headrace.peer.session import PeerUnreachable
+from headrace.peer.session import PeerUnreachable, SessionListener
 from simulation.loop import PROCESS, Process, SimulatedLoop, fail
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Network:
         def met(there: Process) -> None:
             far = End(self, target, there)
             near.far, far.far = far, near
-            far.on_message = lambda message, _payload: target.streams.get(type(message), _hang_up)(message, far)
+            far.hand_to(_Beginning(target, far))
             target.ends[far] = None
             self.carry(target.number, source.number, answered)
 
@@ -255,12 +255,11 @@ class End:
         """Nobody is there any more."""
         self.mute = False
         """What is under way from here is lost."""
-        self.on_message: Callable[[Any, memoryview], None] = _unexpected
-        self._on_closed: Callable[[], None] = _nothing
+        self._listener: SessionListener | None = None
         self._network = network
         self._loop = network.loop
         self._ending = False
-        self._ended = False
+        self._closed: asyncio.Future[str] = network.loop.create_future()
         self._paused = False
         self._inbox: deque[tuple[Any, memoryview] | None] = deque()
         """None: the far side has closed."""
@@ -272,14 +271,14 @@ class End:
         return self._ending
 
     @property
-    def on_closed(self) -> Callable[[], None]:
-        return self._on_closed
+    def closed(self) -> asyncio.Future[str]:
+        return asyncio.shield(self._closed)
 
-    @on_closed.setter
-    def on_closed(self, callback: Callable[[], None]) -> None:
-        self._on_closed = callback
-        if self._ended:
-            self._loop.call_soon(callback)
+    def hand_to(self, listener: SessionListener) -> None:
+        if self._closed.done():
+            self._loop.call_soon(listener.session_closed)
+        else:
+            self._listener = listener
 
     def send(self, message: Message, buffers: Sequence[Any] = ()) -> None:
         if self._ending:
@@ -348,17 +347,33 @@ class End:
                 self._ending = True
                 self._loop.call_soon(self._end)
                 return
-            self.on_message(*item)
+            assert self._listener is not None, f"{type(item[0]).__name__}, which nobody here waits for"
+            self._listener.message_received(*item)
 
     def _end(self) -> None:
-        if self._ended:
+        if self._closed.done():
             return
-        self._ended = True
+        self._closed.set_result("")
         self.host.ends.pop(self, None)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-        self.on_message = _unexpected
-        self._on_closed()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.session_closed()
+
+
+class _Beginning:
+    """The listener at the far side, until a stream begins."""
+
+    def __init__(self, host: Host, end: End) -> None:
+        self._host = host
+        self._end = end
+
+    def message_received(self, message: Message, _payload: memoryview) -> None:
+        self._host.streams.get(type(message), _hang_up)(message, self._end)
+
+    def session_closed(self) -> None:
+        pass
 
 
 def _hang_up(_message: Any, end: End) -> None:
@@ -368,11 +383,3 @@ def _hang_up(_message: Any, end: End) -> None:
 
 async def _nobody(message: Any, _payload: memoryview, _session: None) -> None:
     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nobody here answers {type(message).__name__} yet")
-
-
-def _unexpected(message: Any, _payload: memoryview) -> None:
-    raise AssertionError(f"{type(message).__name__}, which nobody here waits for")
-
-
-def _nothing() -> None:
-    pass

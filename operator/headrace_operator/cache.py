@@ -47,7 +47,11 @@ class Cache:
         self._by_kind: dict[str, dict[tuple[str, str], Body]] = {}
         self._dead: dict[str, None] = {}
         """The uids that went last: what a list that was under way says of one brings it back no more."""
-        self.on_learnt: Callable[[Key, Body], None] = lambda _key, _body: None
+        self._learnt: list[Callable[[Key, Body], None]] = []
+
+    def on_learnt(self, listener: Callable[[Key, Body], None]) -> None:
+        """Call `listener` with each resource of which an answer to a write told what no watch will."""
+        self._learnt.append(listener)
 
     def take(self, body: Body, *, deleted: bool = False) -> News:
         """A resource is so now, or was when it was deleted. An older state than the one that is here is no news."""
@@ -75,7 +79,8 @@ class Cache:
         if known is None or self.take(body) is not News.CHANGED:
             return  # it has gone meanwhile, or says nothing new
         if not _asks_the_same(known, body, names=SOMEBODY_ELSES):
-            self.on_learnt(key, body)
+            for listener in self._learnt:
+                listener(key, body)
 
     def gone(self, key: Key, *, uid: str | None = None) -> bool:
         """There is no such resource (any more), whatever was heard; whether that was news."""

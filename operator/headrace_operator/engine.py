@@ -93,7 +93,7 @@ class Engine:
         their own.
         """
         self.cache = cache
-        cache.on_learnt = self._changed
+        cache.on_learnt(self._changed)
         self._reconcilers = reconcilers
         self._sweep_s = sweep_s
         self._longest_backoff_s = longest_backoff_s

@@ -220,15 +220,16 @@ async def test_a_change_that_comes_with_the_answer_to_a_write_of_ours_is_looked_
     engine = world.engine()
     world.watch()
     heard = []
-    world.cache.on_learnt = lambda key, _body: heard.append(key)
+    world.cache.on_learnt(lambda key, _body: heard.append(key))
     world.declare("Stream", "plant", STREAM | {"ttl": "1h"})  # no watch has told of it
     await world.reconcilers["Stream"](key, world.cache.get(key))
     assert heard == [key]
+    assert engine.queued == 1
     assert world.cache.get(key)["spec"]["ttl"] == "1h"
     world.declare("Stream", "plant", STREAM | {"reclaimPolicy": "Delete", "ttl": "1h"})
     await world.once(key)
     assert heard == [key], "our own finalizer and status are no change of somebody else's"
-    assert not engine.queued
+    assert engine.queued == 1
 
 
 async def test_no_answer_is_a_condition_and_is_tried_again(world: World) -> None:

@@ -83,6 +83,9 @@ HELD_RENEWALS: Final = 6
 
 T = TypeVar("T")
 
+AnswerListener = Callable[[NodeId, Sequence[ReplicaChange], bool], None]
+"""Is told who answered a probe, what changed of its replicas, and whether it has told of all of them."""
+
 
 class Controller:
     """This node's part in deciding. `view` has been started; `peers` reaches every node but need not reach this one for
@@ -102,8 +105,6 @@ class Controller:
         lease_call: StoreCall | None = None,
     ) -> None:
         """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
-        self.on_answer: list[Callable[[NodeId, Sequence[ReplicaChange], bool], None]] = []
-        """Told of each answer to a probe: who answers, what changed of its replicas, and whether it has told of all."""
         self._own = own
         self._run = run
         self._view = view
@@ -143,8 +144,13 @@ class Controller:
         self._replicas_changed: dict[tuple[NodeId, ContainerId], ReplicaState | None] = {}
         self._own_told = ToldReplicas()
         self._own_looked_at = float("-inf")
+        self._answer_listeners: list[AnswerListener] = []
         self.events = Events()
         """What was done and why, oldest first."""
+
+    def on_answer(self, listener: AnswerListener) -> None:
+        """Call `listener` with each answer to a probe from now on."""
+        self._answer_listeners.append(listener)
 
     def start(self) -> None:
         """Probe, and take office when it is free, until `close`."""
@@ -294,9 +300,9 @@ class Controller:
 
     def _answered(self, node: NodeId, changes: Sequence[ReplicaChange], whole: bool) -> None:
         self._told(node, changes)
-        for callback in self.on_answer:
+        for listener in self._answer_listeners:
             try:
-                callback(node, changes, whole)
+                listener(node, changes, whole)
             except Exception:  # a listener's fault must not have a node count as silent
                 log.exception("what a node told of its replicas was not taken up", node=node)
 

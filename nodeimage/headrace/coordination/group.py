@@ -16,7 +16,6 @@ expire, but for new ones; no assignment is answered that is not stored; the gene
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 from headrace.base.errors import Code
 from headrace.coordination.deadline_heap import Alarm
@@ -357,10 +356,7 @@ class Group:
     # --- small steps
 
     def _make_member(self, stored: StoredMember) -> Member:
-        session = Alarm(self, _ring_nothing)
-        member = Member.of(stored, session)
-        session.ring = partial(self._session_expired, member)
-        return member
+        return Member.of(stored, owner=self, expired=self._session_expired)
 
     def _settle_syncs(self) -> None:
         if not self._unsynced:
@@ -392,7 +388,3 @@ class Group:
 
     def _note(self, event: str, reason: str) -> None:
         self.shared.outbox.append(Note(self.group_id, event, reason, self.generation, len(self.members)))
-
-
-def _ring_nothing(now: int) -> None:
-    """Until the member that the alarm is for exists."""

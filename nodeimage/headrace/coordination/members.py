@@ -7,8 +7,9 @@ Invariants: the leader is a member, or there are none; `votes[p]` is the number 
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import InitVar, dataclass, field
+from functools import partial
 
 from headrace.coordination.deadline_heap import Alarm
 from headrace.coordination.messages import Protocol, Token
@@ -26,16 +27,23 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
-    session: Alarm
+    owner: InitVar[object]
+    """Of its alarms."""
+    expired: InitVar[Callable[["Member", int], None]]
+    """Called when nothing was heard of it for too long."""
+    session: Alarm = field(init=False)
     assignment: bytes = b""
     join_token: Token | None = None
     sync_token: Token | None = None
     is_new: bool = False
     """Has not been in a generation yet; its JoinGroup expires, since it may not know its id and come again."""
 
+    def __post_init__(self, owner: object, expired: Callable[["Member", int], None]) -> None:
+        self.session = Alarm(owner, partial(expired, self))
+
     @classmethod
-    def of(cls, stored: StoredMember, session: Alarm) -> "Member":
-        """A member as it is, or would be, stored; `session` rings when nothing was heard of it for too long."""
+    def of(cls, stored: StoredMember, *, owner: object, expired: Callable[["Member", int], None]) -> "Member":
+        """A member as it is, or would be, stored."""
         return cls(
             member_id=stored.member_id,
             instance_id=stored.instance_id,
@@ -44,7 +52,8 @@ class Member:
             session_timeout_ms=stored.session_timeout_ms,
             rebalance_timeout_ms=max(stored.rebalance_timeout_ms, 1),
             protocols=tuple(Protocol(name, metadata) for name, metadata in stored.protocols),
-            session=session,
+            owner=owner,
+            expired=expired,
             assignment=stored.assignment,
         )
 

@@ -16,7 +16,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -270,6 +269,7 @@ class Client:
                     security=self._security,
                     context=await self._tls(),
                     limits=self._limits,
+                    silent=self._doubt,
                 )
             except SourceRefuses as error:
                 self._context = None  # files may be others by the next attempt
@@ -283,19 +283,19 @@ class Client:
                 raise SourceUnreachable(f"{self.name}: closed on this side")
             self._connections = {other for other in self._connections if not other.is_gone}
             self._connections.add(connection)
-            connection.on_silence = partial(self._doubt, connection.address)
             return connection, address
         text = "; ".join(map(str, errors[:3])) + (f"; and {len(errors) - 3} more" if len(errors) > 3 else "")
         if any(isinstance(error, SourceRefuses) for error in errors):
             raise SourceRefuses(text)
         raise SourceUnreachable(text, timed_out=any(getattr(error, "timed_out", False) for error in errors))
 
-    def _doubt(self, address: str, since: float) -> None:
+    def _doubt(self, silent: Connection, since: float) -> None:
         """A firewall, or a host that is gone without a word, silences all connections at once. Each finding that out by
-        itself, one after the other, would take a minute."""
-        for each in list(self._connections):
-            if each.address == address:
-                each.doubt(since)
+        itself, one after the other, would take a minute. One that is only being made says nothing of others."""
+        if silent in self._connections:
+            for each in list(self._connections):
+                if each.address == silent.address:
+                    each.doubt(since)
 
     async def _tls(self) -> ssl.SSLContext | None:
         if not self._security.tls:

@@ -54,15 +54,21 @@ class _Waiting:
 class Connection(asyncio.BufferedProtocol):
     """A connection; `connection_setup` makes them. Made on the loop's thread, and used there only."""
 
-    def __init__(self, address: str, limits: Limits, client_id: str = "headrace-link") -> None:
-        """`address`: for messages."""
+    def __init__(
+        self,
+        address: str,
+        limits: Limits,
+        *,
+        silent: Callable[["Connection", float], None],
+        client_id: str = "headrace-link",
+    ) -> None:
+        """`address`: for messages. `silent`: see `open_connection`."""
         self.address = address
+        self._silent = silent
         self.versions: dict[int, tuple[int, int]] = {}
         """What the server speaks: API key to (lowest, highest) version."""
         self.hint = ""
         """What may be the matter if the server just closes the connection before its next answer."""
-        self.on_silence: Callable[[float], None] = lambda _: None
-        """Told when a call is given up, with the loop's time since when nothing was heard."""
         self.is_to_itself = False
         """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
         self._limits = limits
@@ -232,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         waited = self._loop.time() - waiting.next_since
         heard_at = max(self._heard_at, waiting.next_since)
         self._end(SourceUnreachable(f"{self.address} did not answer within {waited:.1f} s", timed_out=True))
-        self.on_silence(heard_at)
+        self._silent(self, heard_at)
 
     def _closed_by_server(self) -> SourceUnreachable:
         hint = f" ({self.hint})" if self.hint else ""

@@ -10,6 +10,7 @@ and its owner makes another.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from headrace.base.errors import MalformedRequest
@@ -43,10 +44,19 @@ _MOST_LIFE_S: Final = 86_400.0
 
 
 async def open_connection(
-    host: str, port: int, *, security: Security, context: ssl.SSLContext | None, limits: Limits
+    host: str,
+    port: int,
+    *,
+    security: Security,
+    context: ssl.SSLContext | None,
+    limits: Limits,
+    silent: Callable[[Connection, float], None],
 ) -> Connection:
-    """A connection that is ready for calls. Raises `SourceUnreachable`, `SourceRefuses`."""
-    connection = Connection(f"{host}:{port}", limits)
+    """A connection that is ready for calls. Raises `SourceUnreachable`, `SourceRefuses`.
+
+    `silent` is called when a call is given up, with the loop's time since when nothing was heard.
+    """
+    connection = Connection(f"{host}:{port}", limits, silent=silent)
     try:
         async with asyncio.timeout(limits.connect_s):
             await _connect(connection, host, port, context)

@@ -109,6 +109,10 @@ class OpenedFiles:
     def __len__(self) -> int:
         return len(self._files)
 
+    def limit(self, most: int) -> None:
+        """Keep so many open at a time, from the next one that is opened on."""
+        self.most = most
+
     def opened(self, file: KeptOpen) -> None:
         """`file` was opened, and stays so until others need its place. Only a weak reference to it is held."""
         with self._lock:

@@ -147,7 +147,7 @@ class Node:
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
         loop = asyncio.get_running_loop()
-        OPENED.most = plan_of_process().chunks
+        OPENED.limit(plan_of_process().chunks)
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
         self._closing.callback(self._store.close)
@@ -298,7 +298,7 @@ class Node:
             removed=self._removed,
         )
         self.view.on_change(self._view_changed)
-        self.controller.on_answer.append(self.replicas.told)
+        self.controller.on_answer(self.replicas.told)
         self.replicas.add_replica_listener(self._changes)
         self.replicas.add_container_listener(self._changes)
         self.replicas.start()

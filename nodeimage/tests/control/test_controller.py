@@ -618,7 +618,7 @@ async def test_a_fault_of_who_listens_to_answers_has_no_node_count_as_silent(
 
     members = await cluster.start(2, replicas=2)
     for each in members:
-        each.controller.on_answer.append(fails)
+        each.controller.on_answer(fails)
     await cluster.until_complete()
     await cluster.until(lambda: len(logged) > 12)
     for each in members:

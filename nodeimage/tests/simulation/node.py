@@ -303,7 +303,7 @@ class Node:
             self.upper = BrokerSide(self, process)
             self.cluster.loop.spawn(self.upper.serve())
         self.view.on_change(self._view_changed)
-        self.controller.on_answer.append(replicas.told)
+        self.controller.on_answer(replicas.told)
         replicas.start()
         self.controller.start()
         self._heed_level()  # it may have risen since the node registered

@@ -79,7 +79,7 @@ class Cursors:
         self._stream = stream
         self._own = own_cluster
         self._comes_from_here = comes_from_here
-        self.source_cluster = ""
+        self._source_cluster = ""
         self._changed: dict[CursorKey, None] = {}
         self._held: dict[CursorKey, _Held] = {}
         self._seen: dict[CursorKey, tuple[Offset, str]] = {}
@@ -94,6 +94,10 @@ class Cursors:
     def held(self) -> int:
         """Cursors that wait for their data."""
         return len(self._held)
+
+    def greeted(self, source_cluster: str) -> None:
+        """The source has said which cluster it is."""
+        self._source_cluster = source_cluster
 
     def changed(self, keys: Iterable[CursorKey]) -> None:
         """These were committed, or deleted, at the source."""
@@ -185,7 +189,7 @@ class Cursors:
                 self._drop(each)
                 continue
             alive.add(each.cursor.key.group)
-            wins = home == self.source_cluster and self._is_news(each)
+            wins = home == self._source_cluster and self._is_news(each)
             if not self._is_due(each.cursor, here.get(each.cursor.key), wins=wins):
                 self._done(each)
                 continue

@@ -189,7 +189,7 @@ class Keeper:
             raise problem
         self._nodes = [node.node_id for node in hello.nodes]
         self.source_cluster = hello.cluster_id
-        self.cursors.source_cluster = hello.cluster_id
+        self.cursors.greeted(hello.cluster_id)
         if not self.link.config.source_cluster:
             command = SetLinkSource(
                 name=self.link.name,

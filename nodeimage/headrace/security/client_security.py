@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.base.errors import Code, KafkaError
-from headrace.security.scram import HASHES
+from headrace.security.scram_common import HASHES
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", *HASHES)

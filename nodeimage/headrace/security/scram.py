@@ -3,19 +3,26 @@
 As Kafka has it: no channel binding, and user name and password as they are (no SASLprep).
 """
 
-import base64
-import binascii
-import hashlib
 import hmac
 import secrets
 from typing import Final
 
+from headrace.security.scram_common import (
+    HASHES,
+    LEAST_ITERATIONS,
+    NO_CHANNEL_BINDING,
+    client_key,
+    from_base64,
+    salted_password,
+    server_key,
+    sign,
+    stored_key,
+    to_base64,
+    xor,
+)
+
 MOST_ITERATIONS: Final = 1 << 18
 """A server that wants more wants our CPU: half a second of it is enough."""
-LEAST_ITERATIONS: Final = 4096
-
-HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""By mechanism."""
 
 
 class ScramFailed(Exception):
@@ -42,7 +49,7 @@ class ScramClient:
         """[blocking] The client's last message: up to half a second of hashing. Raises `ScramFailed`."""
         said = _attributes(server_first)
         try:
-            nonce, salt, rounds = said["r"], _decoded(said["s"]), int(said["i"])
+            nonce, salt, rounds = said["r"], from_base64(said["s"]), int(said["i"])
         except (KeyError, ValueError) as error:
             raise ScramFailed("the server's first message is not SCRAM's") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
@@ -51,14 +58,13 @@ class ScramClient:
             raise ScramFailed(
                 f"the server wants {rounds} iterations; {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken"
             )
-        without_proof = f"c=biws,r={nonce}"
-        signed = b",".join((self._bare.encode(), server_first, without_proof.encode()))
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, rounds)
-        client_key = self._hmac(salted, b"Client Key")
-        stored_key = hashlib.new(self._hash, client_key).digest()
-        proof = bytes(a ^ b for a, b in zip(client_key, self._hmac(stored_key, signed), strict=True))
-        self._signature = self._hmac(self._hmac(salted, b"Server Key"), signed)
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+        without_proof = f"c={NO_CHANNEL_BINDING},r={nonce}"
+        said_by_both = b",".join((self._bare.encode(), server_first, without_proof.encode()))
+        salted = salted_password(self._hash, self._password, salt, rounds)
+        key = client_key(self._hash, salted)
+        proof = xor(key, sign(self._hash, stored_key(self._hash, key), said_by_both))
+        self._signature = sign(self._hash, server_key(self._hash, salted), said_by_both)
+        return f"{without_proof},p={to_base64(proof)}".encode()
 
     def verify(self, server_final: bytes) -> None:
         """Check that the server knows the password too. Raises `ScramFailed`."""
@@ -66,21 +72,11 @@ class ScramClient:
         if "e" in said:
             raise ScramFailed(f"the server says {said['e'][:100]!r}")
         try:
-            signature = _decoded(said.get("v", ""))
+            signature = from_base64(said.get("v", ""))
         except ValueError as error:
             raise ScramFailed("the server's last message is not SCRAM's") from error
         if not self._signature or not hmac.compare_digest(signature, self._signature):
             raise ScramFailed("the server does not know the password: it is not who it claims to be")
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self._hash)
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("not base 64") from error
 
 
 def _attributes(message: bytes) -> dict[str, str]:

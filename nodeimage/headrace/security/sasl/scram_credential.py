@@ -1,0 +1,130 @@
+"""What a server keeps of a password: two keys, from which the password cannot be had, and how they were made."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from headrace.base.errors import Code, KafkaError
+from headrace.security.scram_common import (
+    HASHES,
+    LEAST_ITERATIONS,
+    client_key,
+    salted_password,
+    server_key,
+    stored_key,
+)
+
+MOST_ITERATIONS: Final = 16384
+DEFAULT_ITERATIONS: Final = LEAST_ITERATIONS
+SALT_BYTES: Final = 24
+MOST_SALT_BYTES: Final = 1024
+
+_MECHANISMS: Final = {hashlib.new(name).digest_size: mechanism for mechanism, name in HASHES.items()}
+"""By length of a key."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScramCredential:
+    """A password's record for one mechanism. Raises KafkaError UNACCEPTABLE_CREDENTIAL when made of what cannot be one.
+
+    The mechanism is told by the length of the keys.
+    """
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __post_init__(self) -> None:
+        if not LEAST_ITERATIONS <= self.iterations <= MOST_ITERATIONS:
+            raise _unacceptable(f"iterations are {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
+        if not 0 < len(self.salt) <= MOST_SALT_BYTES:
+            raise _unacceptable(f"a salt has 1 to {MOST_SALT_BYTES} bytes")
+        if len(self.stored_key) not in _MECHANISMS or len(self.server_key) != len(self.stored_key):
+            raise _unacceptable("keys have the length of the mechanism's hash")
+
+    def __repr__(self) -> str:
+        return f"ScramCredential({self.mechanism}, iterations={self.iterations})"
+
+    @property
+    def mechanism(self) -> str:
+        """SCRAM-SHA-256 or SCRAM-SHA-512."""
+        return _MECHANISMS[len(self.stored_key)]
+
+    @classmethod
+    def made_of(
+        cls, password: str, mechanism: str, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None
+    ) -> "ScramCredential":
+        """[blocking] The record of a password; `salt`: random where None is given."""
+        if not password or not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+            raise _unacceptable(f"a password is not empty, iterations are {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
+        salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+        salted = salted_password(_hash_of(mechanism), _encoded(password), salt, iterations)
+        return cls.from_salted_password(salted, mechanism=mechanism, iterations=iterations, salt=salt)
+
+    @classmethod
+    def from_salted_password(cls, salted: bytes, *, mechanism: str, iterations: int, salt: bytes) -> "ScramCredential":
+        """The record of a password that the client has salted, as AlterUserScramCredentials sends it."""
+        name = _hash_of(mechanism)
+        if len(salted) != hashlib.new(name).digest_size:
+            raise _unacceptable("a salted password has the length of the mechanism's hash")
+        return cls(
+            salt=salt,
+            stored_key=stored_key(name, client_key(name, salted)),
+            server_key=server_key(name, salted),
+            iterations=iterations,
+        )
+
+    def fits_password(self, password: str) -> bool:
+        """[blocking] Whether the record was made of this password.
+
+        Raises KafkaError UNACCEPTABLE_CREDENTIAL for one that is not Unicode text.
+        """
+        name = HASHES[self.mechanism]
+        salted = salted_password(name, _encoded(password), self.salt, self.iterations)
+        return hmac.compare_digest(stored_key(name, client_key(name, salted)), self.stored_key)
+
+
+class Credentials(Protocol):
+    """The records of all users."""
+
+    @property
+    def unknown_salt_key(self) -> bytes:
+        """A secret that all nodes share, from which records of users that do not exist are made."""
+
+    async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
+        """A user's record; None where there is no such user, or no such record. Raises HeadraceError when it cannot be
+        read."""
+
+
+def credential_of_unknown(key: bytes, user: str, mechanism: str) -> ScramCredential:
+    """A record that no password fits, the same for a name each time, on each node: with it an exchange goes on as with
+    a user's own, so that neither answers nor the work behind them tell who exists."""
+    about = b"\0".join((mechanism.encode(), user.encode()))
+    size = hashlib.new(_hash_of(mechanism)).digest_size
+    return ScramCredential(
+        salt=hmac.digest(key, b"salt\0" + about, "sha256")[:SALT_BYTES],
+        stored_key=hmac.digest(key, b"stored key\0" + about, "sha512")[:size],
+        server_key=hmac.digest(key, b"server key\0" + about, "sha512")[:size],
+        iterations=DEFAULT_ITERATIONS,
+    )
+
+
+def _hash_of(mechanism: str) -> str:
+    if mechanism not in HASHES:
+        raise KafkaError(Code.UNSUPPORTED_SASL_MECHANISM, f"{mechanism[:100]!r} is not one of {', '.join(HASHES)}")
+    return HASHES[mechanism]
+
+
+def _encoded(password: str) -> bytes:
+    try:
+        return password.encode()
+    except UnicodeEncodeError:
+        pass  # raised outside of this handler: Python's error holds the password
+    raise _unacceptable("a password is Unicode text")
+
+
+def _unacceptable(message: str) -> KafkaError:
+    return KafkaError(Code.UNACCEPTABLE_CREDENTIAL, message)

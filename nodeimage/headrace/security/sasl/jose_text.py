@@ -1,0 +1,44 @@
+"""How tokens and keys are written (RFC 7515): base64url without padding and JSON objects, each in one way only."""
+
+import base64
+import json
+import re
+from typing import Any, Final, NoReturn
+
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*")
+
+
+def from_base64url(text: str) -> bytes:
+    """Raises ValueError for padding, other letters, and bits that do not count: no two texts are one content."""
+    if len(text) % 4 == 1 or not _BASE64URL.fullmatch(text):
+        raise ValueError("not base64url")
+    content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if to_base64url(content) != text:
+        raise ValueError("not base64url")
+    return content
+
+
+def to_base64url(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """The JSON object. Raises ValueError for anything else, for a name that stands twice, for NaN and infinity."""
+    try:
+        found = json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _refuse(_constant: str) -> NoReturn:
+    raise ValueError("not a number")

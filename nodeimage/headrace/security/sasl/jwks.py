@@ -1,0 +1,149 @@
+"""The keys of an issuer, kept up to date (RFC 7517, section 5): when to fetch them, and what is kept meanwhile.
+
+1. A set is fetched anew each hour. A fetch that fails is tried again after 100 ms, doubling up to 10 s, and the keys of
+   the last set stay.
+2. A key id that is not in the set brings the next fetch forward, at most once in 10 s. Whoever asks for the key waits
+   for what that fetch brings, for 5 s at most.
+3. A set without any key that can be used counts as a fetch that failed.
+
+All fetches are made by `KeySet.run`, so a client that goes away breaks none off.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from headrace.base.errors import HeadraceError
+from headrace.security.sasl.jose_text import json_object
+from headrace.security.sasl.jwk import UnusableKey, VerifyingKey, key_of
+
+log = structlog.get_logger()
+
+REFRESH_S: Final = 3600.0
+ASK_S: Final = 10.0
+WAIT_S: Final = 5.0
+LEAST_RETRY_S: Final = 0.1
+MOST_RETRY_S: Final = 10.0
+MOST_JWKS_BYTES: Final = 256 << 10
+MOST_KEYS: Final = 256
+
+Keys = Mapping[str, Sequence[VerifyingKey]]
+"""By key id."""
+
+
+class JwksUnavailable(HeadraceError):
+    """A key set could not be fetched, or is none."""
+
+
+def keys_of(document: bytes) -> Keys:
+    """The keys of a set that tokens can be checked with. Raises JwksUnavailable where there is none."""
+    if len(document) > MOST_JWKS_BYTES:
+        raise JwksUnavailable(f"the key set is longer than {MOST_JWKS_BYTES} bytes")
+    try:
+        entries = json_object(document).get("keys")
+    except ValueError:
+        raise JwksUnavailable("the key set is not JSON") from None
+    if not isinstance(entries, list) or len(entries) > MOST_KEYS:
+        raise JwksUnavailable(f"the key set is not a list of at most {MOST_KEYS} keys")
+    found: dict[str, list[VerifyingKey]] = {}
+    for entry in entries:
+        try:
+            key = key_of(entry)
+        except UnusableKey:
+            continue  # sets hold keys for other uses too
+        found.setdefault(key.key_id, []).append(key)
+    if not found:
+        raise JwksUnavailable("the key set has no key for signatures with an id")
+    return found
+
+
+class RefreshSchedule:
+    """When the next fetch is due. Pure; times are seconds of one monotonic clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self.due_s = now_s
+        self._failures = 0
+        self._asked_s: float | None = None
+
+    def succeeded(self, now_s: float) -> None:
+        self._failures = 0
+        self.due_s = now_s + REFRESH_S
+
+    def failed(self, now_s: float) -> None:
+        """`due_s` moves by the back-off."""
+        self.due_s = now_s + min(LEAST_RETRY_S * 2 ** min(self._failures, 16), MOST_RETRY_S)
+        self._failures += 1
+
+    def ask(self, now_s: float) -> bool:
+        """Bring the next fetch forward for an unknown key, and say so; False: too soon after the last time."""
+        if self._asked_s is not None and now_s - self._asked_s < ASK_S:
+            return False
+        self._asked_s = now_s
+        self.due_s = min(self.due_s, now_s)
+        return True
+
+
+class KeySet:
+    """The keys of one issuer. `run` has to run for as long as they are needed."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[bytes]], *, clock_s: Callable[[], float]) -> None:
+        """`fetch` raises JwksUnavailable; `clock_s` is monotonic, at the pace of the loop's."""
+        self._fetch = fetch
+        self._clock_s = clock_s
+        self._schedule = RefreshSchedule(clock_s())
+        self._keys: Keys = {}
+        self._is_failing = False
+        self._is_due = asyncio.Event()
+        self._fetched = asyncio.Event()
+        """Of the fetch that is under way or comes next."""
+
+    async def run(self) -> None:
+        """Fetch whenever it is time, until cancelled."""
+        while True:
+            await self._until_due()
+            await self._refresh()
+
+    async def keys(self, key_id: str) -> Sequence[VerifyingKey]:
+        """The keys with this id; none where there is none, or where the set could not be fetched in time."""
+        if not (found := self._keys.get(key_id)) and self._will_fetch():
+            self._is_due.set()
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await self._fetched.wait()
+            except TimeoutError:
+                return ()
+            found = self._keys.get(key_id)
+        return found or ()
+
+    def _will_fetch(self) -> bool:
+        """Whether a fetch is under way, which stays due until it is over, or comes at once."""
+        now_s = self._clock_s()
+        return now_s >= self._schedule.due_s or self._schedule.ask(now_s)
+
+    async def _until_due(self) -> None:
+        while (left_s := self._schedule.due_s - self._clock_s()) > 0:
+            self._is_due.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._is_due.wait()
+            except TimeoutError:
+                pass
+
+    async def _refresh(self) -> None:
+        try:
+            self._keys = keys_of(await self._fetch())
+        except JwksUnavailable as error:
+            self._schedule.failed(self._clock_s())
+            if not self._is_failing:
+                log.warning("key set not refreshed", error=str(error), keys_kept=len(self._keys))
+            self._is_failing = True
+        else:
+            self._schedule.succeeded(self._clock_s())
+            if self._is_failing:
+                log.info("key set refreshed again", keys=len(self._keys))
+            self._is_failing = False
+        finally:
+            self._fetched.set()
+            self._fetched = asyncio.Event()

@@ -1,0 +1,69 @@
+"""A key set by HTTP: one bounded request to the address that the configuration names, and to no other host.
+
+Loaded only where a listener takes OAUTHBEARER.
+"""
+
+import asyncio
+import ssl
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+
+from headrace.security.sasl.jwks import MOST_JWKS_BYTES, JwksUnavailable
+from headrace.security.sasl.oauth_settings import checked_jwks_url
+
+LIMIT_S: Final = 10.0
+"""For all of it, redirects included."""
+MOST_REDIRECTS: Final = 3
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HEADERS: Final = {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"}
+
+
+async def fetch_jwks(url: str, *, context: ssl.SSLContext | None = None) -> bytes:
+    """The document at `url`. `context`: whom TLS trusts, where it is not the machine's authorities.
+
+    Raises JwksUnavailable, and KafkaError INVALID_CONFIG for an address that is not https or loopback.
+    """
+    checked_jwks_url(url)
+    try:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            # No proxy and no netrc of the environment, no cookies, nothing to unpack.
+            aiohttp.ClientSession(
+                headers=_HEADERS, trust_env=False, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            ) as session,
+        ):
+            for _ in range(1 + MOST_REDIRECTS):
+                async with session.get(url, allow_redirects=False, ssl=context or True) as response:
+                    if response.status not in _REDIRECTS:
+                        return await _document(response)
+                    url = _redirected(url, response.headers.get("Location", ""))
+    except TimeoutError:
+        raise JwksUnavailable(f"no answer within {LIMIT_S:.0f} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise JwksUnavailable(f"no answer: {type(error).__name__}") from error
+    raise JwksUnavailable(f"more than {MOST_REDIRECTS} redirects")
+
+
+def _redirected(url: str, location: str) -> str:
+    """Where a redirect leads, which has to be the same server."""
+    target = urljoin(url, location)
+    before, after = urlsplit(url), urlsplit(target)
+    if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+        raise JwksUnavailable("redirected to another host")
+    return target
+
+
+async def _document(response: aiohttp.ClientResponse) -> bytes:
+    if response.status != 200:
+        raise JwksUnavailable(f"answered with status {response.status}")
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise JwksUnavailable("answered with a packed document")
+    document = bytearray()
+    async for part in response.content.iter_chunked(64 << 10):
+        document += part
+        if len(document) > MOST_JWKS_BYTES:
+            raise JwksUnavailable(f"the key set is longer than {MOST_JWKS_BYTES} bytes")
+    return bytes(document)

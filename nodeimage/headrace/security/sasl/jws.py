@@ -1,0 +1,61 @@
+"""A signed token in its compact form (RFC 7515), taken apart: nothing in it counts before its signature is checked.
+
+Keys and addresses of keys that a token brings along (`jwk`, `jku`, `x5c`, `x5u`) are never looked at.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.security.sasl.jose_text import from_base64url, json_object
+from headrace.security.sasl.jwk import MOST_KEY_ID, VerifyingKey
+from headrace.security.sasl.outcome import Refusal, SaslFailed
+
+MOST_HEADER: Final = 16 << 10
+"""Letters; a header may hold a chain of certificates."""
+_ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt"})
+
+
+@dataclass(frozen=True, slots=True)
+class SignedToken:
+    """The parts of a token. Made by `parse_token`."""
+
+    algorithm: str
+    key_id: str
+    payload: bytes = field(repr=False)
+    message: bytes = field(repr=False)
+    """What is signed."""
+    signature: bytes = field(repr=False)
+
+    def check_signature(self, key: VerifyingKey) -> None:
+        """Raises SaslFailed unless the key may be used with the token's algorithm and has made the signature."""
+        if self.algorithm not in key.algorithms:
+            raise SaslFailed(Refusal.ALGORITHM)
+        if not key.does_fit(self.algorithm, self.message, self.signature):
+            raise SaslFailed(Refusal.SIGNATURE)
+
+
+def parse_token(text: str) -> SignedToken:
+    """Raises SaslFailed for what is not a signed token with a key id."""
+    parts = text.split(".")
+    if len(parts) != 3 or len(parts[0]) > MOST_HEADER:
+        raise SaslFailed(Refusal.TOKEN_MALFORMED)
+    try:
+        header = json_object(from_base64url(parts[0]))
+        payload, signature = from_base64url(parts[1]), from_base64url(parts[2])
+    except ValueError:
+        raise SaslFailed(Refusal.TOKEN_MALFORMED) from None
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str):
+        raise SaslFailed(Refusal.ALGORITHM)
+    if "crit" in header or "b64" in header:
+        raise SaslFailed(Refusal.CRITICAL_HEADER)
+    if not _is_for_access(header.get("typ", "JWT")) or "cty" in header:
+        raise SaslFailed(Refusal.TOKEN_TYPE)
+    if not isinstance(key_id, str) or not 0 < len(key_id) <= MOST_KEY_ID:
+        raise SaslFailed(Refusal.NO_KEY_ID)
+    return SignedToken(algorithm, key_id, payload, f"{parts[0]}.{parts[1]}".encode(), signature)
+
+
+def _is_for_access(kind: object) -> bool:
+    """Whether a header's `typ` is an access token's (RFC 9068), or says no more than that it is a token."""
+    return isinstance(kind, str) and kind.lower().removeprefix("application/") in _ACCESS_TYPES

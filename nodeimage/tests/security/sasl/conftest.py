@@ -1,0 +1,5 @@
+"""Certificates, for those who serve key sets."""
+
+from kit.certificates import certificates
+
+__all__ = ["certificates"]

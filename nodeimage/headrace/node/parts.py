@@ -69,7 +69,7 @@ from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.partitions.unclean_recovery import UncleanRecoveries
 from headrace.storage.container_closing import ContainerChanges
-from headrace.storage.maintenance import Space
+from headrace.storage.maintenance import Maintenance
 from headrace.storage.scrub import Scrub
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store.protocol import StoreCall
@@ -157,7 +157,7 @@ class NodeParts:
         )
         self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
         self.volume_limits = VolumeLimits(runtime=self.runtime, cluster=cluster, catalog_id=catalog_id)
-        self.space = Space(
+        self.maintenance = Maintenance(
             runtime=self.runtime,
             catalog=catalog,
             cluster=cluster,
@@ -174,7 +174,11 @@ class NodeParts:
             regroup_enabled=regroup_enabled,
         )
         self.applied_changes = AppliedChanges(
-            runtime=self.runtime, cluster=cluster, topics=self.topics, partitions=self.partitions, space=self.space
+            runtime=self.runtime,
+            cluster=cluster,
+            topics=self.topics,
+            partitions=self.partitions,
+            maintenance=self.maintenance,
         )
         for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
             catalog.on_applied(applied)
@@ -193,7 +197,7 @@ class NodeParts:
             catalog=catalog,
             cluster=cluster,
             topics=self.topics,
-            space=self.space,
+            maintenance=self.maintenance,
             scrub=self.scrub,
             connections=self.connections.open,
             counters=self.counters,
@@ -349,7 +353,7 @@ class NodeParts:
         self.unclean.container_led(container)
         self.partitions.container_led(container)
         self.changes.restart()
-        self.space.container_led(container)
+        self.maintenance.container_led(container)
         self.coordination.container_led(container)
         self.rolls.take_up(container)
 
@@ -359,7 +363,7 @@ class NodeParts:
         self.layout.changed()
         self.unclean.container_left(container)
         self.partitions.container_left(container)
-        self.space.container_left(container)
+        self.maintenance.container_left(container)
         self.coordination.container_left(container)
 
     def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
@@ -375,7 +379,7 @@ class NodeParts:
 
     async def start(self) -> None:
         """Begin the background work, and serve what this node leads by now."""
-        self.space.start()
+        self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()
         for container in list(self.containers.values()):
@@ -384,7 +388,7 @@ class NodeParts:
     async def close(self) -> None:
         """End connections, tasks and background work."""
         await self.scrub.close()
-        await self.space.close()
+        await self.maintenance.close()
         self.coordination.close()
         await self.changes.close()
         appended = [self._all_answered(container) for container in list(self.containers.values())]

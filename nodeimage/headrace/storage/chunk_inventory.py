@@ -1,7 +1,7 @@
-"""What looking after this node's disk has in common: its replicas, what their chunks hold, and to whom that belongs.
+"""The inventory that all steps of maintenance share: this node's replicas, what their chunks hold, and who owns it.
 
-A closed chunk is read once, and a note of it kept: most rounds have nothing to do with most chunks. Belongs to the loop
-thread, but what is marked [blocking].
+A closed chunk is read once and summarized in a note, since most rounds have nothing to do with most chunks. All of it
+belongs to the loop thread, except functions marked [blocking].
 """
 
 import os
@@ -21,7 +21,7 @@ from headrace.container.leader import Container
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.partitions.cluster_client import ClusterLink
-from headrace.storage.retention import Share
+from headrace.storage.retention_rules import Share
 
 log = structlog.get_logger()
 
@@ -53,8 +53,8 @@ class _Note(NamedTuple):
     oldest: Mapping[StreamNumber, int]
 
 
-class Upkeep:
-    """This node's replicas, and notes of what their closed chunks hold."""
+class ChunkInventory:
+    """This node's replicas, with notes of what their closed chunks hold."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
 from headrace.storage.chunk_closing import close_open
-from headrace.storage.chunk_inventory import FAILURES, Held, Upkeep
+from headrace.storage.chunk_inventory import FAILURES, Held, ChunkInventory
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class ContainerClosing:
         rolls: Rolls,
         changes: ContainerChanges,
         container_bytes: int,
-        upkeep: Upkeep,
+        inventory: ChunkInventory,
         wake: Callable[[], None],
     ) -> None:
         """`container_bytes`: with as many a container closes; `wake`: begin another round soon."""
@@ -77,7 +77,7 @@ class ContainerClosing:
         self._rolls = rolls
         self._changes = changes
         self._container_bytes = container_bytes
-        self._upkeep = upkeep
+        self._inventory = inventory
         self._wake = wake
         self._closed_at: dict[ContainerId, float] = {}
         """Since when this node has known, as their leader, that containers are closed."""
@@ -92,7 +92,7 @@ class ContainerClosing:
     async def close_full(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
         failed: set[str] = set()
-        for container in self._upkeep.led():
+        for container in self._inventory.led():
             if container.closing or not container.serves or container.volume in failed:
                 continue
             if (
@@ -130,7 +130,7 @@ class ContainerClosing:
 
     async def delete_empty(self) -> None:
         """Roll partitions out of closed containers, and delete those that nobody needs."""
-        for held in self._upkeep.data():
+        for held in self._inventory.data():
             container = held.led
             if container is not None and container.closing and container.serves:
                 self._closed_at.setdefault(container.id, self._runtime.loop.time())
@@ -138,7 +138,7 @@ class ContainerClosing:
                     try:
                         await self._delete_if_empty(held, container)
                     except FAILURES as error:
-                        self._upkeep.failed((container.id, container.log.start), error)
+                        self._inventory.failed((container.id, container.log.start), error)
 
     async def _delete_if_empty(self, held: Held, container: Container) -> None:
         rows = await self._catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
@@ -154,7 +154,7 @@ class ContainerClosing:
         if chunks and not chunks[-1].body.closed:
             close_open(held, chunks[-1])
             return
-        here = {share.partitionlet for chunk in chunks for share in await self._upkeep.shares(held, chunk)}
+        here = {share.partitionlet for chunk in chunks for share in await self._inventory.shares(held, chunk)}
         # What was placed here before is applied when it is, and nothing is placed here afterwards.
         await self._catalog.submit(RetireContainer(container.id))
         if await self._catalog.query(lambda reader: _is_needed(reader, container.id, here)):

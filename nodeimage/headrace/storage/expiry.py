@@ -23,9 +23,9 @@ from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetent
 from headrace.log.container_log import ContainerLog
 from headrace.partitions.cluster_client import ClusterLink, ClusterTime
 from headrace.partitions.reads.remote_reads import OldReads
-from headrace.storage.chunk_gc import GivingBack
-from headrace.storage.chunk_inventory import Upkeep
-from headrace.storage.retention import PartitionKey, Share, expired, rule_of
+from headrace.storage.chunk_gc import ChunkGc
+from headrace.storage.chunk_inventory import ChunkInventory
+from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_of
 
 COMMANDS_AT_ONCE: Final = 500
 """Log starts of one command: some 15 ms to apply."""
@@ -48,16 +48,16 @@ class Expiry:
         cluster: ClusterLink,
         cluster_time: ClusterTime,
         remote_reads: OldReads,
-        upkeep: Upkeep,
-        giving_back: GivingBack,
+        inventory: ChunkInventory,
+        chunk_gc: ChunkGc,
     ) -> None:
         self._runtime = runtime
         self._catalog = catalog
         self._led = cluster.replicas.led
         self._cluster_time = cluster_time
         self._remote_reads = remote_reads
-        self._upkeep = upkeep
-        self._giving_back = giving_back
+        self._inventory = inventory
+        self._chunk_gc = chunk_gc
         self._own: SetLogStart | None = None
         self._elsewhere: dict[PartitionKey, int] = {}
         """Bytes that other nodes lead of partitions that lie here too."""
@@ -73,10 +73,10 @@ class Expiry:
         """Move the log starts of what has expired in closed chunks."""
         oldest = [
             (held, chunk, found)
-            for held in self._upkeep.data()
+            for held in self._inventory.data()
             if held.led is not None and held.led.serves
             for chunk in held.log.closed_chunks()
-            if (found := await self._upkeep.oldest(held, chunk)) is not None
+            if (found := await self._inventory.oldest(held, chunk)) is not None
         ]
         streams = {stream for _, _, found in oldest for stream in found}
         if not streams:
@@ -92,12 +92,12 @@ class Expiry:
             due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
             if due:
                 touched |= due
-                here = await self._upkeep.shares(held, chunk, due)
+                here = await self._inventory.shares(held, chunk, due)
                 shares += here
                 logs |= {share.partitionlet: held.log for share in here}
         if not shares:
             return
-        owners = await self._upkeep.owners(shares)
+        owners = await self._inventory.owners(shares)
         elsewhere = await self._bytes_elsewhere(shares, owners, rules)
 
         def due_starts() -> list[LogStart]:
@@ -105,11 +105,11 @@ class Expiry:
             # A partition's records may lie in several containers: by offset they are in order.
             return expired(sorted(shares, key=_first), owners=seen, rules=rules, now=now, elsewhere=elsewhere)
 
-        starts = await self._upkeep.blocking(due_starts)
+        starts = await self._inventory.blocking(due_starts)
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
             await self._catalog.submit(self._own)
-            self._giving_back.died(streams=touched)
+            self._chunk_gc.died(streams=touched)
 
     async def _bytes_elsewhere(
         self,
@@ -145,7 +145,7 @@ class Expiry:
             return
         self._cursors_due = now + CURSORS_EVERY_S
         agreed = self._cluster_time.agreed()
-        if agreed is not None and self._upkeep.catalog_id in self._led:  # one node is enough
+        if agreed is not None and self._inventory.catalog_id in self._led:  # one node is enough
             before = Millis(agreed - CURSORS_KEPT_S * 1000)
             if await self._catalog.query(lambda reader: reader.level()) < Level.FENCED:
                 await self._catalog.submit(ExpireCursors(before=before))
@@ -158,14 +158,14 @@ class Expiry:
         """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
         if self._forgetting is not None and not self._forgetting.done():
             return
-        leads = self._upkeep.catalog_id in self._led
+        leads = self._inventory.catalog_id in self._led
         if leads and await self._catalog.query(lambda reader: reader.is_forgetting()):
             self._forgetting = self._runtime.spawn(self._forget_all())
 
     async def _forget_all(self) -> None:
         """One command after the other, so that others come in between. The next round goes on behind an error."""
         more = True
-        while more and self._upkeep.catalog_id in self._led:
+        while more and self._inventory.catalog_id in self._led:
             more = (await self._catalog.submit(ForgetDeleted(), here=True)).more
 
 

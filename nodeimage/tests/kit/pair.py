@@ -50,11 +50,11 @@ class Pair:
         self.first, self.second = first.parts, second.parts
 
     def led(self, broker: NodeParts) -> Container:
-        return next(each for each in broker.containers.values() if each.id != broker.space.catalog_id)
+        return next(each for each in broker.containers.values() if each.id != broker.maintenance.catalog_id)
 
     async def settled(self) -> "Pair":
         for broker in (self.first, self.second):
-            await until(lambda broker=broker: any(each for each in broker.space.open_containers()))  # type: ignore[misc]
+            await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
             await until(lambda broker=broker: len({each.primary for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
         for node in self.nodes:  # from here on tests alone move primaries
@@ -156,7 +156,8 @@ class Pair:
                 node.view.refresh()
             await until(lambda: container in other.containers and other.containers[container].serves)
             await until(lambda: container not in leader.parts.containers)
-        if container == leader.parts.space.catalog_id:  # its tables have what the log lost, until they are replaced
+        # its tables have what the log lost, until they are replaced
+        if container == leader.parts.maintenance.catalog_id:
             await until(lambda: _in_sync(leader.parts, container) == 2)
             await leader.parts.catalog.wait_applied(other.catalog.applied)
 

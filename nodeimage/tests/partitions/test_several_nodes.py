@@ -307,7 +307,7 @@ async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
     first, second = unmoved[0], unmoved[1]
     (index, *_) = await led_by(first)
     partition = await held(first, index)
-    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    target = next(each for each in second.containers.values() if each.id != second.maintenance.catalog_id)
     recording, heard = asyncio.Event(), asyncio.Event()
     record = RollSteps._record
 
@@ -343,7 +343,7 @@ async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
     for times in ((1_000, 2_000), (3_000, 4_000)):
         records = [(each, None, b"value", []) for each in times]
         assert (await result(send(first, session(first), index, memoryview(build_batch(records))))).error == 0
-    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    target = next(each for each in second.containers.values() if each.id != second.maintenance.catalog_id)
     await first.rolls.roll(await held(first, index), to=target.id)
 
     async def led() -> bool:

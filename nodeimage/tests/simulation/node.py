@@ -521,7 +521,7 @@ class Node:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
         return container
 
-    # --- its upkeep
+    # --- its maintenance
 
     def scrub(self, container_id: ContainerId) -> None:
         """Read a replica back, and have it made anew where it is damaged."""
@@ -566,7 +566,7 @@ class Node:
         present = self.replicas is not None and self.replicas.replica(replica.id) is replica
         return present and replica.log is log and not replica.cycle.is_closed
 
-    # --- chunks are closed as the node's upkeep does
+    # --- chunks are closed as the node's maintenance does
 
     async def close_chunks(self, replica: LocalReplica) -> None:
         loop = asyncio.get_running_loop()

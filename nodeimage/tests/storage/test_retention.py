@@ -54,7 +54,7 @@ async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
 
 
 def data(node: Running) -> list[Container]:
-    return [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    return [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
 
 
 def data_bytes(node: Running, *, closed: bool = False) -> int:
@@ -72,7 +72,7 @@ async def settle(node: Running) -> None:
     before = -1
     while before != (before := data_bytes(node)):
         for _ in range(3):
-            await node.parts.space.pass_now()
+            await node.parts.maintenance.pass_now()
 
 
 async def close_open_chunks(node: Running) -> None:
@@ -132,17 +132,17 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
     (held,) = [each.log for each in data(node) if each.log.end > MIB]
-    start, upkeep = held.chunks()[-1].start, node.parts.space._upkeep
-    whole, looks = upkeep.shares, 0
+    start, inventory = held.chunks()[-1].start, node.parts.maintenance._inventory
+    whole, looks = inventory.shares, 0
 
     async def counted(*given: Any) -> Any:
         nonlocal looks
         looks += given[0].log is held and given[1].end is None  # else it is closed, and given back
         return await whole(*given)
 
-    monkeypatch.setattr(upkeep, "shares", counted)
+    monkeypatch.setattr(inventory, "shares", counted)
     for _ in range(5):
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
     assert looks == 1
     match by:
         case "time":
@@ -154,7 +154,7 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
             await node.call("delete", f"{LEAVE}:t")
         case _:
             await fill(node, f"{LEAVE}:t", mib=1)
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     assert looks == 2
     is_open = any(each.start == start and each.end is None for each in held.chunks())
     assert is_open == (by == "write")
@@ -168,7 +168,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     count = await fill(node, "/default:small", mib=1, size=10_000)
     third = count // 3  # less than is worth closing a chunk for
     assert await node.call("delete_records", "/default:small", third) == third
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     await fill(node, "/default:other", mib=4)
     await settle(node)
     first = data(node)[0].log.closed_chunks()[0]  # it holds both
@@ -286,7 +286,7 @@ async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
     await node.call("create", "/default:big", retention_bytes=str(3 * MIB))
     for _ in range(10):
         await fill(node, "/default:big", mib=1)
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
     assert len(node.parts.containers) > 3, "it went through several containers"
     await settle(node)
     start, end = await node.call("offsets", "/default:big")
@@ -416,7 +416,7 @@ async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_
         await until(lambda: bool(asked))
         assert not any(asked), "partitions would roll away, to others that wait for the store too"
         assert first in {each.container_id for each in node.parts.cluster.open_data()}
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     await until(lambda: first not in {each.container_id for each in node.parts.cluster.open_data()})
 
 
@@ -425,9 +425,9 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
     recent = node.parts.containers[first].recent = Recent()
     recent.keep(Piece(0, 1000, [bytes(1000)]))  # as if there were followers
     await close_open_chunks(node)
-    await node.parts.space.pass_now()
-    upkeep = node.parts.space._upkeep
-    before = set(upkeep._notes)
+    await node.parts.maintenance.pass_now()
+    inventory = node.parts.maintenance._inventory
+    before = set(inventory._notes)
     assert {container for container, _ in before} >= {first}
     tail = node.parts.containers[first].log.appender.tail
     assert tail.used == recent.nbytes == 0, "nothing is written there any more"
@@ -436,7 +436,7 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
     await settle(node)
     here = {(each.id, chunk.start): chunk.body for each in data(node) for chunk in each.log.chunks()}
     assert set(before) - set(here), "some are gone"
-    assert all(here.get(key) is note.body for key, note in upkeep._notes.items())
+    assert all(here.get(key) is note.body for key, note in inventory._notes.items())
 
 
 async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_ready(
@@ -451,7 +451,7 @@ async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_r
         return {int(path.parent.name): path.stat().st_size for path in found}
 
     await close_open_chunks(node)
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     assert ready()[first] == MIB // 4
     await node.stop()
     await node.start()
@@ -514,7 +514,7 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
         assert not isinstance(topic, Exception), topic
 
     for serial in range(20):
-        await asyncio.gather(create(serial), node.parts.space.pass_now())
+        await asyncio.gather(create(serial), node.parts.maintenance.pass_now())
     for serial in range(20):
         assert await node.call("put", f"/default:late-{serial}", b"v") == 0
     await node.restart()
@@ -522,25 +522,25 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
         assert await node.call("read", f"/default:late-{serial}") == [(0, b"v")]
 
 
-async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: NewNode) -> None:
+async def test_a_crash_at_any_step_of_chunk_gc_keeps_what_lives(new_node: NewNode) -> None:
     node = await new_node(fsync=True)
     await streams(node, keep=0, leave=0)
     for serial in range(120):
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
     photos: list[Any] = []
-    space = node.parts.space
-    blocking = space._upkeep.blocking
+    maintenance = node.parts.maintenance
+    blocking = maintenance._inventory.blocking
 
     async def photographed(work: Callable[[], Any]) -> Any:
         if len(photos) < 12:
             photos.append(node.photograph())
         return await blocking(work)
 
-    space._upkeep.blocking = photographed  # type: ignore[method-assign, assignment]
+    maintenance._inventory.blocking = photographed  # type: ignore[method-assign, assignment]
     await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1000})
     for _ in range(3):
-        await space.pass_now()
+        await maintenance.pass_now()
     assert len(photos) >= 4
     for photo in photos[::2]:
         crashed = await new_node(folder=photo)

@@ -346,7 +346,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
 
 async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Container]]:
     """One node leads all containers, so that the other is behind in nothing but the catalog."""
-    catalog = pair.first.space.catalog_id
+    catalog = pair.first.maintenance.catalog_id
     leader, other = sorted((pair.first, pair.second), key=lambda broker: catalog not in broker.containers)
     for container in list(other.containers):
         await until(lambda container=container: _is_whole(leader, container))  # type: ignore[misc]
@@ -386,7 +386,7 @@ async def test_a_roll_that_only_the_catalog_lost_is_recorded_again(start: Start)
     partition = await made(pair, leader, "done", one)
     await append(partition, b"a")
     await intend(leader, partition, two)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "done")
         await append(moved, b"b")
@@ -403,7 +403,7 @@ async def test_of_several_rolls_that_the_catalog_lost_what_it_can_find_is_record
     partition = await made(pair, leader, "several", one)
     await append(partition, b"a")
     await intend(leader, partition, two)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "several")
         await append(moved, b"b")
@@ -424,7 +424,7 @@ async def test_a_partition_goes_on_whose_roll_the_catalog_lost_with_its_intent(s
     leader, (one, two) = await all_at_the_catalogs_leader(pair)
     partition = await made(pair, leader, "all", one)
     await append(partition, b"a")
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "all")
         await append(moved, b"lost")
@@ -442,7 +442,7 @@ async def test_a_new_topic_does_not_begin_with_the_records_of_one_that_the_catal
     pair = await start(2)
     leader, (one, _) = await all_at_the_catalogs_leader(pair)
     await made(pair, leader, "before", one)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         lost = await made(pair, leader, "lost", one)
         await append(lost, b"of the lost one")
     later = await made(pair, leader, "later", one)
@@ -459,7 +459,7 @@ async def test_what_left_the_catalog_and_is_back_in_it_without_its_bytes_holds_u
     await leader.rolls.roll(partition, to=two.id)
     moved = await pair.partition(leader, "back")
     await append(moved, b"b")
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         # As if its records had expired: the catalog forgot where they were, and the container was given back.
         node = next(each for each in pair.nodes if each.parts is leader)
         await node.containers.delete(one)

@@ -15,7 +15,7 @@ from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.reports import ReplicaState
 from headrace.storage.disk_usage import bytes_on_disk
 from headrace.store import container_records
@@ -41,7 +41,7 @@ class ContainerCalls:
     """The calls on containers."""
 
     def __init__(
-        self, *, runtime: Runtime, cluster: ClusterLink, catalog: Catalog, store: StoreCall, probes: NodeProbes
+        self, *, runtime: Runtime, cluster: ClusterClient, catalog: Catalog, store: StoreCall, probes: NodeProbes
     ) -> None:
         self._runtime = runtime
         self._cluster = cluster

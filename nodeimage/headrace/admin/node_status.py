@@ -21,7 +21,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
 from headrace.partitions.admin_params import Methods, NoParams
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.storage.disk_usage import allocated, chunk_paths
 from headrace.storage.maintenance import Maintenance
@@ -60,7 +60,7 @@ class NodeStatus:
         runtime: Runtime,
         node: NodeIdentity,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Sized,
         maintenance: Maintenance,
         scrub: Scrub,

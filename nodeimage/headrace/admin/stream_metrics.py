@@ -14,7 +14,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, StreamRow
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 
 WORK_S: Final = 1.0
 FRESH_S: Final = 20.0
@@ -53,7 +53,7 @@ class _Kept:
 class StreamFigures:
     """Counts what is in streams, as this node sees them."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: OldReads) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: RemoteReads) -> None:
         self._runtime = runtime
         self._catalog = catalog
         self._remote_reads = remote_reads

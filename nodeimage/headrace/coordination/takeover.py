@@ -30,7 +30,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import back_in_touch, committed_to
 from headrace.container.leader import Container
 from headrace.coordination.service import GroupService
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import CoordinationAsked
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class Coordination:
     """Whether there is a group service here, and which."""
 
     def __init__(
-        self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, make: Callable[[], GroupService]
+        self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, make: Callable[[], GroupService]
     ) -> None:
         """`make` gives a new service, without any group in memory."""
         self._runtime = runtime

@@ -24,7 +24,7 @@ from headrace.coordination.limits import GroupLimits
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.kafka.node_configs import NodeFacts, node_configs
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
@@ -54,7 +54,7 @@ class ConfigApis:
     """Configs of topics and nodes."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, layout: Layout, node: NodeIdentity, folder: Path
+        self, *, catalog: Catalog, cluster: ClusterClient, layout: Layout, node: NodeIdentity, folder: Path
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

@@ -24,7 +24,7 @@ from headrace.catalog.names import DEFAULT_STREAM, TopicName, render, split
 from headrace.catalog.rows import StreamRow, TopicOutcome, TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import (
@@ -39,7 +39,7 @@ from headrace.partitions.lookups import (
     turn,
     volume_of,
 )
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.generic_codec import field
@@ -72,7 +72,13 @@ class CreateTopicsApis:
     """Makes topics and partitions."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, node: NodeIdentity, home_check: HomeCheck, placement: Placing
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterClient,
+        node: NodeIdentity,
+        home_check: HomeCheck,
+        placement: Placement,
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

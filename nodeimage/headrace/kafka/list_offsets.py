@@ -26,7 +26,7 @@ from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.refusals import told
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
@@ -64,14 +64,14 @@ class ListOffsetsApi:
         partitions: Partitions,
         runtime: Runtime,
         rolls: Rolls,
-        old_reads: OldReads,
+        remote_reads: RemoteReads,
         read_failed: Callable[[Exception, ContainerId], None],
     ) -> None:
         self._topics = topics
         self._partitions = partitions
         self._runtime = runtime
         self._rolls = rolls
-        self._old_reads = old_reads
+        self._remote_reads = remote_reads
         self._read_failed = read_failed
 
     @property
@@ -220,7 +220,7 @@ class ListOffsetsApi:
     ) -> bytes | None:
         """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
         if row.id != partition.open:
-            return await self._old_reads.find_time(row, timestamp, limit)
+            return await self._remote_reads.find_time(row, timestamp, limit)
         container_log = partition.container.log
 
         def look() -> bytes | None:
@@ -244,7 +244,7 @@ class ListOffsetsApi:
                     partial(container_log.read, row.id, offset, limit=end, max_bytes=SCANNED_AT_ONCE),
                 )
             else:
-                batches = await self._old_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
+                batches = await self._remote_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
             if not batches:
                 return None
             found, offset = await self._runtime.loop.run_in_executor(

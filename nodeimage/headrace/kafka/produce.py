@@ -31,8 +31,8 @@ from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
 from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.partitions.cluster_client import ClusterLink
-from headrace.partitions.duplicate_check import Repeats
+from headrace.partitions.cluster_client import ClusterClient
+from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.forwarding import Forwards, must_wait
 from headrace.partitions.home_check import HomeCheck, is_settled
 from headrace.partitions.partition import Partition
@@ -80,12 +80,12 @@ class ProduceApi:
         self,
         *,
         runtime: Runtime,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
         home_check: HomeCheck,
-        repeats: Repeats,
+        batch_comparison: BatchComparison,
         forwards: Forwards,
         back_pressure: BackPressure,
         counters: Counters,
@@ -98,7 +98,7 @@ class ProduceApi:
         self._rolls = rolls
         self._due = rolls.due
         self._home_check = home_check
-        self._repeats = repeats
+        self._batch_comparison = batch_comparison
         self._forwards = forwards
         self._back_pressure = back_pressure
         self._counters = counters
@@ -381,7 +381,7 @@ class ProduceApi:
         known = None if producer_id == -1 else partition.known(header, name=part.topic)
         if known is not None:
             if partition.is_doubtful(header, known):
-                self._repeats.compare(partition, header, batch, known, source=session.number, name=part.topic)
+                self._batch_comparison.compare(partition, header, batch, known, source=session.number, name=part.topic)
                 raise KafkaError(
                     Code.LEADER_NOT_AVAILABLE, f"whether {part.topic} has this batch is looked up; try again"
                 )

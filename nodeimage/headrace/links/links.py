@@ -38,7 +38,7 @@ from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_OFFSET, Source
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_syncer import Keeper
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
@@ -90,7 +90,7 @@ class Links:
         self,
         *,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         led: Mapping[ContainerId, Container],
         topics: Topics,
         partitions: Partitions,

@@ -53,7 +53,7 @@ def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwardin
         catalog=catalog,
         cluster=parts.cluster,
         led=led,
-        remote_reads=parts.old_reads,
+        remote_reads=parts.remote_reads,
         placement=parts.placement,
         states=states,
         once=once,

@@ -48,7 +48,7 @@ from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses
@@ -182,7 +182,7 @@ class Node:
             data=options.data,
             catalog=self.catalog,
             producer_block=self._producer_block,
-            link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
+            link=ClusterClient(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
             store=self.store,
             controller=self.controller,
             containers=self.containers,
@@ -620,7 +620,7 @@ def make_parts(
     data: Path,
     catalog: Catalog,
     producer_block: Callable[[int], range],
-    link: ClusterLink,
+    link: ClusterClient,
     store: StoreCall,
     controller: Controller,
     containers: NodeContainers,

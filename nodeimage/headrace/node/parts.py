@@ -54,16 +54,16 @@ from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.serving.change_feed import ChangeFeed
 from headrace.partitions.applied_changes import AppliedChanges
-from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
-from headrace.partitions.duplicate_check import Repeats
+from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses, HomeCheck
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.reads.fetch_planner import FetchPlanner
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.redundancy import Redundancy
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
@@ -90,7 +90,7 @@ class NodeParts:
         runtime: Runtime,
         folder: Path,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         producer_block: Callable[[int], range],
         store: StoreCall,
         controller: ControllerLink,
@@ -123,7 +123,7 @@ class NodeParts:
         self.loop_lag = LoopLag(runtime.loop)
         self.fetch_sessions = FetchSessions(time=runtime.loop.time)
         self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
-        self.placement = Placing(cluster)
+        self.placement = Placement(cluster)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -150,12 +150,12 @@ class NodeParts:
         self.home_check = HomeCheck(
             runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
         )
-        self.old_reads = OldReads(runtime=self.runtime, cluster=cluster, read_failed=self.scrub.read_failed)
-        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, old_reads=self.old_reads)
+        self.remote_reads = RemoteReads(runtime=self.runtime, cluster=cluster, read_failed=self.scrub.read_failed)
+        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, remote_reads=self.remote_reads)
         self.partition_states = PartitionStates(
-            catalog=catalog, cluster=cluster, topics=self.topics, old_reads=self.old_reads
+            catalog=catalog, cluster=cluster, topics=self.topics, remote_reads=self.remote_reads
         )
-        self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
+        self.batch_comparison = BatchComparison(runtime=self.runtime, remote_reads=self.remote_reads)
         self.volume_limits = VolumeLimits(runtime=self.runtime, cluster=cluster, catalog_id=catalog_id)
         self.maintenance = Maintenance(
             runtime=self.runtime,
@@ -166,7 +166,7 @@ class NodeParts:
             topics=self.topics,
             partitions=self.partitions,
             rolls=self.rolls,
-            remote_reads=self.old_reads,
+            remote_reads=self.remote_reads,
             scrub=self.scrub,
             volume_limits=self.volume_limits,
             changes=container_changes,
@@ -182,7 +182,7 @@ class NodeParts:
         )
         for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
             catalog.on_applied(applied)
-        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
+        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.remote_reads)
         self.producer_ids = ProducerIds(runtime=self.runtime, block=producer_block)
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
         self.coordination = Coordination(
@@ -235,7 +235,7 @@ class NodeParts:
                     partitions=self.partitions,
                     rolls=self.rolls,
                     states=self.partition_states,
-                    remote_reads=self.old_reads,
+                    remote_reads=self.remote_reads,
                     home_check=self.home_check,
                 ).methods(),
                 self.status.methods(),
@@ -253,7 +253,7 @@ class NodeParts:
             partitions=self.partitions,
             runtime=self.runtime,
             rolls=self.rolls,
-            old_reads=self.old_reads,
+            remote_reads=self.remote_reads,
             read_failed=self.scrub.read_failed,
         )
         self.dispatcher = self._dispatcher()
@@ -274,7 +274,7 @@ class NodeParts:
             partitions=partitions,
             rolls=self.rolls,
             home_check=self.home_check,
-            repeats=self.repeats,
+            batch_comparison=self.batch_comparison,
             forwards=self.forwards,
             back_pressure=self.back_pressure,
             counters=self.counters,

@@ -32,7 +32,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.rows import PartitionletRow, Replaced, RollOutcome, TopicOutcome, TopicRow
 from headrace.log.frames import FrameType
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.frames import open_frames
 from headrace.partitions.topics import Topic, Topics
@@ -57,7 +57,7 @@ class AppliedChanges:
         self,
         *,
         runtime: Runtime,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         maintenance: DiskMaintenance,

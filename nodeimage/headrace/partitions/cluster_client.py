@@ -21,7 +21,7 @@ from headrace.store.view import ClusterView
 A = TypeVar("A", bound=Message)
 
 CALL_S = 5.0
-"""A peer that has not answered by then is not waited for."""
+"""How long a peer's answer is waited for."""
 
 
 class Event(Protocol):
@@ -69,8 +69,8 @@ class ControllerLink(Protocol):
         """Make a container now."""
 
 
-class ClusterLink:
-    """The cluster, as one node sees it."""
+class ClusterClient:
+    """The cluster as this node sees it, and calls to its other nodes."""
 
     def __init__(self, *, node_id: NodeId, view: ClusterView, replicas: Replicas, peers: PeerClient) -> None:
         self.node_id = node_id

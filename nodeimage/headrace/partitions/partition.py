@@ -179,7 +179,7 @@ class Partition:
         )
 
     def is_doubtful(self, header: BatchHeader, known: KnownBatch) -> bool:
-        """Whether a batch with the sequence of `known` may be another one all the same, see `duplicate_check`."""
+        """Whether a batch with the sequence of `known` may be another one all the same, see `batch_comparison`."""
         return (
             header.producer_id >= 0
             and header.max_timestamp != known.timestamp

@@ -22,7 +22,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Feed, Partition
 from headrace.partitions.partition_tail import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
 from headrace.partitions.producer_state import Producers
@@ -47,7 +47,7 @@ class Partitions:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         unclean: UncleanRecoveries,
         feed: Feed,

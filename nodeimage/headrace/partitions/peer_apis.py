@@ -12,7 +12,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, NodeId, Offset
 from headrace.base.runtime import Runtime
 from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads import local_reads
 from headrace.partitions.reads.local_reads import ReadFailed, Replica
 from headrace.partitions.reads.remote_reads import extents_of, replica_of, sum_of
@@ -60,7 +60,7 @@ class PeerApis:
         self,
         *,
         runtime: Runtime,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         rolls: Rolls,
         sent: SentBytes,
         read_failed: ReadFailed,

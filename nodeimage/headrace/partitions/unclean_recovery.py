@@ -33,7 +33,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
 from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads.local_reads import stored_end
 from headrace.partitions.recovered_homes import retake_homes
 
@@ -52,7 +52,7 @@ Sealed = tuple[bytes, PartitionletRow]
 class UncleanRecoveries:
     """One node's part in it."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, own_cluster: str) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, own_cluster: str) -> None:
         """`own_cluster`: this cluster's id."""
         self._runtime = runtime
         self._catalog = catalog

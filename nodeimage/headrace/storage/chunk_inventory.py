@@ -20,7 +20,7 @@ from headrace.catalog.rows import Owner
 from headrace.container.leader import Container
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.storage.retention_rules import Share
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ class ChunkInventory:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         catalog_id: ContainerId,
         suspect: Callable[[ContainerId], None],
     ) -> None:

@@ -20,7 +20,7 @@ from headrace.catalog.commands import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
 from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
@@ -59,7 +59,7 @@ class ContainerClosing:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,

@@ -21,8 +21,8 @@ from headrace.catalog.commands import ExpireCursors, ExpireSomeCursors, ForgetDe
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
 from headrace.log.container_log import ContainerLog
-from headrace.partitions.cluster_client import ClusterLink, ClusterTime
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.cluster_client import ClusterClient, ClusterTime
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.storage.chunk_gc import ChunkGc
 from headrace.storage.chunk_inventory import ChunkInventory
 from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_of
@@ -45,9 +45,9 @@ class Expiry:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         cluster_time: ClusterTime,
-        remote_reads: OldReads,
+        remote_reads: RemoteReads,
         inventory: ChunkInventory,
         chunk_gc: ChunkGc,
     ) -> None:

@@ -26,10 +26,10 @@ from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body
 from headrace.log.container_log import ContainerLog
 from headrace.log.writing import Spare
-from headrace.partitions.cluster_client import ClusterLink, ClusterTime
+from headrace.partitions.cluster_client import ClusterClient, ClusterTime
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.storage.chunk_closing import ChunkClosing
@@ -54,13 +54,13 @@ class Maintenance(ReplicaListener):
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         cluster_time: ClusterTime,
         settings: NodeSettings,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
-        remote_reads: OldReads,
+        remote_reads: RemoteReads,
         scrub: Scrub,
         volume_limits: VolumeLimits,
         changes: ContainerChanges,

@@ -26,7 +26,7 @@ from headrace.node.parts import NodeParts
 from headrace.partitions import partitions
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.rolls import rolls
 from headrace.partitions.rolls.frames import Seal
 from headrace.partitions.rolls.steps import RollSteps
@@ -900,7 +900,7 @@ async def test_new_partitions_avoid_nodes_that_leave(brokers: list[NodeParts]) -
     await each_leads(brokers)
     draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node.node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
-    places = Placing(brokers[0].cluster).place(300, "default")
+    places = Placement(brokers[0].cluster).place(300, "default")
     led = [view.containers[container].primary for container, _ in places]
     assert {led.count(broker.node.node_id) for broker in brokers} == {0, 150}
     assert all(epoch == view.containers[container].epoch for container, epoch in places)
@@ -927,7 +927,7 @@ async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer
     broker = brokers[0]
     partition = await held(broker, (await led_by(broker))[0])
     broker.cluster.view.volumes["default"] = VolumeRecord("default", replicas=5, min_in_sync=4)
-    monkeypatch.setattr(Placing, "_candidates", lambda *_: [])
+    monkeypatch.setattr(Placement, "_candidates", lambda *_: [])
     with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
         await broker.rolls.roll(partition)
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE

@@ -25,7 +25,7 @@ from headrace.node.links import make_forwarding
 from headrace.node.node import PeerHandlers, make_parts
 from headrace.node.parts import NodeParts
 from headrace.node.snapshot_sending import GivenSnapshot
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity, NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.partition_tail import read_chain
@@ -187,7 +187,7 @@ class BrokerSide:
             ReadSnapshot: self._opening.snapshot_read,
             ReadMarks: self._opening.marks_read,
         }
-        self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
+        self._link = ClusterClient(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
         self.replicas.add_replica_listener(self._changes)
         self.replicas.add_container_listener(self._changes)
         self.is_ready = False
@@ -372,7 +372,7 @@ class BrokerSide:
         offset = max(asked.offset, log_start)
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
         if row is not partition.chain[-1]:
-            found = await self.parts.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+            found = await self.parts.remote_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
             found = await self.parts.runtime.loop.run_in_executor(

@@ -294,7 +294,7 @@ class _Answers:
         offset = Offset(max(asked.offset, log_start))
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
         if row is not partition.chain[-1]:
-            found = await self._broker.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+            found = await self._broker.remote_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
             found = await self._broker.runtime.loop.run_in_executor(

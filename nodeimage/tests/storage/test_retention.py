@@ -478,9 +478,9 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     assert gone not in node.parts.containers
     (live,) = (each.id for each in data(node))
 
-    placing = node.parts.placement
+    placement = node.parts.placement
     with monkeypatch.context() as stale:
-        stale.setattr(placing, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
+        stale.setattr(placement, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
         (made_by_use,) = await node.parts.topics.resolve(["/default:late"], create=True)
         new = {"name": "/default:made", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
         answer = await node.call("ask", ApiKey.CREATE_TOPICS, 5, topics=[new], timeout=5000, validate_only=False)

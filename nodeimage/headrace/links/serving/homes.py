@@ -39,7 +39,7 @@ from headrace.partitions.admin_params import Methods
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
 from headrace.partitions.partition_states import PartitionStates
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 
 log = structlog.get_logger()
 
@@ -87,7 +87,7 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class HomeApis:
     """Answers what other clusters ask about the homes of topics; any node may."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placing, states: PartitionStates, own_cluster: str) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement, states: PartitionStates, own_cluster: str) -> None:
         self._catalog = catalog
         self._placement = placement
         self._states = states

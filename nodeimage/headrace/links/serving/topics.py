@@ -26,7 +26,7 @@ from headrace.links.serving.params import (
     check_version,
 )
 from headrace.partitions.admin_params import Methods
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import turn
 from headrace.partitions.partition import Partition
@@ -75,7 +75,7 @@ class TopicApis:
     """Answers what a link asks about topics and partitions."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, topics: Topics, partitions: Partitions, own_cluster: str
+        self, *, catalog: Catalog, cluster: ClusterClient, topics: Topics, partitions: Partitions, own_cluster: str
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

@@ -23,7 +23,7 @@ from headrace.links.source.source import NO_NODE, Announcement, HomeStart, Meeti
 from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, kept_configs
 from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import growth, now
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 
 __all__ = ["Done", "TopicApplier", "meet_all"]
 
@@ -54,7 +54,7 @@ class Done(NamedTuple):
 class TopicApplier:
     """Carries out what links plan for topics; one object for all links."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placing, own_cluster: str) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement, own_cluster: str) -> None:
         self._catalog = catalog
         self._placement = placement
         self._own = own_cluster

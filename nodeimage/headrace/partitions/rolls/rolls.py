@@ -27,10 +27,10 @@ from headrace.catalog.commands import RollIntent
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
 from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.refusals import why_not_committed
 from headrace.partitions.rolls.opening import Opening
 from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, Settling
@@ -74,10 +74,10 @@ class Rolls:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
-        placement: Placing,
+        placement: Placement,
         limit: int,
     ) -> None:
         """`limit`: bytes at which a partitionlet ends."""
@@ -140,7 +140,7 @@ class Rolls:
     def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
         """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
 
-        `avoid` only where there is no other. Raises `KafkaError` as `Placing.place`.
+        `avoid` only where there is no other. Raises `KafkaError` as `Placement.place`.
         """
         volume = self._volume(partition)
         try:

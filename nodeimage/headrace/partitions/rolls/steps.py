@@ -30,7 +30,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
 from headrace.container.leader import Container
 from headrace.log.frames import FrameType
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions, read_chain
 from headrace.partitions.rolls.frames import Open, Seal, carried
@@ -105,7 +105,7 @@ class RollSteps:
         settling: Settling | None = None,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         opening: Opening,

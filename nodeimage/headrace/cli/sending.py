@@ -17,7 +17,7 @@ FULL_WAIT_S: Final = 0.1
 FLUSH_STEP_S: Final = 0.2
 CLOSING_S: Final = 300.0
 """As long as librdkafka itself tries to deliver (message.timeout.ms)."""
-SETTLING_S: Final = 10.0
+LAST_FLUSH_S: Final = 10.0
 """For what is under way when something has failed."""
 
 
@@ -113,7 +113,7 @@ class Sender:
                 raise HeadraceError(f"{self.sent - self.acknowledged} records are still not acknowledged; gave up")
         self._raise_failure()
 
-    def settled(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
+    def final_error(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
         """What ended the sending, with how many records are stored: waits until that is known of those under way.
 
         `told` says better what `error` is.
@@ -121,7 +121,7 @@ class Sender:
         try:
             self.finish()
         except (HeadraceError, KeyboardInterrupt):
-            deadline = time.monotonic() + SETTLING_S
+            deadline = time.monotonic() + LAST_FLUSH_S
             while self._producer.flush(FLUSH_STEP_S) and time.monotonic() < deadline:
                 pass
         why = "" if self._failure in (None, error) else f" ({self._failure})"

@@ -39,7 +39,7 @@ ROUNDS: Final = 2
 """In which a node must be hot or cold, one after the other."""
 WARMED: Final = 2
 """Twice where only some of them could roll, once where all did."""
-SETTLE_S: Final = 15.0
+REST_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
 IN_VAIN_S: Final = 2 * EVERY_S
 """A cold node that leads nothing that is written to so long after something was to roll to it does not rest longer."""
@@ -280,7 +280,7 @@ class _Round:
             reason = f"{why}; node {heir} leads now"
             self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
             self._moves.append(self._now)
-            self._resting |= dict.fromkeys((node, heir), self._now + SETTLE_S)
+            self._resting |= dict.fromkeys((node, heir), self._now + REST_S)
 
     def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
         """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
@@ -327,7 +327,7 @@ class _Round:
                 lacks -= share
         if not rolled:
             return warmth
-        self._resting[cold] = self._now + SETTLE_S
+        self._resting[cold] = self._now + REST_S
         self._warm_moves.append(self._now)
         return replace(warmth, given=warmth.given + (1 if missed else WARMED), at=self._now)
 
@@ -343,7 +343,7 @@ class _Round:
             elif self._roll(giver, share, BETTER * (values[giver.node] - values[cold])):
                 self._moves.append(self._now)
                 self._warming.discard(giver.node)
-                self._resting[cold] = self._now + SETTLE_S
+                self._resting[cold] = self._now + REST_S
                 return replace(warmth, at=self._now, asked=warmth.asked | {giver.node})
         if missed:
             return warmth
@@ -369,7 +369,7 @@ class _Round:
         most = BETTER * values[node] - values[target.primary]
         if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
             self._moves.append(self._now)
-            self._resting[target.primary] = self._now + SETTLE_S
+            self._resting[target.primary] = self._now + REST_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
         """The open container of a node that is written to most, and its part of what the node carries."""
@@ -395,7 +395,7 @@ class _Round:
             f" {target.container_id} of node {target.primary}"
         )
         self._changes.append(Roll(giver.node, record.container_id, share, limit, target.container_id, reason))
-        self._resting[giver.node] = self._now + SETTLE_S
+        self._resting[giver.node] = self._now + REST_S
         return True
 
     def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:

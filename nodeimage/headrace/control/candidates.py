@@ -33,7 +33,7 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
 
 def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
     """The nodes that can lead, best first: those that reach the store and their disk, stay, serve, have room and are
-    settled, then who has most.
+    steady, then those that have most.
 
     Any of them has all that is committed; who has more spares clients to send it again.
     """
@@ -52,7 +52,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
             answer.ready,
             not replica.damaged,
             not registered.full,
-            observed.is_settled(node, now),
+            observed.is_steady(node, now),
             replica.last_epoch,
             replica.end,
             -led(node),

@@ -366,7 +366,7 @@ class Controller:
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
             await self._office.give_back()
             return
-        async for _ in self._in_turns(observed.settle(now)):
+        async for _ in self._in_turns(observed.find_at_rest(now)):
             pass
         since = {
             each: self._since.get(each, now) async for found in self._in_turns(finding(observed, now)) for each in found

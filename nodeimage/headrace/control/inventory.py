@@ -28,8 +28,8 @@ from headrace.store.records import ContainerRecord, VolumeRecord
 _NOTHING: Final[Mapping[NodeId, ReplicaState]] = {}
 
 
-class Standing(NamedTuple):
-    """What of a node matters to whether its containers are at rest."""
+class NodeState(NamedTuple):
+    """What matters of a node to whether its containers are at rest."""
 
     leads: bool
     """What it leads may stay with it: it lives, stays, and its disk writes."""
@@ -70,7 +70,7 @@ class Inventory:
         """Those not at rest, as far as they have been looked at."""
         self._unseen: set[ContainerId] = set()
         """To be looked at again."""
-        self._standings: dict[NodeId, Standing] = {}
+        self._node_states: dict[NodeId, NodeState] = {}
         self._volumes: dict[str, VolumeRecord] = {}
 
     @classmethod
@@ -210,16 +210,18 @@ class Inventory:
 
     # --- what a plan looks at
 
-    def settle(self, standings: Mapping[NodeId, Standing], volumes: Mapping[str, VolumeRecord]) -> Iterator[None]:
+    def find_at_rest(
+        self, node_states: Mapping[NodeId, NodeState], volumes: Mapping[str, VolumeRecord]
+    ) -> Iterator[None]:
         """Find out which containers are at rest, as nodes and volumes are now. In steps of some hundred microseconds;
         it counts once all have been taken."""
-        for node in standings.keys() | self._standings.keys():
-            if standings.get(node) != self._standings.get(node):
+        for node in node_states.keys() | self._node_states.keys():
+            if node_states.get(node) != self._node_states.get(node):
                 self._unseen |= self._of_node.get(node, set())
         for name in volumes.keys() | self._volumes.keys():
             if volumes.get(name) != self._volumes.get(name):
                 self._unseen |= self._of_volume.get(name, set())
-        self._standings, self._volumes = dict(standings), dict(volumes)
+        self._node_states, self._volumes = dict(node_states), dict(volumes)
         unseen, self._unseen = self._unseen, set()
         try:
             count = 0
@@ -254,17 +256,17 @@ class Inventory:
         """
         if record.kind == CATALOG or record.container_id in self._better:
             return False
-        standing = self._standings.get(record.primary)
+        state = self._node_states.get(record.primary)
         replica = self.replica(record.primary, record.container_id)
-        if standing is None or not standing.leads or replica is None:
+        if state is None or not state.leads or replica is None:
             return False
         if replica.role != "primary" or replica.stalled or replica.cramped:
             return False
         if not any(node == record.primary and str(format) == replica.format for node, format in record.in_sync):
             return False
         for node in record.replicas:
-            standing = self._standings.get(node)
-            if standing is None or not (standing.stays and standing.heard):
+            state = self._node_states.get(node)
+            if state is None or not (state.stays and state.heard):
                 return False
         volume = self._volumes.get(record.volume)
         return (

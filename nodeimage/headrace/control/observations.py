@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.inventory import Inventory, Standing
+from headrace.control.inventory import Inventory, NodeState
 from headrace.control.kinds import DELETED
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
@@ -125,8 +125,8 @@ class Observed:
     knows whether their records are the newest."""
     settings: Settings = Settings()
     kept: Inventory | None = None
-    """An inventory of `containers`, `versions` and what probes told, `settle`d, which does not change while this is in
-    use. None: one is made, and all containers are looked at."""
+    """An inventory of `containers`, `versions` and what probes told, brought up to date by `find_at_rest`, which does
+    not change while this is in use. None: one is made, and all containers are looked at."""
     inventory: Inventory = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
     """Nodes whose disk is gone: a newer one runs where they ran."""
@@ -149,9 +149,9 @@ class Observed:
 
     # --- which containers are looked at
 
-    def settle(self, now: float) -> Iterator[None]:
+    def find_at_rest(self, now: float) -> Iterator[None]:
         """Have the inventory find out which containers are at rest, in steps."""
-        return self.inventory.settle({node: self._standing(node, now) for node in self.nodes}, self.volumes)
+        return self.inventory.find_at_rest({node: self._node_state(node, now) for node in self.nodes}, self.volumes)
 
     def astir(self) -> Iterable[ContainerId]:
         """The containers that a plan looks at: none that is left out would have a change or a condition."""
@@ -159,11 +159,11 @@ class Observed:
             return (key for key, each in self.containers.items() if each.state != DELETED)
         return self.inventory.astir()
 
-    def _standing(self, node: NodeId, now: float) -> Standing:
+    def _node_state(self, node: NodeId, now: float) -> NodeState:
         registered = self.nodes[node]
         leads = self.is_alive(node, now) and not (registered.stopping or registered.draining or self.is_stuck(node))
         heard = self.fell_at == float("-inf") or self._is_heard_since(node, self.fell_at)
-        return Standing(leads=leads, stays=not self.is_gone(node, now), heard=heard)
+        return NodeState(leads=leads, stays=not self.is_gone(node, now), heard=heard)
 
     # --- containers and replicas
 
@@ -273,7 +273,7 @@ class Observed:
             and not self.is_stuck(node)
         )
 
-    def is_settled(self, node: NodeId, now: float) -> bool:
+    def is_steady(self, node: NodeId, now: float) -> bool:
         """Whether it has been up for so long that clients which found it down try it again."""
         return now - self.since.get(up(node), now) >= self.settings.back_s
 

@@ -237,7 +237,7 @@ class _Plan:
             if record.room(self._full, primary=node) == Room.NONE or not self._hears_as_much(node, record):
                 continue
             # The catalog lives on the reserve meanwhile: it need not follow a node that comes and goes.
-            if record.kind != CATALOG or self._observed.is_settled(node, self._now):
+            if record.kind != CATALOG or self._observed.is_steady(node, self._now):
                 return self._hand_over(record, node, f"the disk of node {record.primary} is full")
         return None
 
@@ -399,7 +399,7 @@ class _Plan:
             and self._could_commit(key, each.replicas, each.min_in_sync)
         ]
         waited = self._now - observed.since.get(openless(key, volume), self._now)
-        if back and observed.is_settled(key, self._now):
+        if back and observed.is_steady(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
             self._add(self._hand_over(chosen, key, reason))

@@ -260,7 +260,7 @@ class Group:
         self.answer(token, as_assigned(self, member))
         self.touch(member, now)
         self._unsynced.discard(member.member_id)
-        self._settle_syncs()
+        self._finish_sync_phase()
 
     # --- storing
 
@@ -296,7 +296,7 @@ class Group:
         self.state = GroupState.STABLE
         for member in self.members:
             self._end_sync(member, as_assigned(self, member), now)
-        self._settle_syncs()
+        self._finish_sync_phase()
         self._note("group is stable", "")
 
     def _persist(self) -> Ticket:
@@ -362,7 +362,7 @@ class Group:
         session.ring = partial(self._session_expired, member)
         return member
 
-    def _settle_syncs(self) -> None:
+    def _finish_sync_phase(self) -> None:
         if not self._unsynced:
             self.shared.deadlines.cancel(self._phase)
 

@@ -42,7 +42,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
 SCANNED_AT_ONCE = 1 << 20
-SETTLED_S: Final = 5.0
+ROLL_WAIT_S: Final = 5.0
 """By then a roll is over, if nothing is wrong."""
 
 Found = tuple[int, int, int]
@@ -146,16 +146,16 @@ class ListOffsetsApi:
             else:
                 unsure.setdefault(partition.container, []).append(partition)
 
-        async def settle(partition: Partition) -> None:
+        async def look_up(partition: Partition) -> None:
             try:
-                await settled(self._rolls, partition)
+                await wait_until_rolled(self._rolls, partition)
                 found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
             except HeadraceError as error:
                 found[partition] = told(error)
 
         async def wait(container: Container, partitions: Sequence[Partition]) -> None:
             if await back_in_touch(container):
-                await asyncio.gather(*map(settle, partitions))
+                await asyncio.gather(*map(look_up, partitions))
             else:
                 found.update(dict.fromkeys(partitions, OUT_OF_TOUCH))
 
@@ -331,13 +331,13 @@ def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:
     return history[after - 1][0] if after else asked, history[after][1]
 
 
-async def settled(rolls: Rolls, partition: Partition) -> None:
+async def wait_until_rolled(rolls: Rolls, partition: Partition) -> None:
     """Return once no sealed partitionlet of `partition` is the last that this node knows of.
 
     Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
     """
     try:
-        async with asyncio.timeout(SETTLED_S):
+        async with asyncio.timeout(ROLL_WAIT_S):
             while partition.seal is not None and not partition.left:
                 await rolls.roll(partition)
     except (StorageFull, TimeoutError) as error:

@@ -149,7 +149,7 @@ class ProduceApi:
         try:
             self._append(session, pending, part, topic, partition, now=self._now())
         except HeadraceError as error:
-            pending.add(self._refused(session, part, error, topic, partition.log_start), settled=True)
+            pending.add(self._refused(session, part, error, topic, partition.log_start), complete=True)
         return True
 
     # --- resolving: where each batch goes, and whether it can go there now
@@ -273,7 +273,7 @@ class ProduceApi:
 
         async def rolled(index: int, topic: Topic, partition: Partition) -> None:
             try:
-                await self._rolls.settle(partition)
+                await self._rolls.wait_for_roll(partition)
                 places[index] = (topic, partition)
             except HeadraceError as error:
                 refused[index] = told(error)
@@ -324,13 +324,13 @@ class ProduceApi:
                         part, partition.producers, topic.topic_id, arrived=arrived or time.monotonic()
                     )
                     if shared is not None:
-                        pending.add(_refusal(part, shared, partition.log_start), settled=True)
+                        pending.add(_refusal(part, shared, partition.log_start), complete=True)
                         continue
                 self._append(session, pending, part, *place, now=now)
             except HeadraceError as error:
                 topic_now = self._topics.cached(part.topic)
                 log_start = place[1].log_start if place is not None else -1
-                pending.add(self._refused(session, part, error, topic_now, log_start), settled=True)
+                pending.add(self._refused(session, part, error, topic_now, log_start), complete=True)
 
     def _append(
         self,
@@ -390,7 +390,7 @@ class ProduceApi:
             result = _result(part, known.base_offset, -1, partition)
             if producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
                 result = result._replace(error=Code.DUPLICATE_SEQUENCE_NUMBER)
-            pending.add(result, settled=False)
+            pending.add(result, complete=False)
             if partition.high_watermark > known.base_offset:
                 pending.committed()
             else:
@@ -417,7 +417,7 @@ class ProduceApi:
         append_time = now if topic.policy.append_time else None
         # The result goes first: a commit may follow at once.
         base_offset = partition.next_offset
-        pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
+        pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), complete=False)
         partition.append(
             batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
         )
@@ -437,13 +437,13 @@ class ProduceApi:
             if outcome is None:
                 pending.lost()
             elif isinstance(outcome, ProduceResult):
-                pending.settle(number, outcome)
+                pending.complete(number, outcome)
             elif shared:
-                pending.settle(number, _refusal(part, outcome, partition.log_start))
+                pending.complete(number, _refusal(part, outcome, partition.log_start))
             else:
                 if outcome.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     outcome = self._early(session, part, None, str(outcome)) or outcome
-                pending.settle(number, self._refused(session, part, outcome, topic, partition.log_start))
+                pending.complete(number, self._refused(session, part, outcome, topic, partition.log_start))
 
         waits = part._replace(records=None if part.records is None else detached(part.records))
         self._forwards.send(session.number, topic, waits, timeout_ms=pending.timeout_ms, done=done)

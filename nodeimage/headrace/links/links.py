@@ -1,4 +1,4 @@
-"""All that links are on one node: pullers, the settler, what passes writes on, on the node that leads the catalog a
+"""All that links are on one node: pullers, the home applier, what passes writes on, on the node that leads the catalog a
 keeper for each link, and the admin calls about them. Made running by `start`, and told of what changes by the node.
 
 A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
@@ -25,7 +25,7 @@ from headrace.container.leader import Container
 from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
 from headrace.links.failover.forwarding import Forwarding
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.pull.append import BackPressure
 from headrace.links.pull.home_links import HomeLinks
@@ -99,7 +99,7 @@ class Links:
         back_pressure: BackPressure,
         states: PartitionStates,
         once: OnceAppender,
-        settler: Settler,
+        home_applier: HomeApplier,
         applier: TopicApplier,
         home_links: HomeLinks,
         forwarding: Forwarding,
@@ -108,11 +108,11 @@ class Links:
         own_cluster: str,
         secret: str,
     ) -> None:
-        """`led`: every container that this node leads. `settler` and `forwarding` are this object's to run, to tell of
+        """`led`: every container that this node leads. `home_applier` and `forwarding` are this object's to run, to tell of
         changes, and to close. `secret`: the cluster's, with which credentials are sealed.
         """
         self.secret = secret
-        self.settler = settler
+        self.home_applier = home_applier
         self.forwarding = forwarding
         self._catalog = catalog
         self._cluster = cluster
@@ -147,7 +147,7 @@ class Links:
         self._catalog.on_applied(self._applied)
         for container in list(self._led.values()):
             self.container_led(container)
-        self._runtime.spawn(self.settler.run())
+        self._runtime.spawn(self.home_applier.run())
         await self.pullers.start()
         self._changed.set()
         self._following = self._runtime.spawn(self._follow())
@@ -177,7 +177,7 @@ class Links:
 
     def container_led(self, container: Container) -> None:
         """This node leads a container from now on."""
-        self.settler.container_led()
+        self.home_applier.container_led()
         self.pullers.container_led(container)
         self._changed.set()
 
@@ -187,7 +187,7 @@ class Links:
         self._changed.set()
 
     def _applied(self, changes: Sequence[Change]) -> None:
-        self.settler.applied(changes)
+        self.home_applier.applied(changes)
         for command, outcome in changes:
             match command:
                 case PutLink() | SetLinkState() | SetLinkSource() | DeleteLink():
@@ -317,7 +317,7 @@ class Links:
     def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
         """What this node says of these links."""
         found: dict[str, LinkTold] = {}
-        settling = set(self.settler.unsettled.values())
+        applying = set(self.home_applier.unsettled.values())
         for name in names:
             keeper = self.keeper(name)
             puller = self.pullers.puller(name)
@@ -326,7 +326,7 @@ class Links:
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
                 behind=lacking,
-                settling=puller is not None and puller.stream in settling,
+                settling=puller is not None and puller.stream in applying,
                 heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
             )
             if keeper is not None:

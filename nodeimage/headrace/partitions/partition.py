@@ -119,7 +119,7 @@ class Partition:
         self.high_watermark = next_offset
         self.gap: tuple[int, int] | None
         """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
-        self.settle(settled)
+        self.set_home(settled)
         self.seal = seal
         """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
         takes no batch any more, and that roll has to be finished."""
@@ -152,7 +152,7 @@ class Partition:
         self.seal = None
         self.gap = None
 
-    def settle(self, settled: HomeStart | None) -> None:
+    def set_home(self, settled: HomeStart | None) -> None:
         """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
         self.home: Home | None = None if settled is None else Home(settled.counter, settled.cluster)
         self.home_start = 0 if settled is None else settled.offset

@@ -228,7 +228,7 @@ class Partitions:
                 continue
             partition.chain = chain.rows
             partition.log_start = max(partition.log_start, chain.log_start)
-            partition.settle(chain.settled)
+            partition.set_home(chain.settled)
             partition.wake_all()
 
     async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:

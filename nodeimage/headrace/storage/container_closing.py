@@ -181,7 +181,7 @@ class ContainerClosing:
             return
         try:
             partition = await self._partitions.leader(topic, row.partition)
-            await self._rolls.settle(partition)
+            await self._rolls.wait_for_roll(partition)
         except HeadraceError as error:
             log.info("a partition was not rolled", topic=topic.name, reason=str(error))
 

@@ -172,7 +172,7 @@ def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> Non
                 world.replica(node, number)
     if filling or deaf:
         world.catch_up()
-    world.settle(rounds=80)
+    world.converge(rounds=80)
     observed, now = world.observed(), world.now
     for record in world.containers.values():
         if record.state != "deleted" and observed.is_alive(record.primary, now):

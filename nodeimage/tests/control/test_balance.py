@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.base.ids import ContainerId, NodeId, Position
-from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, BalanceState, balance
+from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, REST_S, BalanceState, balance
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord
@@ -273,7 +273,7 @@ def test_nodes_of_a_move_are_left_alone_until_it_has_its_effect(balanced: Balanc
     balanced.rates |= {2: 100, 3: 1, 4: 1}
     moved_at = [balanced.world.now for _ in range(20) if balanced.round()]
     assert len(moved_at) >= 2
-    assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(moved_at))
+    assert all(later - earlier >= REST_S for earlier, later in itertools.pairwise(moved_at))
 
 
 def test_a_primary_is_handed_over_where_a_node_leads_several(balanced: Balanced) -> None:

@@ -100,7 +100,7 @@ def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> Non
     assert world.created() == [("catalog", (1,)), ("data", (1,))]
     world.apply(world.plan())
     world.node(2, 3)
-    world.settle()
+    world.converge()
     assert {len(record.in_sync) for record in world.containers.values()} == {3}
     assert {record.primary for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
 
@@ -229,7 +229,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
     world.mark(2, full=True)
     assert not takes_records(world)
     assert {number: each.primary for number, each in world.put().items()} == {2: 4, 3: 3}
-    world.settle()
+    world.converge()
     assert takes_records(world) == [2, 3]
     world.pass_time(60)
     assert not world.plan(), "a full node gets no container while others have room"
@@ -242,7 +242,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
     for number in (1, 2):
         world.mark(number, full=False)
     world.pass_time(60)
-    world.settle()
+    world.converge()
     assert {each.primary for each in world.containers.values() if each.kind == "data"} == {1, 2, 3, 4}
     assert len(world.containers) == 5
 
@@ -260,7 +260,7 @@ def test_where_none_could_take_records_under_another_leader_one_is_made_that_tak
     world.creating = frozenset({("data", NodeId(members[0]), "default")})
     assert not world.created()
     world.creating = frozenset()
-    world.settle()
+    world.converge()
     assert takes_records(world) == [6]
     world.mark(3, full=True)
     world.pass_time(60)
@@ -338,7 +338,7 @@ def test_a_full_node_hands_over_a_container_that_partitions_cannot_leave(three: 
     assert three.plan() == [], "nobody has room"
 
 
-def test_a_full_node_hands_the_catalog_over_to_one_that_is_settled(three: World) -> None:
+def test_a_full_node_hands_the_catalog_over_to_one_that_is_steady(three: World) -> None:
     three.mark(1, full=True)
     assert not three.put(), "node 2 may just have come back"
     three.pass_time(12)

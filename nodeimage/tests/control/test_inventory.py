@@ -65,7 +65,7 @@ class Kept:
         kept = dataclasses.replace(
             whole, kept=self.inventory, containers=self.inventory.containers, versions=self.inventory.versions
         )
-        for _ in kept.settle(world.now):
+        for _ in kept.find_at_rest(world.now):
             pass
         return kept
 

@@ -84,7 +84,7 @@ def observed_whole() -> Observed:
 @pytest.fixture(scope="module")
 def whole() -> Observed:
     observed = observed_whole()
-    for _ in observed.settle(NOW):
+    for _ in observed.find_at_rest(NOW):
         pass
     return observed
 
@@ -107,7 +107,7 @@ def one_plan(observed: Observed, since: dict[Condition, float]) -> tuple[list[Ch
     """As the controller makes it."""
 
     def steps() -> Iterator[None]:
-        yield from observed.settle(NOW)
+        yield from observed.find_at_rest(NOW)
         found: set[Condition] = set()
         for conditions in finding(observed, NOW):
             found.update(conditions)

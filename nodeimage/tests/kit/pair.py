@@ -52,7 +52,7 @@ class Pair:
     def led(self, broker: NodeParts) -> Container:
         return next(each for each in broker.containers.values() if each.id != broker.maintenance.catalog_id)
 
-    async def settled(self) -> "Pair":
+    async def ready(self) -> "Pair":
         for broker in (self.first, self.second):
             await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
@@ -76,7 +76,7 @@ class Pair:
             while True:
                 with contextlib.suppress(KafkaError):
                     partition = await broker.partitions.leader(topic, 0)
-                    await broker.rolls.settle(partition)
+                    await broker.rolls.wait_for_roll(partition)
                     if not partition.left:
                         return partition
                 await asyncio.sleep(0.005)

@@ -268,7 +268,7 @@ class World:
     def _gets_on(self, node: NodeId, primary: NodeId) -> bool:
         return not (self.filling and self.nodes[node].full) and not (self.deaf and node not in self.heard_by(primary))
 
-    def settle(self, rounds: int = 40) -> None:
+    def converge(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""
         for _ in range(rounds):
             changes = [each for each in self.plan() if not isinstance(each, Wait)]

@@ -729,7 +729,7 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It held up its producer's connection, and what was for other partitions on that, until a follower was back."""
-    monkeypatch.setattr(rolls, "SETTLED_S", 100.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 100.0)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     container = (await held(broker, index)).container
@@ -743,7 +743,7 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
     began = time.monotonic()
     refused = await result(send(broker, session(broker), index, batch(b"a")))
     assert refused.error == Code.NOT_ENOUGH_REPLICAS
-    assert time.monotonic() - began < rolls.SETTLED_S / 2
+    assert time.monotonic() - began < rolls.ROLL_WAIT_S / 2
     assert not broker.rolls.under_way
 
 
@@ -757,7 +757,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
 
     monkeypatch.setattr(RollSteps, "run", stuck)
     monkeypatch.setattr(broker_rolls := brokers[0].rolls, "_limit", 0)
-    monkeypatch.setattr(rolls, "SETTLED_S", 1.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 1.0)
     broker = brokers[0]
     (first, second, third, *_) = await led_by(broker)
 
@@ -773,7 +773,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     assert 0.9 < await refused(first, second) < 1.9
     assert await refused(first) < 0.9
     assert broker_rolls.under_way == 2
-    monkeypatch.setattr(rolls, "SETTLED_S", 60.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 60.0)
     monkeypatch.setattr(produce, "MOST_WAIT_S", 1.0)
     monkeypatch.setattr(produce, "MANY", 1)
     assert 0.9 < await refused(first, second, third) < 1.9

@@ -16,7 +16,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.commands import CommitCursors, Cursor, LogStart, SetLogStart
-from headrace.kafka.list_offsets import settled
+from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
@@ -367,7 +367,7 @@ class BrokerSide:
 
     async def _fetch(self, asked: Fetch, _payload: memoryview, _session: None) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic)
-        await settled(self.parts.rolls, partition)
+        await wait_until_rolled(self.parts.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = max(asked.offset, log_start)
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])

@@ -17,7 +17,7 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, CreatePartitions, CreateTopics, Cursor, NewTopic
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
-from headrace.kafka.list_offsets import settled
+from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.topics.topic_plan import is_copied
 from headrace.node.links import make_links
 from headrace.partitions.partition import Partition
@@ -289,7 +289,7 @@ class _Answers:
 
     async def _fetch(self, asked: FetchFrom, *_: Any) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic, asked.partition)
-        await settled(self._broker.rolls, partition)
+        await wait_until_rolled(self._broker.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = Offset(max(asked.offset, log_start))
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])

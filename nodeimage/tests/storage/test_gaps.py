@@ -60,7 +60,7 @@ async def append(node: Running, name: str, batch: bytearray) -> None:
     while True:
         partition = await node.parts.partitions.leader(topic, 0)
         if node.parts.rolls.due(partition) or partition.rolling:
-            await node.parts.rolls.settle(partition)
+            await node.parts.rolls.wait_for_roll(partition)
         elif not partition.container.has_room(len(batch)):
             await partition.container.make_room()
         else:

@@ -67,7 +67,7 @@ def data_bytes(node: Running, *, closed: bool = False) -> int:
     )
 
 
-async def settle(node: Running) -> None:
+async def maintain_until_stable(node: Running) -> None:
     """Rounds until the disk is as small as it gets."""
     before = -1
     while before != (before := data_bytes(node)):
@@ -98,7 +98,7 @@ async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: Ne
     for serial in range(300):
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     kept = await node.call("read", f"{KEEP}:t")
     assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(300)]
     start, end = await node.call("offsets", f"{LEAVE}:t")
@@ -170,7 +170,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     assert await node.call("delete_records", "/default:small", third) == third
     await node.parts.maintenance.pass_now()
     await fill(node, "/default:other", mib=4)
-    await settle(node)
+    await maintain_until_stable(node)
     first = data(node)[0].log.closed_chunks()[0]  # it holds both
     assert list(first.body.dead.as_mapping().values()) == [third]
     assert first.path.stat().st_blocks * 512 < first.body.frames_end - 200_000
@@ -224,10 +224,10 @@ async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(ne
     await node.call("put", topic, b"by token", producer=(token, 0, 4), time_ms=LONG_AGO)
     for sequence in range(60):
         await node.call("put", topic, bytes(50_000), producer=(producer, 0, sequence), time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     for _ in range(2):
         await close_open_chunks(node)
-        await settle(node)
+        await maintain_until_stable(node)
     assert await node.call("offsets", topic) == (61, 61)
     await node.restart()
     assert await node.call("offsets", topic) == (61, 61)
@@ -288,7 +288,7 @@ async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
         await fill(node, "/default:big", mib=1)
         await node.parts.maintenance.pass_now()
     assert len(node.parts.containers) > 3, "it went through several containers"
-    await settle(node)
+    await maintain_until_stable(node)
     start, end = await node.call("offsets", "/default:big")
     held = (end - start) * 50_000
     assert held < 6 * MIB, "the limit holds for the partition, not per container"
@@ -300,10 +300,10 @@ async def test_retention_changed_at_runtime_counts_at_once(new_node: NewNode) ->
     await fill(node, "/default:t", mib=3, time_ms=LONG_AGO)
     await node.call("create", "/default:own", retention_ms="-1")
     await fill(node, "/default:own", mib=3, time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:t"))[0] == 0, "the default stream keeps for ever"
     await node.call("admin", "stream.alter", path="/default", changes={"ttl_ms": 1000})
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:t"))[0] > 0
     assert (await node.call("offsets", "/default:own"))[0] == 0, "a topic's own retention.ms is over its stream's"
     resource = {
@@ -313,7 +313,7 @@ async def test_retention_changed_at_runtime_counts_at_once(new_node: NewNode) ->
     }
     answer = await node.call("ask", ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
     assert int(answer.responses[0].error_code) == 0, answer
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:own"))[0] > 0
 
 
@@ -321,7 +321,7 @@ async def test_records_without_a_timestamp_expire_by_the_age_of_their_chunk(new_
     node = await new_node()
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=-1)
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", f"{LEAVE}:t"))[0] == 0
 
 
@@ -335,10 +335,10 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     first = max(node.parts.containers)
     await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
     await until(lambda: len(node.parts.containers) > 2)
-    await settle(node)
+    await maintain_until_stable(node)
     assert first in node.parts.containers, "an idle partition's record is still there"
     await node.call("delete", "/default:idle")
-    await settle(node)
+    await maintain_until_stable(node)
     assert first not in node.parts.containers
     await until(lambda: not (node.containers / str(first)).exists())
     await node.stop()
@@ -365,7 +365,7 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     await until(lambda: gone in node.parts.containers)
     for topic in ("/default:idle", f"{LEAVE}:t"):
         await node.call("delete", topic)
-    await settle(node)
+    await maintain_until_stable(node)
     await until(lambda: not away.exists())
     view = node.node.view
     await until(lambda: gone not in view.containers)
@@ -433,7 +433,7 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
     assert tail.used == recent.nbytes == 0, "nothing is written there any more"
     assert await node.call("read", "/default:idle") == [(0, b"stays")]
     await node.call("admin", "stream.delete", path=LEAVE, force=True)
-    await settle(node)
+    await maintain_until_stable(node)
     here = {(each.id, chunk.start): chunk.body for each in data(node) for chunk in each.log.chunks()}
     assert set(before) - set(here), "some are gone"
     assert all(here.get(key) is note.body for key, note in inventory._notes.items())
@@ -474,7 +474,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     assert not isinstance(filled, KafkaError)
     await until(lambda: len(node.parts.containers) > 2 and filled.partitions[0].container.id != gone)
     await node.call("delete", "/default:moving")
-    await settle(node)
+    await maintain_until_stable(node)
     assert gone not in node.parts.containers
     (live,) = (each.id for each in data(node))
 
@@ -547,6 +547,6 @@ async def test_a_crash_at_any_step_of_chunk_gc_keeps_what_lives(new_node: NewNod
         kept = await crashed.call("read", f"{KEEP}:t")
         assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(120)]
         assert (await crashed.call("offsets", f"{LEAVE}:t"))[1] == 120
-        await settle(crashed)
+        await maintain_until_stable(crashed)
         assert len(await crashed.call("read", f"{KEEP}:t")) == 120
         await crashed.stop()

@@ -190,7 +190,7 @@ class Clusters:
     # --- objects
 
     async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
-        storage = await self._storing.settle(objects, spec, seen)
+        storage = await self._storing.step(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
         wanted = ClusterObjects(
             objects.resource,
@@ -273,8 +273,8 @@ class Clusters:
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
-            await self._replicating.settle(objects, spec, seen)
-            await self._levelling.settle(objects, spec, seen)
+            await self._replicating.step(objects, spec, seen)
+            await self._levelling.step(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # they are not the cluster's
         except KafkaError as error:

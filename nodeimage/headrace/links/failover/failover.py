@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 PAGE: Final = 1_000
 CEDED_AT_ONCE: Final = 500
-SETTLED_S: Final = 60.0
+APPLY_WAIT_S: Final = 60.0
 """How long is waited until homes are adopted and partitions settled."""
 CAUGHT_UP_S: Final = 120.0
 """And until they have what the former home had."""
@@ -153,7 +153,7 @@ class Moving:
                     )
         log.warning("homes were taken by force", stream=stream, topics=sum(each.moved for each in answers))
         ids = [row.topic_id for row in wanted]
-        late = await self._until(self._unsettled, ids, SETTLED_S)
+        late = await self._until(self._unsettled, ids, APPLY_WAIT_S)
         return [
             each._replace(error="its partitions are not rolled yet: it takes writes once they are")
             if each.topic in late
@@ -203,7 +203,7 @@ class Moving:
             refused |= faults
             refused |= await self._adopt(source, ceded)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
-        late = await self._until(self._unsettled, moved, SETTLED_S)
+        late = await self._until(self._unsettled, moved, APPLY_WAIT_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
         waiting = await self._bring_cursors(cursors, set(moved))
         present = await self._catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
@@ -222,7 +222,7 @@ class Moving:
     async def _cede(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Ceded], dict[bytes, str]]:
         """Ask the home to cede topics; what it says of those that it does, and why it does not cede the others."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLED_S
+        deadline = loop.time() + APPLY_WAIT_S
         asked = list(ids)
         ceded: dict[bytes, Ceded] = {}
         refused: dict[bytes, str] = {}
@@ -249,7 +249,7 @@ class Moving:
     async def _adopt(self, source: Source, ceded: Mapping[bytes, Ceded]) -> dict[bytes, str]:
         """Take up the homes that were ceded, with their histories; by topic, why that is not possible yet."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLED_S
+        deadline = loop.time() + APPLY_WAIT_S
         left = list(ceded)
         late: dict[bytes, str] = {}
         while left:

@@ -30,7 +30,7 @@ __all__ = ["NameClashes"]
 log = structlog.get_logger(__name__)
 
 PAGE: Final = 1_000
-SETTLED_S: Final = 30.0
+APPLY_WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
 
 
@@ -114,7 +114,7 @@ class NameClashes:
 
     async def _settled(self, topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:
         """The topic and its chains once all of its partitions are rolled: they grow no more. Raises KafkaError."""
-        deadline = asyncio.get_running_loop().time() + SETTLED_S
+        deadline = asyncio.get_running_loop().time() + APPLY_WAIT_S
         while True:
             row, whole, chains = await self._catalog.query(partial(_look, topic_id=topic_id))
             if row is None:

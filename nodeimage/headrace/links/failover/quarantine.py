@@ -69,7 +69,7 @@ class OnceAppender:
             raise topic
         while True:
             leader = await self._partitions.leader(topic, partition)
-            await self._rolls.settle(leader)
+            await self._rolls.wait_for_roll(leader)
             if leader.left:
                 continue
             if not leader.container.has_room(len(batch)):

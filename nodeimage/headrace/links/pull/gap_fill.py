@@ -74,7 +74,7 @@ class GapFill:
         )
         gap = wanted.log_start - standing.end
         if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
-            await self._rolls.settle_home(partition, standing.home, wanted.log_start)
+            await self._rolls.apply_home(partition, standing.home, wanted.log_start)
             return
         nothing = [memoryview(batch) for batch in gap_batches(standing.end, wanted.log_start - 1)]
         with suppress(Outdated):  # it is looked at again

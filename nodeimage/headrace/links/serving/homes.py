@@ -43,7 +43,7 @@ from headrace.partitions.placement import Placement
 
 log = structlog.get_logger()
 
-SETTLES_S: Final = 10.0
+APPLY_WAIT_S: Final = 10.0
 """How long a call waits until what it gave away is settled; whoever asks again then is answered."""
 LOOK_S: Final = 0.05
 MOST_PATTERNS: Final = 100
@@ -303,14 +303,14 @@ class HomeApis:
         return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
 
     async def _settled(self, ids: Collection[bytes], to: str) -> dict[bytes, tuple[Home, Sequence[int]]]:
-        """By topic id, the home that it was given and where its partitions end, of those settled within `SETTLES_S`.
+        """By topic id, the home that it was given and where its partitions end, of those settled within `APPLY_WAIT_S`.
 
-        Each node settles the partitions that it leads as it hears of their home.
+        Each node applies the home to the partitions that it leads as it hears of their home.
         """
         found: dict[bytes, tuple[Home, Sequence[int]]] = {}
         left = list(ids)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLES_S
+        deadline = loop.time() + APPLY_WAIT_S
         while left:
             homes = await self._catalog.query(partial(_read_homes, left))
             found |= {row.topic_id: each for row in homes.rows.values() if (each := _ends(row, homes, to)) is not None}

@@ -2,7 +2,7 @@
 
 Responsible for answers of one moment: what `link.meet` tells of a partition (leader epoch, home, history, ends) belongs
 together, so that whoever fetches with that leader epoch has compared the right history. A home's records are told only
-once the partition is settled for it: history and settling change by a roll, which opens another partitionlet.
+once the partition is settled for it: history and home change by a roll, which opens another partitionlet.
 """
 
 from collections.abc import Sequence

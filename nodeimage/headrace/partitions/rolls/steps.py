@@ -71,12 +71,12 @@ class Roll:
             self.full = asyncio.get_running_loop().create_future()
 
 
-class Settling(NamedTuple):
-    """What a roll is for that brings a partition in line with its topic's home (DESIGN section 9)."""
+class HomeRoll(NamedTuple):
+    """The home that a roll applies to its partition (DESIGN section 9)."""
 
     home: Home
     resume: int
-    """Where the partition goes on; -1 = where it ends."""
+    """The offset at which the partition resumes; -1: at its end."""
 
 
 class Place(Protocol):
@@ -102,7 +102,7 @@ class RollSteps:
         partition: Partition,
         roll: Roll,
         *,
-        settling: Settling | None = None,
+        home_roll: HomeRoll | None = None,
         runtime: Runtime,
         catalog: Catalog,
         cluster: ClusterClient,
@@ -111,10 +111,10 @@ class RollSteps:
         opening: Opening,
         place: Place,
     ) -> None:
-        """A seal that is there already says itself whether it settles: then `settling` has to wait for another roll."""
+        """A seal that is there already says whether it applies a home: then `home_roll` has to wait for another roll."""
         self._partition = partition
         self._roll = roll
-        self._settling = settling
+        self._home_roll = home_roll
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -190,8 +190,8 @@ class RollSteps:
             epochs.append((partition.leader_epoch, partition.next_offset))
         end = partition.next_offset
         producers, resume, home = partition.producers, -1, None
-        if self._settling is not None:
-            resume, home = self._settling.resume, self._settling.home
+        if self._home_roll is not None:
+            resume, home = self._home_roll.resume, self._home_roll.home
             if 0 <= resume < end:
                 producers = producers.cut(resume)
         seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(producers), resume, home)
@@ -357,7 +357,7 @@ class RollSteps:
             )
             partition.advance(seal.next_first)  # all before the seal was committed
             partition.log_start = max(partition.log_start, chain.log_start)
-            partition.settle(chain.settled)
+            partition.set_home(chain.settled)
         else:
             self._leave(topic)
         return row

@@ -23,7 +23,7 @@ from headrace.catalog.commands import (
 )
 from headrace.catalog.link_commands import HomeChange, LinkConfig
 from headrace.kafka.connection import Connection
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.serving import homes, topics
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
@@ -74,12 +74,12 @@ def create(ask):
 
 @pytest.fixture
 def unsettled(monkeypatch):
-    """What is pending stays so: the node settles nothing meanwhile."""
+    """What is pending stays so: the node applies no homes meanwhile."""
 
-    async def nothing(settler, wanted):
+    async def nothing(home_applier, wanted):
         pass
 
-    monkeypatch.setattr(Settler, "_settle", nothing)
+    monkeypatch.setattr(HomeApplier, "_apply_home", nothing)
 
 
 @pytest.fixture
@@ -424,13 +424,13 @@ class TestAnnounce:
 class TestCede:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr(homes, "SETTLES_S", 0.2)
+        monkeypatch.setattr(homes, "APPLY_WAIT_S", 0.2)
 
     @pytest.fixture
-    async def settling(self, broker):
+    async def applying(self, broker):
         """Records the rolls for topics' homes while a test runs, as the nodes that lead the partitions do."""
 
-        async def settle(row, opened):
+        async def apply_home(row, opened):
             (topic,) = await broker.topics.resolve_ids([row.topic_id])
             partition = await broker.partitions.leader(topic, opened.partition)
             target = RollTarget(row.topic_id, opened.partition, opened.id, opened.container)
@@ -453,7 +453,7 @@ class TestCede:
                 for row in rows:
                     opened = await broker.catalog.query(lambda reader, row=row: reader.open_partitionlets([row.number]))
                     for each in opened[row.number]:
-                        await settle(row, each)
+                        await apply_home(row, each)
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(settle_all())
@@ -463,9 +463,9 @@ class TestCede:
             await task
 
     async def test_a_home_is_given_away_with_where_its_partitions_end(
-        self, call, stream, create, append, settling, broker, monkeypatch
+        self, call, stream, create, append, applying, broker, monkeypatch
     ):
-        monkeypatch.setattr(homes, "SETTLES_S", 10.0)
+        monkeypatch.setattr(homes, "APPLY_WAIT_S", 10.0)
         topic = await create("/plant:t", 2)
         await append("/plant:t", b"a", b"b", b"c", partition=1)
         for _ in range(2):  # asked again it is answered again
@@ -473,10 +473,10 @@ class TestCede:
             assert ceded == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
 
     async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker, monkeypatch):
-        async def not_yet(settler, wanted):
+        async def not_yet(home_applier, wanted):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "later")
 
-        monkeypatch.setattr(Settler, "_settle", not_yet)
+        monkeypatch.setattr(HomeApplier, "_apply_home", not_yet)
         topic = await create("/plant:t")
         (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
         assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
@@ -498,7 +498,7 @@ class TestCede:
         row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
         assert row.home == Home(5, own)
 
-    async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, settling, broker):
+    async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, applying, broker):
         own = broker.node.cluster_id
         await set_home(copy, 4, own, {0: [(4, own, 0)], 1: [(1, "cluster-second", 10), (3, THERE, 20), (4, own, 30)]})
         async with asyncio.timeout(10):

@@ -16,7 +16,7 @@ from headrace.catalog.commands import CopyCursors, Cursor, ExpireCursors, HomeCh
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Expired
 from headrace.kafka_client.client import Client
-from headrace.links.failover.home_apply import Settler, Unsettled
+from headrace.links.failover.home_apply import HomeApplier, Unsettled
 from headrace.links.source import kafka_source, kafka_topics
 from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import Source
@@ -492,14 +492,14 @@ async def test_a_link_made_again_doubles_nothing(south: OneNode, north: FakeSour
 async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settling = asyncio.Event()
-    settle = Settler._settle
+    applying = asyncio.Event()
+    apply_home = HomeApplier._apply_home
 
-    async def held_back(self: Settler, wanted: Unsettled) -> None:
-        await settling.wait()
-        await settle(self, wanted)
+    async def held_back(self: HomeApplier, wanted: Unsettled) -> None:
+        await applying.wait()
+        await apply_home(self, wanted)
 
-    monkeypatch.setattr(Settler, "_settle", held_back)
+    monkeypatch.setattr(HomeApplier, "_apply_home", held_back)
     north.put("t")
     async with kept(south, north) as keeper:
         await until(lambda: _exists(south, "t"))
@@ -508,7 +508,7 @@ async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(
         keeper.changed_here([topic_id])
         await until(lambda: north.calls.get("topics_by_id", 0) > asked + 1)
         assert north.announced == [], "its partition is not settled yet"
-        settling.set()
+        applying.set()
         await until(lambda: [item.home for item in north.announced] == [Home(1, south.cluster_id)])
 
 

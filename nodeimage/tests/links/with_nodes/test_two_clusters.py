@@ -788,7 +788,7 @@ async def jumped(cluster: OneNode, name: str, offset: int) -> None:
     leader = await cluster.partition(name)
     row = await cluster.row(name)
     assert row is not None
-    await cluster.parts.rolls.settle_home(leader, row.home or Home(0, cluster.cluster_id), offset)
+    await cluster.parts.rolls.apply_home(leader, row.home or Home(0, cluster.cluster_id), offset)
 
 
 async def test_a_home_that_ends_in_a_gap_moves(start: StartCluster, south: OneNode, north: OneNode) -> None:

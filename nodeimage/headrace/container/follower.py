@@ -252,7 +252,7 @@ class Follower:
         if self.replica.is_cut_below_applied:
             raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
         self.replica.forget_beyond()
-        await self.replica.adopt(history)
+        await self.replica.set_history(history)
         self._current_from = Position(following.committed)
         self.replica.learn_committed(Position(following.committed))
 

@@ -282,7 +282,7 @@ class LocalReplica:
         if epoch > self._state.seen:
             await self._write(lambda state: structs.replace(state, seen=max(epoch, state.seen)))
 
-    async def adopt(self, history: History) -> None:
+    async def set_history(self, history: History) -> None:
         """The primary's history, before any of its frames is appended here.
 
         Somebody leads, who has all that was committed: what was set aside here for damage goes.
@@ -291,10 +291,10 @@ class LocalReplica:
         if history == self._state.history and not self._aside:
             return
 
-        def adopted(state: ReplicaFile) -> ReplicaFile:
+        def replaced(state: ReplicaFile) -> ReplicaFile:
             return structs.replace(state, history=history)
 
-        await self._write(adopted, drop_aside=self._aside)
+        await self._write(replaced, drop_aside=self._aside)
         self._aside = False
 
     @property

@@ -1,9 +1,9 @@
-"""All that links are on one node: pullers, the home applier, what passes writes on, on the node that leads the catalog a
-keeper for each link, and the admin calls about them. Made running by `start`, and told of what changes by the node.
+"""All parts of links on one node: pullers, the home applier, forwarding of writes, and the admin calls about links; on
+the node that leads the catalog also a topic syncer for each link. `start` starts them; the node reports changes.
 
-A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
-at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose keeper ends for an
-unforeseen reason, is begun anew after a moment; the others go on.
+A topic syncer runs where the catalog is led; when that moves, the old node's topic syncer ends as soon as it hears of
+it, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose topic syncer
+ends for an unforeseen reason, is started again after a moment; the others go on.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_OFFSET, Source
 from headrace.links.topics.topic_apply import TopicApplier
-from headrace.links.topics.topic_syncer import Keeper
+from headrace.links.topics.topic_syncer import TopicSyncer
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.partition_states import PartitionStates
@@ -108,8 +108,8 @@ class Links:
         own_cluster: str,
         secret: str,
     ) -> None:
-        """`led`: every container that this node leads. `home_applier` and `forwarding` are this object's to run, to tell of
-        changes, and to close. `secret`: the cluster's, with which credentials are sealed.
+        """`led`: every container that this node leads. `home_applier` and `forwarding` are this object's to run, to tell
+        of changes, and to close. `secret`: the cluster's, with which credentials are sealed.
         """
         self.secret = secret
         self.home_applier = home_applier
@@ -138,7 +138,7 @@ class Links:
             on_higher=self._higher_found,
             on_ended=forwarding.link_ended,
         )
-        self._keepers: dict[str, tuple[LinkRow, Keeper, asyncio.Task[None]]] = {}
+        self._topic_syncers: dict[str, tuple[LinkRow, TopicSyncer, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
@@ -157,7 +157,7 @@ class Links:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        for name in list(self._keepers):
+        for name in list(self._topic_syncers):
             await self._end(name)
         await self.forwarding.close()
         await self.pullers.close()
@@ -194,8 +194,8 @@ class Links:
                     self._changed.set()
                 case Replaced():
                     self._changed.set()
-                    for _, keeper, _ in self._keepers.values():
-                        keeper.look_at_all()
+                    for _, syncer, _ in self._topic_syncers.values():
+                        syncer.look_at_all()
                 case DeleteTopics() if isinstance(outcome, list):
                     self._tell_deleted(
                         [made.topic for made in outcome if isinstance(made, TopicOutcome) and made.topic]
@@ -209,24 +209,24 @@ class Links:
 
     def _tell(self, topic_ids: Sequence[bytes]) -> None:
         if topic_ids:
-            for _, keeper, _ in self._keepers.values():
-                keeper.changed_here(topic_ids)
+            for _, syncer, _ in self._topic_syncers.values():
+                syncer.changed_here(topic_ids)
 
     def _tell_deleted(self, rows: Sequence[TopicRow]) -> None:
-        for _, keeper, _ in self._keepers.values():
-            keeper.deleted_here(row.name for row in rows if row.stream == keeper.link.stream)
+        for _, syncer, _ in self._topic_syncers.values():
+            syncer.deleted_here(row.name for row in rows if row.stream == syncer.link.stream)
 
     def _higher_found(self, link: str, topic_id: bytes) -> None:
         """A puller met a higher home at the source."""
-        held = self._keepers.get(link)
+        held = self._topic_syncers.get(link)
         if held is not None:
             held[1].changed_here([topic_id])
 
-    # --- keepers
+    # --- topic syncers
 
-    def keeper(self, name: str) -> Keeper | None:
+    def topic_syncer(self, name: str) -> TopicSyncer | None:
         """A link's, where this node keeps it."""
-        held = self._keepers.get(name)
+        held = self._topic_syncers.get(name)
         return None if held is None else held[1]
 
     async def _follow(self) -> None:
@@ -249,17 +249,17 @@ class Links:
         leads = self._cluster.catalog_container is not None
         rows = await self._catalog.query(lambda reader: reader.links()) if leads else []
         wanted = {row.name: row for row in rows if row.state == RUNNING}
-        for name, (row, _, task) in list(self._keepers.items()):
+        for name, (row, _, task) in list(self._topic_syncers.items()):
             if name not in wanted or task.done() or not _same(row, wanted[name]):
                 await self._end(name)
         for name, row in wanted.items():
-            if name not in self._keepers:
+            if name not in self._topic_syncers:
                 try:
                     source = self.open_source(row)
                 except HeadraceError as error:
                     log.warning("a link cannot be opened", link=name, reason=str(error))
                     continue
-                keeper = Keeper(
+                syncer = TopicSyncer(
                     row,
                     source,
                     catalog=self._catalog,
@@ -269,12 +269,12 @@ class Links:
                     bootstrap=partial(self.bootstrap, row),
                     brings_cursors=partial(self._brings_cursors, name),
                 )
-                task = self._runtime.spawn(self._keep(keeper, source))
-                self._keepers[name] = (row, keeper, task)
+                task = self._runtime.spawn(self._run_syncer(syncer, source))
+                self._topic_syncers[name] = (row, syncer, task)
 
     def _brings_cursors(self, name: str, home: str) -> bool:
         """That from the home itself brings them while it works: what comes by way of others comes later."""
-        held = self._keepers.get(name)
+        held = self._topic_syncers.get(name)
         if held is None or held[1].source_cluster == home:
             return True
         return not any(
@@ -282,21 +282,21 @@ class Links:
             and row.stream == held[0].stream
             and other.source_cluster == home
             and other.last_error is None
-            for row, other, _ in self._keepers.values()
+            for row, other, _ in self._topic_syncers.values()
         )
 
-    async def _keep(self, keeper: Keeper, source: Source) -> None:
+    async def _run_syncer(self, syncer: TopicSyncer, source: Source) -> None:
         try:
-            await keeper.run()
+            await syncer.run()
         except Exception:
-            log.exception("a link's keeper failed", link=keeper.link.name)
+            log.exception("a link's keeper failed", link=syncer.link.name)
             await asyncio.sleep(AGAIN_S)
         finally:
             await source.close()
         self._changed.set()  # at the very end: this task is done by the time that anybody looks
 
     async def _end(self, name: str) -> None:
-        _, _, task = self._keepers.pop(name)
+        _, _, task = self._topic_syncers.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -319,7 +319,7 @@ class Links:
         found: dict[str, LinkTold] = {}
         applying = set(self.home_applier.unsettled.values())
         for name in names:
-            keeper = self.keeper(name)
+            syncer = self.topic_syncer(name)
             puller = self.pullers.puller(name)
             lacking = _behind(puller.state) if behind and puller is not None else {}
             told = LinkTold(
@@ -329,14 +329,14 @@ class Links:
                 settling=puller is not None and puller.stream in applying,
                 heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
             )
-            if keeper is not None:
+            if syncer is not None:
                 told = msgspec.structs.replace(
                     told,
                     kept=True,
-                    source_cluster=keeper.source_cluster,
-                    refused=dict(keeper.refused),
-                    last_error=keeper.last_error,
-                    last_error_ms=keeper.last_error_ms,
+                    source_cluster=syncer.source_cluster,
+                    refused=dict(syncer.refused),
+                    last_error=syncer.last_error,
+                    last_error_ms=syncer.last_error_ms,
                 )
             found[name] = told
         return found
@@ -364,7 +364,7 @@ def open_client(link: LinkRow, *, secret: str) -> Client:
 
 
 def _same(old: LinkRow, new: LinkRow) -> bool:
-    """Whether a keeper may go on; that the source has told who it is, it knows itself."""
+    """Whether a topic syncer may go on; that the source has told who it is, it knows itself."""
     config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
     return config == old.config and new._replace(config=old.config) == old
 

@@ -113,7 +113,7 @@ class Partition:
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
         self.watchers: dict[Watcher, None] | None = None
         """None while there has been none: most partitions are written to and not waited for."""
-        self.adopt(
+        self.set_chain(
             chain=chain, container=container, next_offset=next_offset, producers=producers, size=size, epochs=epochs
         )
         self.high_watermark = next_offset
@@ -124,7 +124,7 @@ class Partition:
         """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
         takes no batch any more, and that roll has to be finished."""
 
-    def adopt(
+    def set_chain(
         self,
         *,
         chain: tuple[PartitionletRow, ...],

@@ -290,7 +290,7 @@ class Partitions:
 
     # --- loading
 
-    def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
+    def add_fresh(self, topic: Topic, row: PartitionletRow) -> None:
         """Bring a partition into memory without asking the disk, if that is possible."""
         if row.partition not in topic.partitions and (topic.topic_id, row.partition) not in self._loading:
             partition = self._fresh(topic, row)

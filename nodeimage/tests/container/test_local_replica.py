@@ -196,7 +196,7 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
         found = await opened(replaceable=True)
         await found.saw(Epoch(4))
         assert aside.exists()
-        await found.adopt(((Epoch(4), Position(0)),))
+        await found.set_history(((Epoch(4), Position(0)),))
         assert not aside.exists()
         await found.close()
 
@@ -281,7 +281,7 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
     """A record that came while a follower took its primary's history over put the old history back."""
     history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
-    await asyncio.gather(replica.adopt(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
+    await asyncio.gather(replica.set_history(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
     state = replica_folder.read(replica.folder)
     assert state is not None
     assert (state.history, state.seen) == (history, 5)

@@ -10,7 +10,7 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     Announcement,
-    Ceded,
+    Demoted,
     Changes,
     CursorKey,
     CursorPage,
@@ -44,7 +44,7 @@ class FakeSource:
     histories: dict[TopicPartition, list[HomeStart]] = field(default_factory=dict)
     committed: dict[CursorKey, SourceCursor] = field(default_factory=dict)
     announced: list[Announcement] = field(default_factory=list)
-    ceded: list[bytes] = field(default_factory=list)
+    demoted: list[bytes] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     fail_at: dict[str, int] = field(default_factory=dict)
     """By call, how many times it fails from now on."""
@@ -198,22 +198,22 @@ class FakeSource:
             answers.append((Code.NONE if item.home >= topic.home else Code.FENCED_LEADER_EPOCH, ""))
         return answers
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         self._call("cede")
         answers = []
         for topic_id in topic_ids:
             topic = self.listed.get(topic_id)
             if topic is None:
-                answers.append(Ceded(topic_id, Code.UNKNOWN_TOPIC_ID))
+                answers.append(Demoted(topic_id, Code.UNKNOWN_TOPIC_ID))
                 continue
             home = Home(topic.home.counter + 1, to)
             if topic.home.cluster != to:
-                self.ceded.append(topic_id)
+                self.demoted.append(topic_id)
                 self.listed[topic_id] = replace(topic, home=home)
                 for index in range(topic.partitions):
                     self.histories[TopicPartition(topic_id, index)].append(HomeStart(*home, Offset(0)))
                 self._told(topic_id)
-            answers.append(Ceded(topic_id, Code.NONE, "", self.listed[topic_id].home, [Offset(0)] * topic.partitions))
+            answers.append(Demoted(topic_id, Code.NONE, "", self.listed[topic_id].home, [Offset(0)] * topic.partitions))
         return answers
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from headrace.kafka.connection import Connection
 from headrace.kafka_client.client import Client
 from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.source.source import Source
-from headrace.links.topics.topic_syncer import Keeper
+from headrace.links.topics.topic_syncer import TopicSyncer
 from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
@@ -77,9 +77,9 @@ class OneNode:
             own_cluster=self.cluster_id,
         )
 
-    def keeper(self, link: LinkRow, source: Source) -> Keeper:
+    def topic_syncer(self, link: LinkRow, source: Source) -> TopicSyncer:
         """One beside the node's own, to be run by the test."""
-        return Keeper(
+        return TopicSyncer(
             link,
             source,
             catalog=self.parts.catalog,

@@ -12,7 +12,7 @@ from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     NO_NODE,
     Announcement,
-    Ceded,
+    Demoted,
     Changes,
     CursorKey,
     CursorPage,
@@ -251,7 +251,7 @@ class PlayedSource:
     ) -> Sequence[tuple[Code, str]]:
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
     async def close(self) -> None:

@@ -30,7 +30,7 @@ def cuts_what_it_did_not_set_aside() -> Any:
     async def planted(*_: Any) -> None:
         pass
 
-    return mock.patch.object(HomeApplier, "_keep", planted)
+    return mock.patch.object(HomeApplier, "_quarantine_records", planted)
 
 
 def takes_writes_wherever_it_is() -> Any:

@@ -86,8 +86,8 @@ class HomeApplier:
         """Topics of which something could not be done yet."""
         self._look_at_all = True
         self._wake = asyncio.Event()
-        self.set_aside = 0
-        """Records set aside since the node's start."""
+        self.quarantined = 0
+        """Records quarantined since the node's start."""
         self.unsettled: dict[bytes, str] = {}
         """By topic id, the streams of topics whose homes are being applied here, or could not be applied yet."""
         self.problem: str | None = None
@@ -247,7 +247,7 @@ class HomeApplier:
                 await self._rolls.apply_home(leader, wanted.home)
                 return
             try:
-                await self._keep(wanted, leader, parted, end)
+                await self._quarantine_records(wanted, leader, parted, end)
             except KafkaError as error:
                 if _is_elsewhere(error):  # of the topic that keeps what diverged, whose leaders do not look at this one
                     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
@@ -263,13 +263,13 @@ class HomeApplier:
         origin = wanted.row.origin or self._own
         return divergence(wanted.history, origin, end, wanted.theirs, origin)
 
-    async def _keep(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
-        """Set aside what lies from `parted` on."""
+    async def _quarantine_records(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
+        """Quarantine the records from `parted` on."""
         await leader.container.all_committed()
         first = Offset(max(parted, leader.log_start))
         if first >= end:
             return
-        into, records = await self._quarantine.keep_aside(
+        into, records = await self._quarantine.add(
             wanted.row,
             wanted.partition,
             parted=parted,
@@ -279,7 +279,7 @@ class HomeApplier:
             history=wanted.history,
             origin=wanted.row.origin or self._own,
         )
-        self.set_aside += records
+        self.quarantined += records
         log.warning(
             "records diverged from the home's history, and were set aside",
             topic=wanted.row.full_name,

@@ -120,7 +120,7 @@ class Quarantine:
         self._once = once
         self._own = own_cluster
 
-    async def keep_aside(
+    async def add(
         self,
         row: TopicRow,
         partition: int,

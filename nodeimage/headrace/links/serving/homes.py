@@ -74,12 +74,12 @@ class Announcement(OfStream, frozen=True):
     """The stream's path there; empty: the same as here."""
 
 
-class Cession(Versioned, frozen=True):
+class Demotion(Versioned, frozen=True):
     topic_ids: Annotated[list[TopicId], msgspec.Meta(max_length=MAX_ITEMS)]
     to: Cluster
 
 
-TAKEN: Final = (Announcement, Cession)
+TAKEN: Final = (Announcement, Demotion)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
@@ -97,7 +97,7 @@ class HomeApis:
         """By name: what a method takes, and what runs it."""
         return {
             "link.announce": (Announcement, self.announce),
-            "home.cede": (Cession, self.cede),
+            "home.cede": (Demotion, self.demote),
         }
 
     # --- told
@@ -240,7 +240,7 @@ class HomeApis:
 
     # --- asked
 
-    async def cede(self, params: Cession) -> dict[str, object]:
+    async def demote(self, params: Demotion) -> dict[str, object]:
         """Give the homes of topics to another cluster; for each the new home and where its partitions end."""
         check_version(params)
         own = self._own
@@ -279,7 +279,7 @@ class HomeApis:
                 if code is not Code.NONE:
                     faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
         settled = await self._settled([topic_id for topic_id in ids if topic_id not in faults], params.to)
-        return {"topics": [_ceded(faults.get(each), settled.get(each)) for each in params.topic_ids]}
+        return {"topics": [_demoted(faults.get(each), settled.get(each)) for each in params.topic_ids]}
 
     async def _behind(self, homes: Homes) -> set[int]:
         """Topics, by number, that moved here and lack records of their former homes yet."""
@@ -344,7 +344,7 @@ def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:
     )
 
 
-def _ceded(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
+def _demoted(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
     if fault is None and settled is None:
         fault = KafkaError(Code.LEADER_NOT_AVAILABLE, "it is given away, and not settled everywhere yet; ask again")
     if fault is not None:

@@ -18,7 +18,7 @@ from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
 from headrace.links.source.source import (
     MOST_WAIT_MS,
     Announcement,
-    Ceded,
+    Demoted,
     Changes,
     CursorKey,
     CursorPage,
@@ -157,12 +157,12 @@ class HeadraceSource:
         self._check_count("link.announce", len(said.items), len(items))
         return [(code_of(each.error), each.message or "") for each in said.items]
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """As `Source` says."""
-        said = await self._ask(ANY, "home.cede", {"topic_ids": list(topic_ids), "to": to}, _ceded, stream=False)
+        said = await self._ask(ANY, "home.cede", {"topic_ids": list(topic_ids), "to": to}, _demoted, stream=False)
         self._check_count("home.cede", len(said.topics), len(topic_ids))
         return [
-            Ceded(topic_id, code_of(row.error), row.message or "", Home(*row.home), [Offset(end) for end in row.ends])
+            Demoted(topic_id, code_of(row.error), row.message or "", Home(*row.home), [Offset(end) for end in row.ends])
             for topic_id, row in zip(topic_ids, said.topics, strict=True)
         ]
 
@@ -278,15 +278,15 @@ class _Outcomes(msgspec.Struct, frozen=True):
     items: list[_Outcome]
 
 
-class _CededTopic(msgspec.Struct, frozen=True):
+class _DemotedTopic(msgspec.Struct, frozen=True):
     error: int = 0
     message: str | None = None
     home: tuple[_Counter, _Cluster] = (0, "")
     ends: list[_At] = []
 
 
-class _Ceded(msgspec.Struct, frozen=True):
-    topics: list[_CededTopic]
+class _Demoted(msgspec.Struct, frozen=True):
+    topics: list[_DemotedTopic]
 
 
 _hello = msgspec.msgpack.Decoder(_Hello)
@@ -295,7 +295,7 @@ _changes = msgspec.msgpack.Decoder(_Changes)
 _meetings = msgspec.msgpack.Decoder(_Meetings)
 _cursors = msgspec.msgpack.Decoder(_Cursors)
 _outcomes = msgspec.msgpack.Decoder(_Outcomes)
-_ceded = msgspec.msgpack.Decoder(_Ceded)
+_demoted = msgspec.msgpack.Decoder(_Demoted)
 
 
 def _topic(row: _Topic) -> SourceTopic:

@@ -192,8 +192,8 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceded:
-    """What a home says to an agreed move of one topic: its new home, and where each partition ended."""
+class Demoted:
+    """A home's answer to the agreed failover of one topic: the topic's new home, and where each partition ended."""
 
     topic_id: bytes
     code: Code
@@ -256,7 +256,7 @@ class Source(Protocol):
         """
         ...
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """Ask the home to let the cluster `to` be home, from where the partitions end; one answer each, in order."""
         ...
 

@@ -13,7 +13,8 @@ all of this when it applies the command.
 Here such a group has no members, so its cursors would expire, however much it is at work at the home. What the source
 tells of keeps it: a group is renewed once a day.
 
-Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
+Level-triggered as the topic syncer is: what is lost in a crash, or dropped when too many are held, is found by the next
+look.
 """
 
 import asyncio

@@ -63,7 +63,7 @@ class TopicApplier:
         """Do what is planned. Raises HeadraceError where the source or the catalog cannot be asked at all."""
         done = Done({}, set())
         await self._make(source, plan.make, stream, done)
-        done.later.update(await self.adopt(source, [topic for _, topic in plan.adopt]))
+        done.later.update(await self.apply_homes(source, [topic for _, topic in plan.homes]))
         await self._grow(source, plan.grow, stream, done)
         await self._configure(plan.configure, done)
         done.later.update(await self.announce(source, plan.announce, stream=stream, bootstrap=bootstrap))
@@ -72,7 +72,7 @@ class TopicApplier:
 
     # --- homes
 
-    async def adopt(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
+    async def apply_homes(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
         """Take up the higher homes that these topics have at the source, with their histories; those still to be
         done."""
         later: set[bytes] = set()

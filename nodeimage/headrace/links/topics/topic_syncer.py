@@ -2,11 +2,11 @@
 
 Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
 what is done follows from how they are then (topic_plan.py), by steps that may be repeated (topic_apply.py). All topics
-are looked at when the keeper starts, when the feed begins anew, and now and then beside it. So a crash at any await, a
-lost answer, a keeper that runs a moment longer than it should, or two at the same time cost a look more, and nothing
-else.
+are looked at when the topic syncer starts, when the feed begins anew, and now and then beside it. So a crash at any
+await, a lost answer, a topic syncer that runs a moment longer than it should, or two at the same time cost one more
+look, and nothing else.
 
-What happens when the source is away: the keeper tries again, with back-off from 0.2 s to 15 s; what was due stays due.
+While the source is away the topic syncer retries, with back-off from 0.2 s to 15 s; what was due stays due.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ MOST_REFUSED: Final = 10_000
 CHANGES: Final = 10_000
 
 
-class Keeper:
-    """Of one link. `run` it until the link is gone, paused, or kept elsewhere."""
+class TopicSyncer:
+    """Syncs the topics of one link. `run` it until the link is gone, paused, or synced on another node."""
 
     def __init__(
         self,

@@ -352,7 +352,7 @@ class RollSteps:
             producers = partition.producers
             if seal.next_first < seal.end:
                 producers = producers.cut(seal.next_first)
-            partition.adopt(
+            partition.set_chain(
                 chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
             )
             partition.advance(seal.next_first)  # all before the seal was committed

@@ -17,7 +17,7 @@ from headrace.links.pull.effects import (
     Connect,
     Effect,
     Fetch,
-    Jump,
+    FillGap,
     ListTopics,
     Locate,
     Looked,
@@ -186,9 +186,9 @@ class Driver:
                 self.state.pulls.located(self.now, self.source.topics(topic_ids))
             case Meet(node, partitions):
                 self.state.met(self.now, node, [self.meet(node, at) for at in partitions])
-            case Jump(at, log_start):
+            case FillGap(at, log_start):
                 self.own[at] = max(self.own[at], log_start)
-                self.state.pulls.jumped(self.now, at)
+                self.state.pulls.gap_filled(self.now, at)
             case Fetch():
                 self.fetch(effect)
         self.begin()
@@ -237,8 +237,8 @@ class Driver:
                 self.state.pulls.not_located(self.now, "away")
             case Meet(node, partitions):
                 self.state.not_met(self.now, node, partitions, "away")
-            case Jump(at):
-                self.state.pulls.jumped(self.now, at, "the disk is full")
+            case FillGap(at):
+                self.state.pulls.gap_filled(self.now, at, "the disk is full")
             case Fetch(number):
                 self.state.fetch_failed(self.now, number, "away")
         self.begin()

@@ -469,8 +469,8 @@ class TestCede:
         topic = await create("/plant:t", 2)
         await append("/plant:t", b"a", b"b", b"c", partition=1)
         for _ in range(2):  # asked again it is answered again
-            (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-            assert ceded == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
+            (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+            assert demoted == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
 
     async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker, monkeypatch):
         async def not_yet(home_applier, wanted):
@@ -478,9 +478,9 @@ class TestCede:
 
         monkeypatch.setattr(HomeApplier, "_apply_home", not_yet)
         topic = await create("/plant:t")
-        (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
-        assert "ask again" in ceded["message"]
+        (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
+        assert "ask again" in demoted["message"]
         row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
         assert row.home == Home(1, THERE)
 
@@ -493,8 +493,8 @@ class TestCede:
     async def test_what_moved_here_and_is_not_settled(self, call, stream, create, set_home, broker):
         topic, own = await create("/plant:t"), broker.node.cluster_id
         await set_home(topic, 5, own)
-        (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
+        (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
         row = await broker.catalog.query(lambda reader: reader.topic_by_id(topic))
         assert row.home == Home(5, own)
 
@@ -504,9 +504,9 @@ class TestCede:
         async with asyncio.timeout(10):
             while await broker.catalog.query(lambda reader: reader.unsettled()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        (ceded,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
-        assert "not complete" in ceded["message"]
+        (demoted,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
+        assert "not complete" in demoted["message"]
         row = await broker.catalog.query(lambda reader: reader.topic_by_id(copy))
         assert row.home == Home(4, own)
 

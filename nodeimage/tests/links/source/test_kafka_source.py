@@ -224,7 +224,7 @@ async def test_aborted_transactions_and_their_markers_are_left_out_as_gaps(conne
         assert all(header.producer_id == -1 for header in headers if header.control), "no marker of a transaction"
 
 
-async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
+async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_demoted(
     connect: Connect, kafka: RealKafka
 ) -> None:
     name = name_of("open")
@@ -242,7 +242,7 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
     source = connect()
     topic = await topic_of(source, name)
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before"]
-    (refused,) = await source.cede([topic.topic_id], to="other")
+    (refused,) = await source.demote([topic.topic_id], to="other")
     assert (refused.code, refused.message) == (
         Code.POLICY_VIOLATION,
         f"{name}-0 has an open transaction at offset 1: end its producer first",
@@ -251,8 +251,8 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
     while (await source.meet(ONE, [TopicPartition(topic.topic_id, 0)]))[0].high_watermark < 4:
         pass  # Kafka writes the marker when it has answered
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before", b"open", b"after"]
-    (ceded,) = await source.cede([topic.topic_id], to="other")
-    assert (ceded.code, ceded.home, ceded.ends) == (Code.NONE, Home(1, "other"), [4])
+    (demoted,) = await source.demote([topic.topic_id], to="other")
+    assert (demoted.code, demoted.home, demoted.ends) == (Code.NONE, Home(1, "other"), [4])
 
 
 async def test_a_log_start_inside_a_batch_cuts_the_batch(connect: Connect, kafka: RealKafka) -> None:

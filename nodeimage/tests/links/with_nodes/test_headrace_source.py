@@ -125,7 +125,7 @@ async def test_cursors_come_by_pages_and_by_key(south: OneNode, source: Headrace
     assert sorted(each.key.group for each in await source.cursors_of(keys)) == ["g3", "g4"]
 
 
-async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
+async def test_a_home_that_is_demoted_is_elsewhere_and_another_can_be_announced(
     south: OneNode, source: HeadraceSource
 ) -> None:
     await south.append("a", b"x", b"y")
@@ -141,7 +141,7 @@ async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
     assert moved.home == Home(3, "west")
     (link,) = await south.parts.catalog.query(lambda reader: reader.links())
     assert (link.name, link.config.source_stream) == ("back-west", "/there")
-    (refused, gone) = await source.cede([at, bytes(range(16))], to="east")
+    (refused, gone) = await source.demote([at, bytes(range(16))], to="east")
     assert (refused.code, gone.code) == (Code.POLICY_VIOLATION, Code.UNKNOWN_TOPIC_ID)
     assert "is at home in cluster west" in refused.message
 

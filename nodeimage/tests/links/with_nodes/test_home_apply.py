@@ -111,7 +111,7 @@ async def test_what_diverged_is_set_aside_with_its_old_place_and_the_partition_r
     assert [record.value for record in aside] == [b"c", b"d"]
     assert [dict(record.headers)["headrace.offset"] for record in aside] == [b"2", b"3"]
     assert dict(aside[0].headers)["headrace.home"] == f"0:{south.cluster_id}".encode()
-    assert home_applier.set_aside == 2
+    assert home_applier.quarantined == 2
     row = await south.row("t.diverged")
     assert row is not None
     assert row.configs["retention.ms"] == "-1"
@@ -148,7 +148,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         pass
 
     appended = 0
-    real = Quarantine.keep_aside
+    real = Quarantine.add
 
     async def crashing(*arguments: object, **named: object) -> object:
         nonlocal appended
@@ -159,7 +159,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         return found
 
     if step == "before_roll":
-        monkeypatch.setattr(Quarantine, "keep_aside", crashing)
+        monkeypatch.setattr(Quarantine, "add", crashing)
     else:
         real_append = Quarantine._append
 
@@ -183,7 +183,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
-    keep, homes = Quarantine.keep_aside, []
+    keep, homes = Quarantine.add, []
 
     async def then_it_moves(aside: Quarantine, row: TopicRow, *arguments: Any, **named: Any) -> object:
         found = await keep(aside, row, *arguments, **named)
@@ -193,7 +193,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
             raise HeadraceError("the node ends here")
         return found
 
-    monkeypatch.setattr(Quarantine, "keep_aside", then_it_moves)
+    monkeypatch.setattr(Quarantine, "add", then_it_moves)
     await applies(south, "t", (2, "east"))
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
@@ -270,7 +270,7 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
     raw, record = await south.records("t.diverged")
     assert (raw.value, record.value) == (stored, b"d")
     assert raw.headers[-2:] == [("headrace.raw", b"2"), ("headrace.part", b"1/1")]
-    assert home_applier.set_aside == 1, "the rest was before the crash"
+    assert home_applier.quarantined == 1, "the rest was before the crash"
 
 
 async def test_no_batch_that_could_not_be_replicated_is_appended_once(
@@ -291,7 +291,7 @@ async def test_no_batch_that_could_not_be_replicated_is_appended_once(
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
     south: OneNode, home_applier: HomeApplier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, failed = Quarantine.keep_aside, []
+    keep, failed = Quarantine.add, []
 
     async def fails_once(*args: object, **more: object) -> object:
         if not failed:
@@ -299,7 +299,7 @@ async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tr
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the diverged topic is led elsewhere by now")
         return await keep(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Quarantine, "keep_aside", fails_once)
+    monkeypatch.setattr(Quarantine, "add", fails_once)
     await south.append("t", b"a")
     await south.append("t", b"b")
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})

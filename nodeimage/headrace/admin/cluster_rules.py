@@ -177,8 +177,8 @@ def lacks(
 
 
 def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
-    primary = replicas.get(record.primary, {}).get(record.container_id)
-    return primary is not None and primary.role == "primary" and primary.stalled
+    leader = replicas.get(record.primary, {}).get(record.container_id)
+    return leader is not None and leader.role == "primary" and leader.stalled
 
 
 def _why(
@@ -225,8 +225,8 @@ def _synced(
 
 
 def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> int | None:
-    primary = replicas.get(record.primary, {}).get(record.container_id)
-    if primary is None:
+    leader = replicas.get(record.primary, {}).get(record.container_id)
+    if leader is None:
         return None
     in_sync = {node for node, _ in record.in_sync}
     ends = [
@@ -234,7 +234,7 @@ def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[Container
         for node in record.replicas
         if node not in in_sync and (state := replicas.get(node, {}).get(record.container_id)) is not None
     ]
-    return max(0, primary.end - max(ends)) if ends else None
+    return max(0, leader.end - max(ends)) if ends else None
 
 
 # --- unclean recovery (invariant 15)

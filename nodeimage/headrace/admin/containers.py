@@ -79,7 +79,7 @@ class ContainerCalls:
         ]
 
     async def _recover(self, params: Recovery) -> dict[str, object]:
-        """Choose a primary from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
+        """Choose a leader from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
         container = ContainerId(params.container)
         record = self._cluster.record(container)
         if record is None:

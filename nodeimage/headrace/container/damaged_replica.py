@@ -11,13 +11,13 @@ from collections.abc import Collection
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord
 
 STAND_BACK_S: Final = 10.0
-"""After a primary has let another lead, it does so again after this, twice as long each time: that one may be damaged
+"""After a leader has let another lead, it does so again after this, twice as long each time: that one may be damaged
 elsewhere, and both would take turns for ever."""
 STAND_BACK_MOST_S: Final = 600.0
 
@@ -46,34 +46,34 @@ class Damage:
         store: StoreCall,
         container_id: ContainerId,
         node: NodeId,
-        container: Container | None,
+        leader: Leader | None,
         *,
         known: ContainerRecord | None,
     ) -> bool:
-        """Have it leave the in-sync set; whether it is in it no more. `container`: where it leads. `known`: the record
-        that is kept with it.
+        """Have the replica leave the in-sync set; whether it has left. `leader`: its half as leader, where it leads.
+        `known`: the record that is kept with it.
 
         Raises HeadraceError: it may have left.
         """
         loop = asyncio.get_running_loop()
         own = (node, uuid.UUID(self._format))
-        near: Collection[NodeId] = () if container is None else container.primary.near(loop.time())
-        if container is not None and not near:
-            if container.primary.waits_for == {container.member}:
+        near: Collection[NodeId] = () if leader is None else leader.state.near(loop.time())
+        if leader is not None and not near:
+            if leader.state.waits_for == {leader.member}:
                 # A put of before that failed may have been under way: since then the record has let the others go.
-                container.handing_over = False
+                leader.handing_over = False
             return False
         hand_over = loop.time() >= self._stands_back_at
-        if container is not None:
-            container.handing_over = True  # invariant 16: until it is known that nobody else leads
+        if leader is not None:
+            leader.handing_over = True  # invariant 16: until it is known that nobody else leads
         after = await store(
             lambda store: container_records.leave_in_sync(
                 store, container_id, own, heirs=near, hand_over=hand_over, known=known
             )
         )
-        if container is not None and after.epoch == container.epoch:
-            container.handing_over = False
-        elif container is not None:
+        if leader is not None and after.epoch == leader.epoch:
+            leader.handing_over = False
+        elif leader is not None:
             self._stands_back_at = loop.time() + min(STAND_BACK_S * 2**self._stood_back, STAND_BACK_MOST_S)
             self._stood_back += 1
         return own not in after.in_sync

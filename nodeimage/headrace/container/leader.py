@@ -1,6 +1,6 @@
-"""One container as its primary runs it: numbers nothing, orders everything, says what is committed.
+"""One container as its leader runs it: numbers nothing, orders everything, says what is committed.
 
-Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
+Responsible for the leader's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
 cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
 have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; commit_waiters.py).
 
@@ -17,7 +17,7 @@ from headrace.base.errors import StorageFull
 from headrace.base.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.container.command_tail import CommandTail
 from headrace.container.commit_waiters import CommitQueue, Waiting, WaitingFuture, not_leader
-from headrace.container.leader_state import Member, Primary
+from headrace.container.leader_state import LeaderState, Member
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.sync_cycle import Room, SyncCycle
 from headrace.log.container_log import ContainerLog, WriteJob
@@ -25,7 +25,7 @@ from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
-    """A follower, as the primary's half feeds it (feed.py)."""
+    """A follower, as the leader's half feeds it (feed.py)."""
 
     def job_starts(self, job: WriteJob) -> None:
         """Frames are about to be written here; a follower that is up to date gets them now."""
@@ -34,7 +34,7 @@ class Feed(Protocol):
         """`committed` has moved."""
 
     def beat(self) -> None:
-        """Say that the primary lives."""
+        """Say that the leader lives."""
 
     def close(self) -> None:
         """This node leads no more."""
@@ -50,7 +50,7 @@ class Remembers(Protocol):
         """Forget them."""
 
 
-class Container:
+class Leader:
     """A container that this node leads."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Container:
         overtakes another; but for what has a place in the open one, of another partitionlet."""
         self._committed_moved = committed_moved
         now = self._loop.time()
-        self.primary = Primary(
+        self.state = LeaderState(
             me=member,
             epoch=epoch,
             in_sync=(member,) if in_sync is None else in_sync,
@@ -141,7 +141,7 @@ class Container:
             now=now,
         )
         cycle.hand_to(self)
-        self.primary.on_disk(member, self.log.synced, now=now)
+        self.state.on_disk(member, self.log.synced, now=now)
 
     @property
     def member(self) -> Member:
@@ -151,12 +151,12 @@ class Container:
     @property
     def epoch(self) -> Epoch:
         """The epoch that this node's frames carry."""
-        return self.primary.epoch
+        return self.state.epoch
 
     @property
     def committed(self) -> Position:
         """Everything below is on disk on every in-sync replica."""
-        return self.primary.committed
+        return self.state.committed
 
     @property
     def end(self) -> Position:
@@ -166,17 +166,17 @@ class Container:
     @property
     def serves(self) -> bool:
         """Whether reads, latest offsets and cursors may be answered (invariant 8)."""
-        return not self.lost and self.primary.serves
+        return not self.lost and self.state.serves
 
     @property
     def in_touch(self) -> bool:
         """Whether no other node can have taken over meanwhile (invariant 16)."""
-        return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
+        return not self.lost and not self.handing_over and self.state.in_touch(self._loop.time())
 
     @property
     def is_hindered(self) -> bool:
         """Whether there may be a reason for which nothing is committed: `outcast` or `stalled` is worth a look."""
-        return self.primary.stalled or bool(self.cut_off) or bool(self.undecided)
+        return self.state.stalled or bool(self.cut_off) or bool(self.undecided)
 
     @property
     def outcast(self) -> str:
@@ -190,7 +190,7 @@ class Container:
     @property
     def stalled(self) -> str:
         """Why nothing is committed until something changes; empty: all goes on."""
-        if self.primary.stalled:
+        if self.state.stalled:
             return "it has too few replicas in sync"
         return self.undecided if self.undecided and not self.in_touch else ""
 
@@ -209,7 +209,7 @@ class Container:
         """Add a stamped record batch to the next sync cycle. The caller has seen `has_room`."""
         position = self.log.append_batch(
             partitionlet=partitionlet,
-            epoch=self.primary.epoch,
+            epoch=self.state.epoch,
             first=first,
             last=last,
             max_timestamp=max_timestamp,
@@ -244,7 +244,7 @@ class Container:
             return future
         position = self.log.append_control(
             type=frame_type,
-            epoch=self.primary.epoch,
+            epoch=self.state.epoch,
             partitionlet=partitionlet,
             payload=payload,
             first=first,
@@ -301,7 +301,7 @@ class Container:
 
     def when_committed(self, position: Position, waiting: Waiting) -> None:
         """Call `waiting` once everything below `position` is committed: at once, if it is already."""
-        if position <= self.primary.committed:
+        if position <= self.state.committed:
             waiting.committed()
             return
         if self.lost:
@@ -337,7 +337,7 @@ class Container:
 
     def cycle_starts(self, job: WriteJob) -> None:
         """See cycle.Owner."""
-        self.primary.end = Position(job.end)
+        self.state.end = Position(job.end)
         if not self.feeds:
             return
         if self.recent is not None:
@@ -347,9 +347,9 @@ class Container:
 
     def cycle_done(self) -> None:
         """See cycle.Owner."""
-        if self.primary.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
+        if self.state.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
             self.committed_moved()
-        if self.log.chunks_to_close(self.primary.committed):
+        if self.log.chunks_to_close(self.state.committed):
             self.events.chunk_waits(self.id)
 
     def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
@@ -359,22 +359,22 @@ class Container:
         """
         if self.lost:
             return True
-        if not self.primary.may_have(position):
+        if not self.state.may_have(position):
             return False
         if beat:
-            self.primary.assured(member, beat)
-        if self.primary.on_disk(member, position, now=self._loop.time()):
+            self.state.assured(member, beat)
+        if self.state.on_disk(member, position, now=self._loop.time()):
             self.committed_moved()
         return True
 
     def follower_gone(self, member: Member) -> None:
         """The connection with a follower has ended."""
-        self.primary.gone(member)
+        self.state.gone(member)
         self.events.lost_touch(member.node)
 
     def committed_moved(self) -> None:
         """Tell everybody who waited, in order."""
-        self._waiting.committed(self.primary.committed)
+        self._waiting.committed(self.state.committed)
         for feed in self.feeds:
             feed.committed_moved()
         if self._committed_moved is not None:

@@ -1,4 +1,4 @@
-"""Who has what of a container, and what is committed: the primary as a state machine without I/O and without a clock.
+"""Who has what of a container, and what is committed: the leader as a state machine without I/O and without a clock.
 
 Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
 1, 2), and for who is a member: a follower that falls silent or makes no progress is proposed out, one that has caught
@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class _Peer:
-    """What the primary knows of another replica. `moved`: when its position was last higher than ever, or it had all.
+    """What the leader knows of another replica. `moved`: when its position was last higher than ever, or it had all.
 
     `reached`: the highest position it had in this epoch, over all its connections.
 
@@ -52,8 +52,8 @@ class _Peer:
     assured: float = float("-inf")
 
 
-class Primary:
-    """The primary's view of one container in one epoch."""
+class LeaderState:
+    """The leader's view of one container in one epoch."""
 
     __slots__ = (
         "_confirmed",
@@ -83,12 +83,12 @@ class Primary:
         committed: Position = Position(0),  # noqa: B008
         now: float = 0.0,
     ) -> None:
-        """`start`: where this epoch's first frame goes, all below is on the primary's disk. `committed`: as known."""
+        """`start`: where this epoch's first frame goes, all below is on the leader's disk. `committed`: as known."""
         self.me = me
         self.epoch = epoch
         self.epoch_start = start
         self.end = start
-        """The primary's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
+        """The leader's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
         self.committed = committed
         self.stalled = False
         """Too few members speak: nothing is committed until one comes back (invariant 6)."""
@@ -126,7 +126,7 @@ class Primary:
         return position <= self.end
 
     def follows(self, member: Member, position: Position, *, now: float) -> None:
-        """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
+        """A follower has spoken in this epoch; what it has matches the leader's log up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
         if before is not None and now - before.heard < LET_GO_S:  # one that connects again and again may be stuck too
@@ -219,8 +219,8 @@ class Primary:
     def serves(self) -> bool:
         """Latest offsets, reads and cursors wait until `committed` reaches the start of the epoch (invariant 8).
 
-        By then every member has followed in this epoch, and takes nothing from a primary of before (invariant 4): what
-        the next primary finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
+        By then every member has followed in this epoch, and takes nothing from a leader of before (invariant 4): what
+        the next leader finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
         recovery did not fence: one that they had not found could still be acknowledged.
         """
         return self.committed >= self.epoch_start
@@ -251,7 +251,7 @@ class Primary:
         )
 
     def positions(self) -> dict[Member, Position]:
-        """What each replica has on disk, as far as the primary knows."""
+        """What each replica has on disk, as far as the leader knows."""
         return {self.me: self._own} | {member: peer.position for member, peer in self._peers.items()}
 
     # --- inside

@@ -5,7 +5,7 @@
 
 A checksum stands before these (headrace.base.sealed_json). `format` is made with the folder (invariant 5): a folder
 that was lost and made again is another replica. `seen` is the highest epoch that the replica has heard of, written
-before it answers in that epoch (invariant 4). `led` is the last epoch in which it was primary: no later run of the
+before it answers in that epoch (invariant 4). `led` is the last epoch in which it was leader: no later run of the
 process writes in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room` is
 where the file is written the next time: a replica on a full disk must go on following whoever leads.
 

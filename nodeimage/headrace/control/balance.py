@@ -4,19 +4,19 @@ Every few seconds. A node is hot if it carries more than 1.25 of the mean of the
 above a floor below which nobody minds; the cluster's owner may set these numbers (BalanceRecord). Once it has been hot
 for two rounds, one thing is moved:
 
-    a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
+    a leader       to a member of the in-sync set, where that makes the larger of the two loads smaller
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, a hot node hands a primary over to it; where none can, as it has no replica yet, all that carry more than
+two rounds, a hot node hands a leader over to it; where none can, as it has no replica yet, all that carry more than
 the mean roll some of their partitionlets to it at once, though they have just done so for another cold node. Where
 nothing came of that, as their partitionlets are few and large, or it is still cold when that has had its effect, one of
 them after the other rolls one that makes the two more alike. It comes before what hot nodes could do among each other,
 which would leave them alone for a while, and it with nothing.
 
-How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
+How much of its writes a container should lose is said here; which partitionlets those are its leader sees. Nodes are
 left alone after a move until that has had its effect, and all moves together keep to a budget a minute; what cold nodes
-get from all has one of its own of as many nodes a minute, so that it need not wait for that. The primaries of closed
+get from all has one of its own of as many nodes a minute, so that it need not wait for that. The leaders of closed
 containers, which only serve reads, are spread evenly by number, within a budget of their own.
 """
 
@@ -48,7 +48,7 @@ NO_HELP_S: Final = 60.0
 CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
-"""A primary moves only if the larger load of the two nodes falls below this part of what it was."""
+"""A leader moves only if the larger load of the two nodes falls below this part of what it was."""
 ROUNDED: Final = 1.3
 """Times what a node should get it may get from each of several others: partitionlets are whole."""
 LEAST_SHARE: Final = 0.02
@@ -100,7 +100,7 @@ class BalanceState:
     warm_moves: tuple[float, ...] = ()
     """When all that have more than the mean rolled to a cold node."""
     closed_moves: tuple[float, ...] = ()
-    """The same for primaries of closed containers."""
+    """The same for leaders of closed containers."""
     resting: Mapping[NodeId, float] = field(default_factory=dict)
     """Until when a node is left alone."""
     warming: Set[NodeId] = frozenset()
@@ -139,7 +139,7 @@ class _Round:
             record for each in observed.inventory.open_data() if self._may_change(record := observed.containers[each])
         ]
         self._led: defaultdict[NodeId, list[ContainerRecord]] = defaultdict(list)
-        """Open containers by primary."""
+        """Open containers by leader."""
         for record in self._opened:
             self._led[record.primary].append(record)
         self._ends = self._read_ends()
@@ -399,7 +399,7 @@ class _Round:
         return True
 
     def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:
-        """Hand over one primary of a closed container, from the node that has most of them to one that has fewer."""
+        """Hand over one leader of a closed container, from the node that has most of them to one that has fewer."""
         if len(self._closed_moves) >= CLOSED_PER_MINUTE or not led:
             return
         fewest = min(led[node] for node in self._loads)

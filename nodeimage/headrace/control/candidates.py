@@ -65,7 +65,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
 
 
 def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason: str, now: float) -> PutContainer:
-    """The change that makes `heir`, one of the heirs, the primary at a new epoch."""
+    """The change that makes `heir`, one of the heirs, the leader at a new epoch."""
 
     def may_have_all(node: NodeId) -> bool:
         return node in record.replicas and node in observed.nodes and not has_another(observed, record, node)

@@ -52,7 +52,7 @@ class Inventory:
         """Those that have fewer replicas in sync than they want."""
         self.led: Counter[NodeId] = Counter()
         self.data_led: Counter[tuple[NodeId, str]] = Counter()
-        """Of records, by primary and volume."""
+        """Of records, by leader and volume."""
         self.open_led: Counter[tuple[NodeId, str]] = Counter()
         """Open ones of these."""
         self.held = Held()
@@ -121,7 +121,7 @@ class Inventory:
 
     def _count(self, record: ContainerRecord, by: int) -> None:
         """Enter a record in what is looked up, or (-1) take it out."""
-        container, volume, primary = record.container_id, record.volume, record.primary
+        container, volume, leader = record.container_id, record.volume, record.primary
 
         def enter(containers: set[ContainerId]) -> None:
             if by > 0:
@@ -130,14 +130,14 @@ class Inventory:
                 containers.discard(container)
 
         in_sync = {node for node, _ in record.in_sync}
-        for node in {primary, *record.replicas, *in_sync}:
+        for node in {leader, *record.replicas, *in_sync}:
             enter(self._of_node[node])
         if record.state == DELETED:
             enter(self.deleted)
             return
         enter(self._of_volume[volume])
         self.held.add(record, record.replicas, by=by)
-        self.led[primary] += by
+        self.led[leader] += by
         if record.kind == CATALOG:
             enter(self.catalogs)
         if len(record.in_sync) < record.wanted:
@@ -147,12 +147,12 @@ class Inventory:
                 if node not in in_sync:
                     enter(self._lagging[node])
         if record.kind == DATA:
-            self.data_led[primary, volume] += by
+            self.data_led[leader, volume] += by
             if record.state == OPEN:
-                self.open_led[primary, volume] += by
+                self.open_led[leader, volume] += by
                 enter(self._open_data[volume])
             elif record.state == CLOSED:
-                enter(self._closed_led[primary])
+                enter(self._closed_led[leader])
 
     def _compare(self, container: ContainerId) -> None:
         record = self.containers.get(container)
@@ -243,12 +243,12 @@ class Inventory:
         return self._astir | {each for each in self._unseen if each in self.containers and each not in self.deleted}
 
     def _rests(self, record: ContainerRecord) -> bool:
-        """Whether the primary leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
+        """Whether the leader leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
 
         Where each step of control.plan and control.replica_plan leaves such a container alone:
 
             frozen         no replica knows better than the record, and all have been heard
-            primary        lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped
+            leader         lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped
             replicas       follow the volume; none is missing, has to leave, or is one too many
 
         The catalog's may move for more reasons, and never rests. Whether followers are in sync, or alive, matters to

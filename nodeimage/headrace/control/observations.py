@@ -40,9 +40,9 @@ class Settings:
     rebuild_after_s: float = 600.0
     """A node that has been dead for so long has its replicas rebuilt elsewhere."""
     idle_s: float = 10.0
-    """A primary that answers but does not lead for so long is replaced."""
+    """A leader that answers but does not lead for so long is replaced."""
     apart_s: float = 1.0
-    """So long the catalog's primary may fail to hear a node that lives; who hears more nodes leads then."""
+    """So long the catalog's leader may fail to hear a node that lives; who hears more nodes leads then."""
     witness_s: float = 0.5
     """So long others may take to say whether they hear a node that refuses."""
     openless_s: float = 3.0
@@ -119,7 +119,7 @@ class Observed:
     since: Mapping[Condition, float] = field(default_factory=dict)
     """When each present condition began."""
     creating: frozenset[tuple[str, NodeId, str]] = frozenset()
-    """(kind, primary, volume) of containers that are being made."""
+    """(kind, leader, volume) of containers that are being made."""
     fell_at: float = float("-inf")
     """When this node saw the cluster store set back: of containers whose replicas have not been heard of since, nobody
     knows whether their records are the newest."""

@@ -20,7 +20,7 @@ from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import back_in_touch
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.connection import Connection
 from headrace.kafka.handler import Handler
 from headrace.partitions.lookups import leaders
@@ -139,7 +139,7 @@ class ListOffsetsApi:
         others wait no longer than for one.
         """
         found: dict[Partition, Found | KafkaError] = {}
-        unsure: dict[Container, list[Partition]] = {}
+        unsure: dict[Leader, list[Partition]] = {}
         for partition in dict.fromkeys(partitions):
             if partition.container.in_touch and partition.seal is None and not partition.left:
                 found[partition] = _end(partition)
@@ -153,7 +153,7 @@ class ListOffsetsApi:
             except HeadraceError as error:
                 found[partition] = told(error)
 
-        async def wait(container: Container, partitions: Sequence[Partition]) -> None:
+        async def wait(container: Leader, partitions: Sequence[Partition]) -> None:
             if await back_in_touch(container):
                 await asyncio.gather(*map(look_up, partitions))
             else:

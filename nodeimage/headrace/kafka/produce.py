@@ -8,7 +8,7 @@ Errors are per partition (KIP-467 message in versions 8 and above): a batch is r
 behind one that was refused for the moment shares its refusal (refusals.py).
 
 What happens when this node ceases to lead while a batch waits for its commit: the producer's connection is closed, for
-the batch may be committed by the next primary or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
+the batch may be committed by the next leader or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
 stored. The producer sends it again, and a repeat is recognised where it leads then (invariant 11).
 """
 
@@ -24,15 +24,15 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.base.runtime import Runtime
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.connection import Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
 from headrace.kafka.transactions import NO_TRANSACTIONS
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.batch_comparison import BatchComparison
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.forwarding import Forwards, must_wait
 from headrace.partitions.home_check import HomeCheck, is_settled
 from headrace.partitions.partition import Partition
@@ -184,7 +184,7 @@ class ProduceApi:
             return _FORWARDING
         return None
 
-    def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Container]:
+    def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Leader]:
         """The containers that have no room for what the request adds. What repeats a stored batch adds nothing."""
         lacking = [container for container, length in _lengths(parts, places).items() if not container.has_room(length)]
         if not lacking:
@@ -484,12 +484,12 @@ class ProduceApi:
         return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{reason}; send it again")
 
 
-def _lengths(parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> dict[Container, int]:
+def _lengths(parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> dict[Leader, int]:
     """By container, the bytes that the request adds to its log: they have to fit into one new chunk."""
     if len(parts) == 1:
         (part,), (place,) = parts, places
         return {} if place is None else {place[1].container: len(part.records or b"")}
-    lengths: dict[Container, int] = {}
+    lengths: dict[Leader, int] = {}
     for part, place in zip(parts, places, strict=True):
         if place is not None:
             container = place[1].container

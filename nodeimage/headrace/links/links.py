@@ -21,7 +21,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import DeleteLink, DeleteTopics, PutLink, RollDone, SetHome, SetLinkSource, SetLinkState
 from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicOutcome, TopicRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
 from headrace.links.failover.forwarding import Forwarding
@@ -91,7 +91,7 @@ class Links:
         *,
         catalog: Catalog,
         cluster: ClusterClient,
-        led: Mapping[ContainerId, Container],
+        led: Mapping[ContainerId, Leader],
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
@@ -108,8 +108,8 @@ class Links:
         own_cluster: str,
         secret: str,
     ) -> None:
-        """`led`: every container that this node leads. `home_applier` and `forwarding` are this object's to run, to tell
-        of changes, and to close. `secret`: the cluster's, with which credentials are sealed.
+        """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, tells them of
+        changes, and closes them. `secret`: the cluster's, with which credentials are sealed.
         """
         self.secret = secret
         self.home_applier = home_applier
@@ -175,13 +175,13 @@ class Links:
 
     # --- what happens
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
         self.home_applier.container_led()
         self.pullers.container_led(container)
         self._changed.set()
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more."""
         self.pullers.container_left(container)
         self._changed.set()

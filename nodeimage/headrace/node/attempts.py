@@ -2,8 +2,8 @@
 
 A call whose time is up, or whose node leads no more, may lie in a connection that leads nowhere for now. When the way
 is whole again it arrives, behind what was submitted later and acknowledged: a cursor would go back, a deleted topic
-would be there again. So each attempt names the epoch of the primary that it is for, and has a number, which rises with
-each of its process; and it says below which number one was given up. The primary refuses what is for another epoch, and
+would be there again. So each attempt names the epoch of the leader that it is for, and has a number, which rises with
+each of its process; and it says below which number one was given up. The leader refuses what is for another epoch, and
 what is below that. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
 
 In one epoch that holds for what one process submits. Where a client turned to another node meanwhile, what it was told
@@ -28,7 +28,7 @@ class Attempts:
 
     @contextmanager
     def one(self, epoch: Epoch) -> Iterator[Submit]:
-        """An attempt at the primary of that epoch. It is given up when the context ends by an exception."""
+        """An attempt at the leader of that epoch. It is given up when the context ends by an exception."""
         self._last += 1
         number = self._last
         try:
@@ -39,7 +39,7 @@ class Attempts:
 
 
 class Arrivals:
-    """Those that reach a primary."""
+    """Those that reach a leader."""
 
     def __init__(self) -> None:
         self._epoch = Epoch(0)

@@ -28,7 +28,7 @@ from headrace.base.runtime import Runtime
 from headrace.base.sockets import keep_alive
 from headrace.catalog.catalog import Catalog
 from headrace.container import replica_folder
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
@@ -605,11 +605,11 @@ class _HeedsLevel:
     def __init__(self, heed: Callable[[], None]) -> None:
         self._heed = heed
 
-    def container_led(self, _container: Container) -> None:
+    def container_led(self, _container: Leader) -> None:
         """See ContainerListener."""
         self._heed()
 
-    def container_left(self, _container: Container) -> None:
+    def container_left(self, _container: Leader) -> None:
         """See ContainerListener."""
 
 

@@ -29,7 +29,7 @@ from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
@@ -54,9 +54,9 @@ from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.serving.change_feed import ChangeFeed
 from headrace.partitions.applied_changes import AppliedChanges
+from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
-from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses, HomeCheck
 from headrace.partitions.partition_states import PartitionStates
@@ -107,7 +107,7 @@ class NodeParts:
         self.folder = folder
         self.catalog = catalog
         self.cluster = cluster
-        self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
+        self.containers: Mapping[ContainerId, Leader] = cluster.replicas.led
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
         self.runtime = runtime
@@ -247,7 +247,7 @@ class NodeParts:
                 container_calls.methods(),
             ]
         )
-        self._led: set[Container] = set()
+        self._led: set[Leader] = set()
         self.list_offsets = ListOffsetsApi(
             topics=self.topics,
             partitions=self.partitions,
@@ -344,7 +344,7 @@ class NodeParts:
 
     # --- the cluster
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
         if container in self._led or container.lost:
             return
@@ -357,7 +357,7 @@ class NodeParts:
         self.coordination.container_led(container)
         self.rolls.take_up(container)
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more; whoever waited for it has been told."""
         self._led.discard(container)
         self.layout.changed()
@@ -399,7 +399,7 @@ class NodeParts:
         self.connections.close()
         self.runtime.close()
 
-    async def _all_answered(self, container: Container) -> None:
+    async def _all_answered(self, container: Leader) -> None:
         """What has been appended is answered, if its followers let it."""
         try:
             await committed_to(container, container.log.end, timeout_s=CLOSE_S)

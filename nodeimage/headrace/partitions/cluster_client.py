@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
 from headrace.log.container_log import ContainerLog
 from headrace.peer.client import PeerClient
@@ -115,7 +115,7 @@ class ClusterClient:
         return next((each for each in self.view.containers.values() if each.kind == "catalog"), None)
 
     @property
-    def catalog_container(self) -> Container | None:
+    def catalog_container(self) -> Leader | None:
         """The catalog's container, where this node leads it."""
         record = self.catalog
         return None if record is None else self.replicas.led.get(record.container_id)

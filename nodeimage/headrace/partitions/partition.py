@@ -4,7 +4,7 @@ Responsible for numbering record batches (base offset, leader epoch), for the ch
 (idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
 when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
 
-Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed. When this node
+Knows nothing of requests and of the disk: it appends to a `Leader` and is told what is committed. When this node
 ceases to lead its container, or it goes on in a container elsewhere, it has `left`: whoever holds it looks it up anew.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from headrace.base.ids import Home, PartitionletId
 from headrace.catalog.rows import HomeStart, PartitionletRow
 from headrace.container.commit_waiters import Waiting
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.producer_state import KnownBatch, Producers
 from headrace.partitions.rolls.frames import Seal
 from headrace.wire.batch import BatchHeader, detached, stamp, stamp_append_time
@@ -51,7 +51,7 @@ class Append:
         self._request.committed()
 
     def lost(self) -> None:
-        """This node leads the container no more; the next primary says what became of the batch."""
+        """This node leads the container no more; the next leader says what became of the batch."""
         self._request.lost()
 
 
@@ -90,7 +90,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         chain: tuple[PartitionletRow, ...],
-        container: Container,
+        container: Leader,
         next_offset: int,
         log_start: int,
         producers: Producers,
@@ -128,7 +128,7 @@ class Partition:
         self,
         *,
         chain: tuple[PartitionletRow, ...],
-        container: Container,
+        container: Leader,
         next_offset: int,
         producers: Producers,
         size: int,

@@ -14,7 +14,7 @@ from headrace.catalog.rows import Owner, StreamRetention
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.log.reading import NEVER
 from headrace.storage.chunk_gc import ChunkGc
-from headrace.storage.chunk_inventory import FAILURES, Held, ChunkInventory
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 from headrace.storage.retention_rules import Share
 
 EARLY_EVERY_S = 20.0

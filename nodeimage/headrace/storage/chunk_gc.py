@@ -22,7 +22,7 @@ from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
 from headrace.partitions.partitions import read_tail
 from headrace.partitions.rolls.frames import carried
-from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Held, ChunkInventory
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, ChunkKey, Held
 from headrace.storage.producer_retention import is_carried_on, is_sealed_in
 from headrace.storage.retention_rules import gone
 

@@ -17,7 +17,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Owner
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.partitions.cluster_client import ClusterClient
@@ -38,7 +38,7 @@ class Held(NamedTuple):
     id: ContainerId
     log: ContainerLog
     committed: Position
-    led: Container | None
+    led: Leader | None
     kick: Callable[[], None]
 
 
@@ -97,7 +97,7 @@ class ChunkInventory:
         """Those that hold records."""
         return [each for each in self.held() if each.id != self.catalog_id]
 
-    def led(self) -> list[Container]:
+    def led(self) -> list[Leader]:
         """The containers of records that this node leads."""
         return [container for container in list(self._cluster.replicas.led.values()) if container.id != self.catalog_id]
 

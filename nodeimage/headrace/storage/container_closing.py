@@ -19,13 +19,13 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
 from headrace.storage.chunk_closing import close_open
-from headrace.storage.chunk_inventory import FAILURES, Held, ChunkInventory
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 
 log = structlog.get_logger()
 
@@ -44,10 +44,10 @@ class ContainerChanges(Protocol):
     async def new(self, volume: str, /) -> object:
         """Make one, for a volume."""
 
-    async def close(self, container: Container, /) -> None:
+    async def close(self, container: Leader, /) -> None:
         """Have one take no new partitionlets."""
 
-    async def delete(self, container: Container, /) -> None:
+    async def delete(self, container: Leader, /) -> None:
         """Have one go, with all of its replicas."""
 
 
@@ -107,7 +107,7 @@ class ContainerClosing:
                         self._failing[container.id] = str(error)
                         log.warning("a full container cannot be closed", container=container.id, error=str(error))
 
-    async def _close_one(self, container: Container) -> None:
+    async def _close_one(self, container: Leader) -> None:
         if not self._has_other(container):
             await self._changes.new(container.volume)
         await self._changes.close(container)
@@ -115,7 +115,7 @@ class ContainerClosing:
         self._closed_at[container.id] = self._runtime.loop.time()
         log.info("container closed", container=container.id)
 
-    def _has_other(self, container: Container) -> bool:
+    def _has_other(self, container: Leader) -> bool:
         """Whether there is no need of another: this node drains, or leads one already that is fresh."""
         cluster = self._cluster
         node = cluster.node(cluster.node_id)
@@ -140,7 +140,7 @@ class ContainerClosing:
                     except FAILURES as error:
                         self._inventory.failed((container.id, container.log.start), error)
 
-    async def _delete_if_empty(self, held: Held, container: Container) -> None:
+    async def _delete_if_empty(self, held: Held, container: Leader) -> None:
         rows = await self._catalog.query(lambda reader: reader.open_in(container.id, limit=ROLLS_AT_ONCE))
         if rows:
             await self._roll_away(rows)

@@ -21,7 +21,7 @@ from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import SetLogStart
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body
 from headrace.log.container_log import ContainerLog
@@ -34,7 +34,7 @@ from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.storage.chunk_closing import ChunkClosing
 from headrace.storage.chunk_gc import ChunkGc
-from headrace.storage.chunk_inventory import FAILURES, ChunkKey, ChunkInventory
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, ChunkKey
 from headrace.storage.container_closing import ContainerChanges, ContainerClosing
 from headrace.storage.expiry import Expiry
 from headrace.storage.regroup import Regrouping
@@ -107,11 +107,11 @@ class Maintenance(ReplicaListener):
 
     # --- what others tell
 
-    def container_led(self, _container: Container) -> None:
+    def container_led(self, _container: Leader) -> None:
         """This node leads a container from now on."""
         self._wake.set()
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node no longer leads a container; it may follow."""
         self._container_closing.left(container.id)
 
@@ -153,7 +153,7 @@ class Maintenance(ReplicaListener):
         """Bytes freed since the start."""
         return self._chunk_gc.freed_bytes
 
-    def open_containers(self) -> list[Container]:
+    def open_containers(self) -> list[Leader]:
         """The containers led here that take new partitionlets."""
         return [container for container in self._inventory.led() if not container.closing]
 

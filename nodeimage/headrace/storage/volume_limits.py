@@ -27,7 +27,7 @@ ASK_S: Final = 1.0
 
 
 class VolumeLimits:
-    """Knows what volumes hold. `step` sets `Container.refuses` of those led here."""
+    """Knows what volumes hold. `step` sets `Leader.refuses` of those led here."""
 
     def __init__(self, *, runtime: Runtime, cluster: ClusterClient, catalog_id: ContainerId) -> None:
         """`catalog_id`: the container that no limit holds for."""

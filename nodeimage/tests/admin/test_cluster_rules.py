@@ -183,7 +183,7 @@ class TestRedundancy:
         assert lack.reason == "node 3 catches up"
         assert lack.behind_bytes == 70
 
-    def test_a_container_whose_primary_died_says_so(self) -> None:
+    def test_a_container_whose_leader_died_says_so(self) -> None:
         (lack,) = self.lacks(container(5, 1, 1, 2, 3), n2=replica(5, 2), n3=replica(5, 3))
         assert "node 1, its primary," in lack.reason
         assert lack.behind_bytes is None

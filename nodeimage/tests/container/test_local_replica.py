@@ -19,7 +19,7 @@ from headrace.base.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.history import History
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import decode_record
@@ -93,7 +93,7 @@ def behind_the_first(replica: LocalReplica) -> Position:
 async def test_a_cut_goes_to_its_end_though_its_caller_is_cancelled(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower whose cut was under way when it was made primary led with the log that was being cut."""
+    """A follower whose cut was under way when it was made leader led with the log that was being cut."""
     position = behind_the_first(replica)
     cutting, may_go_on = threading.Event(), threading.Event()
     cut = ContainerLog.cut
@@ -279,7 +279,7 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
 
 
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
-    """A record that came while a follower took its primary's history over put the old history back."""
+    """A record that came while a follower took its leader's history over put the old history back."""
     history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
     await asyncio.gather(replica.set_history(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
     state = replica_folder.read(replica.folder)
@@ -364,7 +364,7 @@ def boot_of(replica: LocalReplica) -> str:
     return state.boot
 
 
-async def lead_unsynced(replica: LocalReplica) -> Container:
+async def lead_unsynced(replica: LocalReplica) -> Leader:
     await replica.set_durability(fsync=False)
     container = await replica.lead(
         epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
@@ -396,7 +396,7 @@ async def test_a_replica_is_synced_from_now_on_and_says_so_once_all_of_it_is(
     await replica.set_durability(fsync=True)
     assert boot_of(replica) == ""
     assert replica.log.options.fsync
-    assert replica.container is container, "it is led all the while"
+    assert replica.leader is container, "it is led all the while"
     await replica.set_durability(fsync=False)
     assert boot_of(replica)
     assert not replica.log.options.fsync

@@ -13,7 +13,7 @@ import pytest
 from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.container import local_replica, replica_folder
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.log.container_log import LogOptions
 from kit.several_replicas import Unheard
@@ -75,7 +75,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
             await replica.close()
 
 
-async def leading(replica: LocalReplica) -> Container:
+async def leading(replica: LocalReplica) -> Leader:
     return await replica.lead(
         epoch=Epoch(replica.seen + 1),
         in_sync=frozenset({replica.member}),

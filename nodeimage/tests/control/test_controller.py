@@ -408,7 +408,7 @@ async def test_a_node_that_comes_back_leads_again(cluster: Cluster) -> None:
     await victim.kill()
     await cluster.until(lambda: not cluster.leads(victim))
     await victim.start()
-    for record in cluster.containers():  # what their primaries do when it has caught up
+    for record in cluster.containers():  # what their leaders do when it has caught up
         assert victim.node_id is not None
         pair = (victim.node_id, uuid.UUID(victim.formats[record.container_id]))
         container_records.change_container(cluster.store, record.container_id, partial(with_member, pair=pair))

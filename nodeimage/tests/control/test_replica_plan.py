@@ -76,7 +76,7 @@ def test_a_drained_nodes_replicas_leave_once_others_are_in_sync(three: World) ->
 
 
 def test_a_drained_node_keeps_its_replica_while_one_that_counts_as_in_sync_has_lost_its_own(three: World) -> None:
-    """The in-sync set is as it was until its primary hears of it, and names what is no more."""
+    """The in-sync set is as it was until its leader hears of it, and names what is no more."""
     three.mark(3, draining=True)
     for lost in ({"format": "another"}, {"damaged": True}):
         three.replica(2, 2, **lost)
@@ -144,7 +144,7 @@ def test_a_replica_too_many_stays_while_the_others_are_not_in_sync(three: World)
     assert 2 not in three.put()
 
 
-def test_a_container_whose_primary_is_in_doubt_is_left_alone(three: World) -> None:
+def test_a_container_whose_leader_is_in_doubt_is_left_alone(three: World) -> None:
     three.node(4)
     three.container(5, (4, 1, 2))
     three.container(2, (1, 2))

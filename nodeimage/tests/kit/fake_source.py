@@ -10,10 +10,10 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     Announcement,
-    Demoted,
     Changes,
     CursorKey,
     CursorPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,

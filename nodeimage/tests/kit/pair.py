@@ -12,7 +12,7 @@ from msgspec import structs
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.node import Node
 from headrace.node.options import Options
@@ -49,7 +49,7 @@ class Pair:
         self.nodes = (first, second)
         self.first, self.second = first.parts, second.parts
 
-    def led(self, broker: NodeParts) -> Container:
+    def led(self, broker: NodeParts) -> Leader:
         return next(each for each in broker.containers.values() if each.id != broker.maintenance.catalog_id)
 
     async def ready(self) -> "Pair":
@@ -57,7 +57,7 @@ class Pair:
             await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
             await until(lambda broker=broker: len({each.primary for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
-        for node in self.nodes:  # from here on tests alone move primaries
+        for node in self.nodes:  # from here on tests alone move leaders
             await node.controller.close()
         return self
 

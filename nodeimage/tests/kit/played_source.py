@@ -12,10 +12,10 @@ from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     NO_NODE,
     Announcement,
-    Demoted,
     Changes,
     CursorKey,
     CursorPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,

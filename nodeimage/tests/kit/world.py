@@ -45,7 +45,7 @@ class World:
         self.filling = False
         """More is written all the time: followers whose disks are full do not get on."""
         self.deaf = False
-        """Followers that their primary does not hear do not get on either."""
+        """Followers that their leader does not hear do not get on either."""
 
     # --- making it
 
@@ -228,7 +228,7 @@ class World:
                     pass
 
     def let_go(self) -> None:
-        """Primaries drop followers that are dead, as they do."""
+        """Leaders drop followers that are dead, as they do."""
         for container, record in self.containers.items():
             alive = [pair for pair in record.in_sync if self.observed().is_alive(pair[0], self.now)]
             if len(alive) >= record.min_in_sync:
@@ -236,7 +236,7 @@ class World:
                 self.versions[container] += 1
 
     def catch_up(self) -> None:
-        """Every living replica gets in sync, as its primary would see to it; but see `filling` and `deaf`."""
+        """Every living replica gets in sync, as its leader would see to it; but see `filling` and `deaf`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
             if record.primary not in alive:

@@ -47,7 +47,7 @@ def test_one_that_waits_does_not_open_the_way_for_a_younger_one_that_was_given_u
         assert not is_admitted(arrivals, late)
 
 
-def test_what_was_sent_to_the_primary_of_another_epoch_is_refused() -> None:
+def test_what_was_sent_to_the_leader_of_another_epoch_is_refused() -> None:
     """The seed 161142: the same node led again, epochs later."""
     here, arrivals = Attempts("a"), Arrivals()
     assert not is_admitted(arrivals, begun(here), led=TWO)

@@ -16,7 +16,7 @@ from headrace.base.ids import Millis, Position
 from headrace.catalog.commands import PutLink
 from headrace.catalog.link_commands import LinkConfig
 from headrace.catalog.rows import Replaced
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination import takeover
 from headrace.kafka import produce
 from headrace.kafka.connection import Connection
@@ -286,7 +286,7 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
     (index, *_) = await led_by(broker)
     await held(broker, index)
     monkeypatch.setattr("headrace.container.commit_wait.OUT_OF_TOUCH_S", 0.0)
-    monkeypatch.setattr(Container, "in_touch", property(lambda _: False))
+    monkeypatch.setattr(Leader, "in_touch", property(lambda _: False))
 
     async def listed(timestamp: int) -> int:
         asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
@@ -626,7 +626,7 @@ async def test_nothing_is_loaded_before_the_container_serves(
     (found,) = await broker.topics.resolve([topic])
     assert not isinstance(found, KafkaError)
     broker.partitions.moved_away(found, index)
-    container.primary.epoch_start = Position(container.log.end + 1)  # as after a promotion
+    container.state.epoch_start = Position(container.log.end + 1)  # as after a promotion
     monkeypatch.setattr(partitions, "SERVES_S", 0.0)
     with pytest.raises(KafkaError) as refused:
         await broker.partitions.leader(found, index)
@@ -710,11 +710,11 @@ async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[NodePar
 async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    primary = (await held(broker, index)).container.primary
+    state = (await held(broker, index)).container.state
     connection = session(broker)
-    primary.stalled = True
+    state.stalled = True
     first = send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0))
-    primary.stalled = False
+    state.stalled = False
     second = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
     assert (await result(first)).error == Code.NOT_ENOUGH_REPLICAS
     assert (await result(second)).error == Code.NOT_ENOUGH_REPLICAS  # on its own it would be stored
@@ -733,10 +733,10 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     container = (await held(broker, index)).container
-    container.primary._min_in_sync = 4
+    container.state._min_in_sync = 4
 
     async def stalls() -> bool:
-        return container.primary.stalled
+        return container.state.stalled
 
     await until(stalls)
     container.closing = True
@@ -786,14 +786,14 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
     monkeypatch.setattr("headrace.partitions.refusals.MOST_REMEMBERED", 5)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    primary = (await held(broker, index)).container.primary
+    state = (await held(broker, index)).container.state
     connection = session(broker)
     for producer in range(7):
-        primary.stalled = True
+        state.stalled = True
         answer = send(broker, connection, index, batch(b"a", producer=producer, epoch=0, sequence=0))
         if producer < 6:
             assert (await result(answer)).error == Code.NOT_ENOUGH_REPLICAS
-    primary.stalled = False
+    state.stalled = False
     with pytest.raises(ConnectionError):
         await result(answer)
 

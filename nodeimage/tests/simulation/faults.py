@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a primary)."""
+    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a leader)."""
 
     at: float
     kind: str
@@ -617,7 +617,7 @@ class Trouble:
         return taken
 
     async def _hand_over(self, fault: Fault) -> None:
-        """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        """Another replica in sync becomes the leader, as the controller has it, though nobody died."""
         if self._cluster.set_back:
             return  # nor would the controller
         for container_id in self._cluster.containers():

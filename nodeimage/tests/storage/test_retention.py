@@ -15,7 +15,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import replica_folder
 from headrace.container.follower_feed import Piece, Recent
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.control.observations import Settings
 from headrace.log.container_log import LogOptions
 from headrace.store import container_records
@@ -53,7 +53,7 @@ async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
     return node, first
 
 
-def data(node: Running) -> list[Container]:
+def data(node: Running) -> list[Leader]:
     return [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
 
 
@@ -380,7 +380,7 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     assert unknown.exists()
 
 
-async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_primary_tells(
+async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_leader_tells(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended the task that takes the follower on, without a word."""

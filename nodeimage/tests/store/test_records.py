@@ -116,7 +116,7 @@ def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: Cluster
     assert get_node(store, NodeId(7)) is None
 
 
-def test_a_container_starts_with_its_primary_in_sync(store: ClusterStore) -> None:
+def test_a_container_starts_with_its_leader_in_sync(store: ClusterStore) -> None:
     node = register(store)
     catalog = create_container(store, kind="catalog", primary=node)
     data = create_container(store, kind="data", primary=node)
@@ -133,7 +133,7 @@ def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: Clu
     assert (data.container_id, catalog.container_id) == (2, CATALOG_ID)
 
 
-def test_a_container_has_its_first_member_as_primary_and_all_in_sync(store: ClusterStore) -> None:
+def test_a_container_has_its_first_member_as_leader_and_all_in_sync(store: ClusterStore) -> None:
     members = [(NodeId(3), uuid.uuid4()), (NodeId(1), uuid.uuid4())]
     made = create_container(store, kind="data", members=members, volume="fast", min_in_sync=2, wanted=3)
     assert (made.primary, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
@@ -160,7 +160,7 @@ def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
         {"in_sync": ()},
     ],
 )
-def test_a_primary_outside_the_in_sync_set_or_the_replicas_is_never_written(
+def test_a_leader_outside_the_in_sync_set_or_the_replicas_is_never_written(
     store: ClusterStore, wrong: dict[str, Any]
 ) -> None:
     made = create_container(store, kind="data", primary=register(store))
@@ -306,7 +306,7 @@ def test_changes_of_a_container_from_many_threads_all_take_place(
     assert found.epoch == 101
 
 
-def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: ClusterStore) -> None:
+def test_an_epoch_never_falls_and_a_leader_never_changes_without_one(store: ClusterStore) -> None:
     container = create_container(store, kind="data", primary=register(store))
     for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
         with pytest.raises(HeadraceError, match="must not go"):

@@ -33,7 +33,7 @@ from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
 from headrace.partitions.partition_states import PartitionStates
 
-__all__ = ["Moved", "Failover"]
+__all__ = ["Failover", "Moved"]
 
 log = structlog.get_logger(__name__)
 

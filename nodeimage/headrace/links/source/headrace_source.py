@@ -18,10 +18,10 @@ from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
 from headrace.links.source.source import (
     MOST_WAIT_MS,
     Announcement,
-    Demoted,
     Changes,
     CursorKey,
     CursorPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,

@@ -13,7 +13,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, Offset, PartitionletId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.partition import Partition
 from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.wire.primitives import Buffer
@@ -30,7 +30,7 @@ class Range:
     """
 
     row: PartitionletRow
-    container: Container | None
+    container: Leader | None
     offset: int
     limit: int
     partition: Partition
@@ -54,7 +54,7 @@ Read = dict[Key, list[Buffer] | Exception]
 class FetchPlanner:
     """Finds ranges, and reads them."""
 
-    def __init__(self, *, runtime: Runtime, led: Mapping[ContainerId, Container], remote_reads: RemoteReads) -> None:
+    def __init__(self, *, runtime: Runtime, led: Mapping[ContainerId, Leader], remote_reads: RemoteReads) -> None:
         """`led`: the containers that this node leads."""
         self._runtime = runtime
         self._led = led

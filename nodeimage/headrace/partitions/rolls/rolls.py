@@ -26,14 +26,14 @@ from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.commands import RollIntent
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced, RollOutcome
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placement
 from headrace.partitions.refusals import why_not_committed
 from headrace.partitions.rolls.opening import Opening
-from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, HomeRoll
+from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, HomeRoll, Roll, RollSteps
 from headrace.partitions.topics import Topic, Topics
 
 __all__ = ["Rolls"]
@@ -90,7 +90,7 @@ class Rolls:
         self._placement = placement
         self._limit = limit
         self._under_way: dict[Key, Roll] = {}
-        self._begun: set[Container] = set()
+        self._begun: set[Leader] = set()
         """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
         self._looking: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
@@ -224,7 +224,7 @@ class Rolls:
 
     # --- what others began
 
-    def take_up(self, container: Container) -> None:
+    def take_up(self, container: Leader) -> None:
         """This node leads a container from now on: begin to carry out the rolls that were intended there.
 
         Their partitions are read meanwhile, and take records when it is done.
@@ -309,7 +309,7 @@ class Rolls:
     # --- moving load
 
     async def roll_away(
-        self, container: Container, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
+        self, container: Leader, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
     ) -> int:
         """Roll the partitions of a container that are written to most; how many are through.
 
@@ -338,7 +338,7 @@ class Rolls:
         done, _ = await asyncio.wait(rolls, timeout=MOVED_S)
         return sum(not task.cancelled() and task.exception() is None for task in done)
 
-    def _in(self, container: Container) -> list[Partition]:
+    def _in(self, container: Leader) -> list[Partition]:
         """The partitions in memory whose open partitionlet lies in a container."""
         return [
             partition

@@ -2,13 +2,13 @@
 
     intent   the catalog gives the next partitionlet's id and keeps its container: RollIntent
     seal     in the container of the open partitionlet, which this node leads
-    open     in the target container, by its primary, which may be another node
+    open     in the target container, by its leader, which may be another node
     record   the catalog seals the one and opens the other: RollDone
 
 Whoever dies when: before the seal is committed nothing has happened to the partition, and the intent stands until the
 next roll takes it up. From then on the partitionlet takes no batch, and its end stands in the log, so that whoever
 drives the roll opens the next one at the same offset: this node, until it is through, even when it leads the source no
-more, and the source's next primary. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
+more, and the source's next leader. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
 once (the catalog compares ids). A target that cannot be reached is waited for. Another one is intended only where the
 container of the first is deleted: what opens there, late, counts for nothing. (DESIGN section 5 asks for a seal in the
 first target instead, which a container that is gone cannot commit; targets that could are never left.)
@@ -28,7 +28,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.commands import RollDone, Rolled, RollIntent, RollTarget
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, RollOutcome
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.frames import FrameType
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
@@ -44,7 +44,7 @@ RETRY_FULL_S = 1.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 OPEN_S: Final = 2.0
-"""A target's primary that has not answered by then is asked again: its container may have another one."""
+"""A target's leader that has not answered by then is asked again: its container may have another one."""
 
 
 class Roll:
@@ -91,7 +91,7 @@ class _Opened(NamedTuple):
 
     row: PartitionletRow
     epoch: Epoch
-    container: Container | None
+    container: Leader | None
 
 
 class RollSteps:
@@ -111,7 +111,7 @@ class RollSteps:
         opening: Opening,
         place: Place,
     ) -> None:
-        """A seal that is there already says whether it applies a home: then `home_roll` has to wait for another roll."""
+        """A seal that is there already says whether it applies a home; then `home_roll` waits for another roll."""
         self._partition = partition
         self._roll = roll
         self._home_roll = home_roll
@@ -181,7 +181,7 @@ class RollSteps:
     # --- seal
 
     async def _seal(self) -> Seal:
-        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next primary says whether it is sealed."""
+        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next leader says whether it is sealed."""
         partition, old = self._partition, self._old
         container = partition.container
         epochs = await self._runtime.loop.run_in_executor(self._runtime.executor, leader_epochs, container, old)
@@ -383,7 +383,7 @@ class RollSteps:
             self._partitions.moved_away(topic, self._partition.index)
 
 
-def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:
+def leader_epochs(container: Leader, row: PartitionletRow) -> list[tuple[int, int]]:
     """[blocking] The (leader epoch, first offset) history of a partitionlet, from its frames."""
     state = container.log.load(row.id)
     return [(row.leader_epoch + epoch - row.container_epoch, first) for epoch, first in state.epochs]

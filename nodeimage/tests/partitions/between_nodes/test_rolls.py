@@ -15,7 +15,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.catalog.commands import HomeChange, RollDone, Rolled, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.connection import Connection
 from headrace.links.failover.home_apply import HomeApplier, Unsettled
 from headrace.log.frames import FrameType
@@ -310,7 +310,7 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
 
 
-def interrupt_at(step: str, broker: NodeParts, source: Container, interrupt: Callable[[], Awaitable[None]]) -> None:
+def interrupt_at(step: str, broker: NodeParts, source: Leader, interrupt: Callable[[], Awaitable[None]]) -> None:
     """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
     submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))

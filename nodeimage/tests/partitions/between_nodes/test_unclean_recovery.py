@@ -13,7 +13,7 @@ from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.commands import CommitCursors, Cursor, HomeChange, RollIntent, RollTarget, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka import list_offsets
 from headrace.log.frames import FrameType
 from headrace.node.parts import NodeParts
@@ -140,7 +140,7 @@ async def test_damage_is_not_taken_for_a_gap(start: Start, monkeypatch: pytest.M
 
 
 async def test_batches_beyond_a_sealed_end_do_not_count(start: Start) -> None:
-    """Another primary's, which were never acknowledged."""
+    """Another leader's, which were never acknowledged."""
     pair = await start(1)
     partition = await pair.create("beyond")
     await append(partition, b"c", b"d")
@@ -344,7 +344,7 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
 # --- the catalog
 
 
-async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Container]]:
+async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Leader]]:
     """One node leads all containers, so that the other is behind in nothing but the catalog."""
     catalog = pair.first.maintenance.catalog_id
     leader, other = sorted((pair.first, pair.second), key=lambda broker: catalog not in broker.containers)
@@ -359,12 +359,12 @@ def _is_whole(broker: NodeParts, container: ContainerId) -> bool:
     return record is not None and len(record.in_sync) == 2
 
 
-def place(broker: NodeParts, container: Container) -> None:
+def place(broker: NodeParts, container: Leader) -> None:
     """New partitionlets go there."""
     broker.placement.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
 
 
-async def made(pair: Pair, broker: NodeParts, name: str, container: Container) -> Partition:
+async def made(pair: Pair, broker: NodeParts, name: str, container: Leader) -> Partition:
     place(broker, container)
     await broker.topics.resolve([name], create=True)
     partition = await pair.partition(broker, name)
@@ -372,7 +372,7 @@ async def made(pair: Pair, broker: NodeParts, name: str, container: Container) -
     return partition
 
 
-async def intend(broker: NodeParts, partition: Partition, to: Container) -> None:
+async def intend(broker: NodeParts, partition: Partition, to: Leader) -> None:
     """An intent that is not carried out yet."""
     for callback in [each for each in broker.catalog._callbacks if each == broker.rolls.applied]:
         broker.catalog._callbacks.remove(callback)

@@ -241,7 +241,7 @@ def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[Container
 
 
 @dataclass(frozen=True, slots=True)
-class Heir:
+class UncleanCandidate:
     """The replica that leads after an unclean recovery."""
 
     record: ContainerRecord
@@ -254,13 +254,13 @@ class Heir:
     """What may be lost by it."""
 
 
-def unclean_heir(
+def unclean_candidate(
     record: ContainerRecord,
     answers: Mapping[NodeId, ReplicaState],
     *,
     nodes: Collection[NodeId],
     asked: NodeId | None = None,
-) -> Heir:
+) -> UncleanCandidate:
     """Who is to lead a container none of whose in-sync replicas is left: of those that answer, the one that has most.
 
     `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
@@ -294,7 +294,7 @@ def unclean_heir(
         record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
     )
     gone = _nodes(sorted(formats))
-    return Heir(
+    return UncleanCandidate(
         record=after,
         node=node,
         last_epoch=state.last_epoch,

@@ -89,19 +89,19 @@ class ContainerCalls:
             node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
         }
         asked = None if params.node is None else NodeId(params.node)
-        heir = rules.unclean_heir(record, states, nodes=self._cluster.view.nodes, asked=asked)
+        candidate = rules.unclean_candidate(record, states, nodes=self._cluster.view.nodes, asked=asked)
         open_rows = await self._catalog.query(lambda reader: reader.open_in(container, limit=10_000))
         shown: dict[str, object] = {
             "container": container,
             "kind": record.kind,
             "epoch": record.epoch,
             "in_sync": [node for node, _ in record.in_sync],
-            "node": heir.node,
-            "last_epoch": heir.last_epoch,
-            "end": heir.end,
-            "committed": heir.committed,
+            "node": candidate.node,
+            "last_epoch": candidate.last_epoch,
+            "end": candidate.end,
+            "committed": candidate.committed,
             "open_partitionlets": len(open_rows),
-            "loss": heir.loss,
+            "loss": candidate.loss,
             "done": params.epoch is not None,
         }
         if params.epoch is None:
@@ -110,15 +110,15 @@ class ContainerCalls:
         def decide(present: ContainerRecord) -> ContainerRecord:
             if present != record or present.epoch != params.epoch:
                 raise refused(f"container {container} has changed meanwhile: look at it again")
-            return heir.record
+            return candidate.record
 
         log.warning(
             "unclean recovery",
             container=container,
-            node=heir.node,
-            epoch=heir.record.epoch,
-            end=heir.end,
-            loss=heir.loss,
+            node=candidate.node,
+            epoch=candidate.record.epoch,
+            end=candidate.end,
+            loss=candidate.loss,
         )
         after = await self._store(lambda store: container_records.change_container(store, container, decide))
         self._cluster.view.refresh()

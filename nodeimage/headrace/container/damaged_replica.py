@@ -68,7 +68,7 @@ class Damage:
             leader.handing_over = True  # invariant 16: until it is known that nobody else leads
         after = await store(
             lambda store: container_records.leave_in_sync(
-                store, container_id, own, heirs=near, hand_over=hand_over, known=known
+                store, container_id, own, candidates=near, hand_over=hand_over, known=known
             )
         )
         if leader is not None and after.epoch == leader.epoch:

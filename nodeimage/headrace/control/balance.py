@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.candidates import hand_over, heirs
+from headrace.control.candidates import candidates, hand_over
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.control.kinds import OPEN
 from headrace.control.observations import Observed
@@ -271,16 +271,16 @@ class _Round:
             if of_volume[record.volume] < 2 or not written:
                 continue
             share = values[node] * self._rates.get(record.container_id, 0.0) / written
-            for heir in (each for each in self._heirs(record) if each in to):
-                larger = max(values[node] - share, values[heir] + share)
-                if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
-                    best = (larger, record, heir)
+            for candidate in (each for each in self._candidates(record) if each in to):
+                larger = max(values[node] - share, values[candidate] + share)
+                if larger < BETTER * values[node] and self._may_move(candidate) and (best is None or larger < best[0]):
+                    best = (larger, record, candidate)
         if best is not None:
-            _, record, heir = best
-            reason = f"{why}; node {heir} leads now"
-            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            _, record, candidate = best
+            reason = f"{why}; node {candidate} leads now"
+            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
             self._moves.append(self._now)
-            self._resting |= dict.fromkeys((node, heir), self._now + REST_S)
+            self._resting |= dict.fromkeys((node, candidate), self._now + REST_S)
 
     def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
         """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
@@ -410,26 +410,28 @@ class _Round:
                 if led[node] - fewest <= most:
                     break
                 record = self._observed.containers[container]
-                # Before the heirs are looked at, which takes much longer.
+                # Before the candidates are looked at, which takes much longer.
                 if not any(led[node] - led[each] > most for each, _ in record.in_sync if each in self._loads):
                     continue
-                for heir in self._heirs(record) if self._may_change(record) else ():
-                    gap = led[node] - led[heir]
+                for candidate in self._candidates(record) if self._may_change(record) else ():
+                    gap = led[node] - led[candidate]
                     if gap >= 2 and (best is None or gap > best[0]):
-                        best = (gap, record, heir)
+                        best = (gap, record, candidate)
         if best is not None:
-            gap, record, heir = best
-            reason = f"node {record.primary} leads {gap} closed containers more than node {heir}, which leads this now"
-            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            gap, record, candidate = best
+            reason = (
+                f"node {record.primary} leads {gap} closed containers more than node {candidate}, which leads this now"
+            )
+            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
             self._closed_moves.append(self._now)
             led[record.primary] -= 1
-            led[heir] += 1
+            led[candidate] += 1
 
-    def _heirs(self, record: ContainerRecord) -> list[NodeId]:
+    def _candidates(self, record: ContainerRecord) -> list[NodeId]:
         taken = {each.record.container_id for each in self._changes if isinstance(each, PutContainer)}
         if record.container_id in taken:
             return []
-        able = heirs(self._observed, record, lambda _: 0, self._now)
+        able = candidates(self._observed, record, lambda _: 0, self._now)
         others = self._loads.keys() - {record.primary} - (self._full if record.state == OPEN else set())
         return [node for node in able if node in others]
 

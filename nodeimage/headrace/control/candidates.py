@@ -31,7 +31,7 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
     )
 
 
-def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
+def candidates(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
     """The nodes that can lead, best first: those that reach the store and their disk, stay, serve, have room and are
     steady, then those that have most.
 
@@ -64,8 +64,8 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
     return sorted(able, key=rank, reverse=True)
 
 
-def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason: str, now: float) -> PutContainer:
-    """The change that makes `heir`, one of the heirs, the leader at a new epoch."""
+def hand_over(observed: Observed, record: ContainerRecord, candidate: NodeId, reason: str, now: float) -> PutContainer:
+    """The change that makes `candidate`, one of the candidates, the leader in a new epoch."""
 
     def may_have_all(node: NodeId) -> bool:
         return node in record.replicas and node in observed.nodes and not has_another(observed, record, node)
@@ -73,21 +73,22 @@ def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason:
     def stays(node: NodeId) -> bool:
         return may_have_all(node) and observed.life(node, now) is not Life.DEAD and not observed.nodes[node].stopping
 
-    replica = observed.replica(heir, record.container_id)
+    replica = observed.replica(candidate, record.container_id)
     assert replica is not None
-    assert is_in_sync(observed, record, heir), "only a member of the in-sync set may lead"
-    pairs = [pair for pair in record.in_sync if pair[0] == heir and str(pair[1]) == replica.format]
-    pairs += [pair for pair in record.in_sync if pair[0] != heir and stays(pair[0])]
+    assert is_in_sync(observed, record, candidate), "only a member of the in-sync set may lead"
+    pairs = [pair for pair in record.in_sync if pair[0] == candidate and str(pair[1]) == replica.format]
+    pairs += [pair for pair in record.in_sync if pair[0] != candidate and stays(pair[0])]
     # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
     # dead.
-    absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != heir]
+    absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != candidate]
     absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
     pairs += absent[: max(record.min_in_sync - len(pairs), 0)]
     if len(pairs) == 1:
-        # The heir may have died a moment ago, and its disk with it. Once it leads, it lets the other one go itself.
+        # The candidate may have died a moment ago, and its disk with it. Once it leads, it lets the other one go
+        # itself.
         pairs += [pair for pair in absent if may_have_all(pair[0])][:1]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]
     wanted = structs.replace(
-        record, primary=heir, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
+        record, primary=candidate, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
     )
     return PutContainer(wanted, observed.versions[record.container_id], reason)

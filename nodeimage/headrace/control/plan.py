@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.control.candidates import hand_over, has_another, heirs, is_in_sync
+from headrace.control.candidates import candidates, hand_over, has_another, is_in_sync
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
 from headrace.control.kinds import CATALOG, DATA, OPEN
 from headrace.control.lasting_conditions import (
@@ -170,7 +170,7 @@ class _Plan:
 
     def _change_of_leader(self, record: ContainerRecord) -> PutContainer | Wait | None:
         observed, leader, now = self._observed, record.primary, self._now
-        able = heirs(observed, record, self._led.__getitem__, now)
+        able = candidates(observed, record, self._led.__getitem__, now)
         match observed.life(leader, now):
             case Life.DOUBT:
                 return None
@@ -274,8 +274,8 @@ class _Plan:
         reason = f"node {record.primary} does not hear nodes {names}, and node {best} hears more"
         return self._hand_over(record, best, reason)
 
-    def _hand_over(self, record: ContainerRecord, heir: NodeId, reason: str) -> PutContainer:
-        return hand_over(self._observed, record, heir, f"{reason}; node {heir} leads now", self._now)
+    def _hand_over(self, record: ContainerRecord, candidate: NodeId, reason: str) -> PutContainer:
+        return hand_over(self._observed, record, candidate, f"{reason}; node {candidate} leads now", self._now)
 
     def _why_dead(self, node: NodeId) -> str:
         if node not in self._observed.nodes:
@@ -331,7 +331,7 @@ class _Plan:
             return True
         if not all(self._observed.is_told(node.node_id) for node in nodes):
             return False  # one may have a replica of the catalog
-        waited = self._now - self._observed.office_at
+        waited = self._now - self._observed.lease_since
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
     def _see_to_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
@@ -355,8 +355,8 @@ class _Plan:
         if changing or any(name == volume.name for _, _, name in self._observed.creating):
             return
         first = min(roomy, key=lambda node: (self._led[node.node_id], node.node_id))
-        for candidates in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
-            members = self._members(first, volume, candidates)
+        for choice in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
+            members = self._members(first, volume, choice)
             if len(set(members) - self._full) >= volume.min_in_sync:
                 reason = f"disks are full, and no container of volume {volume.name} takes records"
                 self._add(CreateContainer(DATA, tuple(members), volume.name, reason))
@@ -374,7 +374,7 @@ class _Plan:
         """Whether a member with room leads it from now on."""
         if not self._observed.is_alive(record.primary, self._now):
             return False
-        able = heirs(self._observed, record, self._led.__getitem__, self._now)
+        able = candidates(self._observed, record, self._led.__getitem__, self._now)
         change = self._relieve_full(record, [node for node in able if self._observed.takes_roles(node, self._now)])
         if change is None:
             return False

@@ -350,7 +350,7 @@ class Node:
             return {
                 **await self.parts.status.status(),
                 "ready": int(not self._why_not_ready()),
-                "controller": int(self.controller.in_office),
+                "controller": int(self.controller.holds_lease),
                 "store_silent_s": round(silent_s, 3),
             }
 

@@ -224,7 +224,7 @@ def leave_in_sync(
     container_id: ContainerId,
     member: tuple[NodeId, uuid.UUID],
     *,
-    heirs: Collection[NodeId],
+    candidates: Collection[NodeId],
     hand_over: bool = True,
     known: ContainerRecord | None = None,
 ) -> ContainerRecord:
@@ -232,8 +232,8 @@ def leave_in_sync(
     is an old copy of the one that is `known`: by it those who are damaged, or lack something, might be in sync.
 
     It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
-    leader hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
-    what it cannot read to others that one may.
+    leader hands over to another member among `candidates`, in a new epoch; where it stays in sync only with
+    `hand_over`: what it cannot read to others that one may.
     """
     node, _ = member
 
@@ -241,7 +241,7 @@ def leave_in_sync(
         if known is not None:
             check_descent(present, known)
         others = tuple(each for each in present.in_sync if each != member)
-        able = [each for each, _ in others if each in present.replicas and each in heirs]
+        able = [each for each, _ in others if each in present.replicas and each in candidates]
         leaves = len(others) >= max(1, present.min_in_sync)
         leads = present.primary == node
         if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):

@@ -9,7 +9,7 @@ from msgspec import structs
 from headrace.base.ids import NodeId, Position
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer
-from headrace.control.observations import Life, Observed, Sight
+from headrace.control.observations import Life, Observed, ProbeResult
 from headrace.peer.reports import NodeLoad
 from kit.world import World
 
@@ -79,7 +79,7 @@ def clusters(draw: st.DrawFn) -> World:
             case "doubt":
                 world.silent(number, for_s=1.2)
             case "never":
-                world.probes[NodeId(number)] = Sight()
+                world.probes[NodeId(number)] = ProbeResult()
             case "removed" if number != world.own:
                 del world.nodes[NodeId(number)]
                 del world.probes[NodeId(number)]

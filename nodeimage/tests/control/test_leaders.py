@@ -7,7 +7,7 @@ from msgspec import structs
 
 from headrace.base.ids import NodeId, Position
 from headrace.control.changes import PutContainer
-from headrace.control.observations import Life, Sight
+from headrace.control.observations import Life, ProbeResult
 from kit.world import World, replica_format
 
 
@@ -35,7 +35,7 @@ def test_a_silent_node_is_in_doubt_for_two_seconds_and_then_dead(three: World) -
 
 
 def test_a_probe_that_was_just_sent_proves_nothing_however_old_the_last_answer_is(three: World) -> None:
-    three.probes[NodeId(2)] = Sight(three.probes[NodeId(2)].answer, three.now - 30, three.now - 0.7)
+    three.probes[NodeId(2)] = ProbeResult(three.probes[NodeId(2)].answer, three.now - 30, three.now - 0.7)
     assert three.observed().life(NodeId(2), three.now) is Life.DOUBT
 
 
@@ -163,7 +163,7 @@ def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World
 
 
 def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
-    """Though one would be enough: the heir may have died a moment ago, and its disk with it (seed 131127)."""
+    """Though one would be enough: the candidate may have died a moment ago, and its disk with it (seed 131127)."""
     three.volume(2, 1)
     three.container(3, (2, 3))
     three.mark(2, stopping=True)
@@ -354,7 +354,7 @@ def test_a_process_that_has_just_started_waits_for_nodes_that_it_never_heard(thr
     three.started_at = three.now - 4.9
     three.refused(2)
     if alone:
-        three.probes[NodeId(2)] = Sight(None, None, three.now - 4, refused_twice=True)
+        three.probes[NodeId(2)] = ProbeResult(None, None, three.now - 4, refused_twice=True)
         assert three.plan() == []
         three.now += 0.2
     assert three.put().keys() == {3}

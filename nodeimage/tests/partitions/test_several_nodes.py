@@ -552,10 +552,10 @@ async def test_what_a_node_led_is_led_elsewhere_after_it_stopped(nodes: list[Nod
             assert new.leader_epoch > old.leader_epoch
         else:
             assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
-    (heir,) = [node.parts for node in staying if node.parts.node.node_id == after[moved[0]].leader]
-    found = await held(heir, moved[0])
+    (candidate,) = [node.parts for node in staying if node.parts.node.node_id == after[moved[0]].leader]
+    found = await held(candidate, moved[0])
     assert (found.high_watermark, found.next_offset) == (2, 2)
-    assert leaving.parts.node.node_id not in [each.node_id for each in (await described(heir)).brokers]
+    assert leaving.parts.node.node_id not in [each.node_id for each in (await described(candidate)).brokers]
 
 
 async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(

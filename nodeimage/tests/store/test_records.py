@@ -372,15 +372,17 @@ def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_l
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
     key = made.container_id
     first, second, third = ((node, format) for node, format in formats.items())
-    assert leave_in_sync(store, key, (second[0], uuid.uuid4()), heirs={1, 3}) == made, "another format is not in it"
-    assert leave_in_sync(store, key, first, heirs=()) == made, "nobody follows who could lead"
-    after = leave_in_sync(store, key, first, heirs={2, 3})
+    assert leave_in_sync(store, key, (second[0], uuid.uuid4()), candidates={1, 3}) == made, (
+        "another format is not in it"
+    )
+    assert leave_in_sync(store, key, first, candidates=()) == made, "nobody follows who could lead"
+    after = leave_in_sync(store, key, first, candidates={2, 3})
     assert (after.primary, after.epoch, after.in_sync) == (2, made.epoch + 1, (second, third))
     assert after.replicas == made.replicas
-    assert leave_in_sync(store, key, third, heirs=()) == after, "fewer than the minimum would be left"
-    assert leave_in_sync(store, key, first, heirs={2, 3}) == after, "it has left already"
-    assert leave_in_sync(store, key, second, heirs={3}, hand_over=False) == after
-    then = leave_in_sync(store, key, second, heirs={3})
+    assert leave_in_sync(store, key, third, candidates=()) == after, "fewer than the minimum would be left"
+    assert leave_in_sync(store, key, first, candidates={2, 3}) == after, "it has left already"
+    assert leave_in_sync(store, key, second, candidates={3}, hand_over=False) == after
+    then = leave_in_sync(store, key, second, candidates={3})
     assert (then.primary, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
     assert get_container(store, key) == then
 
@@ -439,7 +441,7 @@ def test_of_deleted_containers_the_ids_alone_are_kept(store: ClusterStore) -> No
 def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStore) -> None:
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
-    after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), heirs=())
+    after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), candidates=())
     assert (after.primary, after.epoch) == (1, made.epoch)
     assert {node for node, _ in after.in_sync} == {1, 2}
 
@@ -447,7 +449,7 @@ def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStor
 def test_the_last_one_stays_in_sync_however_damaged(store: ClusterStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
-    assert leave_in_sync(store, made.container_id, (node.node_id, node.format), heirs={2}) == made
+    assert leave_in_sync(store, made.container_id, (node.node_id, node.format), candidates={2}) == made
     assert get_container(store, made.container_id) == made
 
 

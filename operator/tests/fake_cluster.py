@@ -13,11 +13,13 @@ from headrace_operator.admin import Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.cluster_level import ORIGINAL
-from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link import Links
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.stream import Streams
+from headrace_operator.kinds.topic import Topics
 from headrace_operator.kinds.users import Users
+from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Answer
 from headrace_operator.specs import API, Balance

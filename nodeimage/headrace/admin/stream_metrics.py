@@ -50,7 +50,7 @@ class _Kept:
     busy: bool = False
 
 
-class StreamFigures:
+class StreamMetrics:
     """Counts what is in streams, as this node sees them."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: RemoteReads) -> None:

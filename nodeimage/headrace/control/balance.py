@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from headrace.base.ids import ContainerId, NodeId
 from headrace.control.candidates import candidates, hand_over
 from headrace.control.changes import Change, PutContainer, Roll
-from headrace.control.kinds import OPEN
+from headrace.control.container_states import OPEN
 from headrace.control.observations import Observed
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord, ContainerRecord

@@ -27,10 +27,10 @@ from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.cluster_clock import Clocks
 from headrace.control.container_creation import Begun, Creation, Peers, create
+from headrace.control.container_states import DATA
 from headrace.control.controller_lease import ControllerLease
 from headrace.control.events import Events, Status
 from headrace.control.inventory import Inventory
-from headrace.control.kinds import DATA
 from headrace.control.lasting_conditions import finding, forgettable
 from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
 from headrace.control.observations import Condition, Life, Observed, ProbeResult, Settings, cut_off

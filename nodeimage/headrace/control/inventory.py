@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.kinds import CATALOG, CLOSED, DATA, DELETED, OPEN
+from headrace.control.container_states import CATALOG, CLOSED, DATA, DELETED, OPEN
 from headrace.control.placement import Held
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import has_trace

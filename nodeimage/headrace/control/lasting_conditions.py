@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.kinds import CATALOG
+from headrace.control.container_states import CATALOG
 from headrace.control.observations import DEFAULT_VOLUME, Condition, Observed, up
 from headrace.store.records import ContainerRecord, VolumeRecord
 

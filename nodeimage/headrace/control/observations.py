@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
+from headrace.control.container_states import DELETED
 from headrace.control.inventory import Inventory, NodeState
-from headrace.control.kinds import DELETED
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord

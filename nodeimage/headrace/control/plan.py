@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.control.candidates import candidates, hand_over, has_another, is_in_sync
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
-from headrace.control.kinds import CATALOG, DATA, OPEN
+from headrace.control.container_states import CATALOG, DATA, OPEN
 from headrace.control.lasting_conditions import (
     apart,
     conditions,

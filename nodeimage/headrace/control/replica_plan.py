@@ -17,7 +17,7 @@ from msgspec import structs
 from headrace.base.ids import NodeId
 from headrace.control.candidates import is_in_sync
 from headrace.control.changes import PutContainer, Wait
-from headrace.control.kinds import CATALOG, OPEN
+from headrace.control.container_states import CATALOG, OPEN
 from headrace.control.observations import Observed
 from headrace.control.placement import choose_members, least_needed
 from headrace.peer.reports import NodeLoad

@@ -29,7 +29,7 @@ from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.pull.append import BackPressure
 from headrace.links.pull.home_links import HomeLinks
-from headrace.links.pull.lag import LinkFigures
+from headrace.links.pull.lag import LinkMetrics
 from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_pull import Status
 from headrace.links.pull.pullers import Pullers
@@ -63,7 +63,7 @@ UNKNOWN: Final = -1
 class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one node says of a link."""
 
-    figures: LinkFigures | None = None
+    figures: LinkMetrics | None = None
     failed: str | None = None
     kept: bool = False
     """This node keeps it, and says what follows."""

@@ -27,10 +27,10 @@ from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
-from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.catalog_log import CatalogLog
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
+from headrace.node.submit_fencing import SubmitAttempts, SubmitFence
 from headrace.node.tables_repair import TablesRepair
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit, Submitted, TableMarks
@@ -85,8 +85,8 @@ class NodeCatalog(ReplicaListener):
         self._room = room
         self._pacer = Pacer(snapshot_rate)
         self._lent = LentSnapshots()
-        self._attempts = Attempts(str(run))
-        self._arrivals = Arrivals()
+        self._submit_attempts = SubmitAttempts(str(run))
+        self._fence = SubmitFence()
         self._unusable: HeadraceError | None = None
         """Why this node's replica is: damaged and nowhere else, or without room."""
         self._opened = asyncio.Event()
@@ -173,7 +173,7 @@ class NodeCatalog(ReplicaListener):
             leader = self._replicas.led.get(CATALOG_ID)
             if leader is None:
                 raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
-            self._arrivals.admit(asked, led=leader.epoch)
+            self._fence.admit(asked, led=leader.epoch)
 
         return Submitted(position=await self.tables.append(bytes(payload), admit=admit))
 
@@ -266,7 +266,7 @@ class NodeCatalog(ReplicaListener):
         node = None if record is None else self._view.nodes.get(record.primary)
         if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
-        with self._attempts.one(record.epoch) as asked:
+        with self._submit_attempts.one(record.epoch) as asked:
             answer, _ = await self._while_it_leads(node)(
                 self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
             )

@@ -18,7 +18,7 @@ from headrace.admin.group_lag import GroupCalls
 from headrace.admin.node_probes import NodeProbes
 from headrace.admin.node_status import NodeStatus
 from headrace.admin.nodes import NodeCalls
-from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.stream_metrics import StreamMetrics
 from headrace.admin.streams import StreamCalls
 from headrace.admin.topics import TopicCalls
 from headrace.admin.volumes import VolumeCalls
@@ -182,7 +182,7 @@ class NodeParts:
         )
         for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
             catalog.on_applied(applied)
-        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.remote_reads)
+        self.stream_metrics = StreamMetrics(runtime=self.runtime, catalog=catalog, remote_reads=self.remote_reads)
         self.producer_ids = ProducerIds(runtime=self.runtime, block=producer_block)
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
         self.coordination = Coordination(
@@ -227,7 +227,7 @@ class NodeParts:
         )
         self.admin = AdminApi(
             [
-                StreamCalls(catalog=catalog, volumes=self.volumes, figures=self.stream_figures).methods(),
+                StreamCalls(catalog=catalog, volumes=self.volumes, metrics=self.stream_metrics).methods(),
                 TopicCalls(
                     catalog=catalog,
                     cluster=cluster,

@@ -204,7 +204,7 @@ class Submitted(Message, frozen=True):
 class Submit(Request[Submitted], frozen=True):
     """A catalog command, in the payload. Only the catalog's leader takes it; others refuse with NOT_CONTROLLER.
 
-    The fields tell an attempt from others (node/attempts.py): one that was given up must not land late.
+    The fields tell an attempt from others (node/submit_fencing.py): one that was given up must not land late.
     """
 
     epoch: Epoch = Epoch(0)

@@ -6,7 +6,7 @@
 What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a leader that stepped down,
 one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
 commands may be repeated (catalog/commands.py says what a repeat comes to); but none that this process had given up
-lands after one that it began later (node/attempts.py). Belongs to the loop thread.
+lands after one that it began later (node/submit_fencing.py). Belongs to the loop thread.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from headrace.base.ids import Epoch, Millis, Position
 from headrace.catalog.commands import CreateStream, DeleteStream, StreamPolicy
 from headrace.container import follower_feed
 from headrace.log.container_log import ContainerLog
-from headrace.log.raw import RawFrames
+from headrace.log.frame_reading import RawFrames
 from headrace.node import snapshot_sending
 from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session

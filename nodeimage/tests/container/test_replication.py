@@ -21,7 +21,7 @@ from headrace.container.damaged_replica import Damage
 from headrace.container.leader import Leader
 from headrace.container.leader_state import LET_GO_S, Member
 from headrace.container.replicas import SUPERSEDED_S
-from headrace.log import raw
+from headrace.log import frame_reading
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import MOST_PAYLOAD_BYTES
@@ -522,15 +522,15 @@ async def test_regrouped_chunks_are_laid_out_once_for_who_is_fed_from_them_and_f
     container.log.close_chunk(full[0])
     rewrite(full[0].path)
     container.log.reopen_chunk(full[0])
-    built: list[weakref.ref[raw.Layout]] = []
+    built: list[weakref.ref[frame_reading.Layout]] = []
 
-    def counted(*chunk: Any) -> raw.Layout:
+    def counted(*chunk: Any) -> frame_reading.Layout:
         layout = lay_out(*chunk)
         built.append(weakref.ref(layout))
         return layout
 
-    lay_out = raw._frames_layout
-    monkeypatch.setattr(raw, "_frames_layout", counted)
+    lay_out = frame_reading._frames_layout
+    monkeypatch.setattr(frame_reading, "_frames_layout", counted)
     await three.nodes[2].start()
     await three.same(container_id, [0, 1, 2], end=container.end)
     assert len(built) == 1

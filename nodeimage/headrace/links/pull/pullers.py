@@ -36,7 +36,7 @@ from headrace.container.leader import Leader
 from headrace.links.pull.append import Appender, BackPressure
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.home_links import HomeLinks
-from headrace.links.pull.lag import LinkFigures, figures
+from headrace.links.pull.lag import LinkMetrics, figures
 from headrace.links.pull.pull_choice import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
 from headrace.links.pull.puller import Puller
 from headrace.links.source.source import Source, TopicPartition
@@ -126,7 +126,7 @@ class Pullers:
         running = self._by_name.get(name)
         return None if running is None else running.puller
 
-    def figures(self, name: str) -> LinkFigures | None:
+    def figures(self, name: str) -> LinkMetrics | None:
         """How a link does on this node; None: it is not known here."""
         running = self._by_name.get(name)
         if running is None:

@@ -219,8 +219,8 @@ def _synced(
     """The nodes that answer, and have the very replica that is in sync (invariant 5)."""
     return frozenset(
         node
-        for node, format in record.in_sync
-        if (state := replicas.get(node, {}).get(record.container_id)) is not None and state.format == str(format)
+        for node, incarnation in record.in_sync
+        if (state := replicas.get(node, {}).get(record.container_id)) is not None and state.format == str(incarnation)
     )
 
 
@@ -266,8 +266,8 @@ def unclean_candidate(
     `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
     one that is in sync is among them, where none is there, or where the node that is asked for has none.
     """
-    formats = {node: str(format) for node, format in record.in_sync}
-    living = [node for node, state in answers.items() if formats.get(node) == state.format]
+    incarnations = {node: str(incarnation) for node, incarnation in record.in_sync}
+    living = [node for node, state in answers.items() if incarnations.get(node) == state.format]
     if record.state == DELETED:
         raise refused(f"container {record.container_id} is deleted")
     if living:
@@ -293,7 +293,7 @@ def unclean_candidate(
     after = structs.replace(
         record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
     )
-    gone = _nodes(sorted(formats))
+    gone = _nodes(sorted(incarnations))
     return UncleanCandidate(
         record=after,
         node=node,

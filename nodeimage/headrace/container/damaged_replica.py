@@ -1,8 +1,8 @@
 """A replica that cannot read all that it holds (invariant 14), and how it is replaced.
 
-It is made anew as another format, and fetched from the others: but only once it has left the in-sync set, by the store,
-as of several that are damaged not all can go. Where the others are too few, it stays as it is, and if it leads lets
-another lead that may be able to read to followers what this one cannot.
+It is made anew as another incarnation, and fetched from the others: but only once it has left the in-sync set, by the
+store, as of several that are damaged not all can go. Where the others are too few, it stays as it is, and if it leads
+lets another lead that may be able to read to followers what this one cannot.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ STAND_BACK_MOST_S: Final = 600.0
 class Damage:
     """Of one replica of a node."""
 
-    __slots__ = ("_format", "_stands_back_at", "_stood_back")
+    __slots__ = ("_incarnation", "_stands_back_at", "_stood_back")
 
     def __init__(self) -> None:
-        self._format = ""
+        self._incarnation = ""
         self._stood_back = 0
         self._stands_back_at = float("-inf")
 
-    def found(self, format: str) -> None:
-        """The replica of that format is damaged."""
-        if self._format != format:
-            self._format, self._stood_back, self._stands_back_at = format, 0, float("-inf")
+    def found(self, incarnation: str) -> None:
+        """The replica of that incarnation is damaged."""
+        if self._incarnation != incarnation:
+            self._incarnation, self._stood_back, self._stands_back_at = incarnation, 0, float("-inf")
 
-    def is_of(self, format: str) -> bool:
-        """Whether the replica of that format is damaged."""
-        return self._format == format
+    def is_of(self, incarnation: str) -> bool:
+        """Whether the replica of that incarnation is damaged."""
+        return self._incarnation == incarnation
 
     async def leave(
         self,
@@ -56,7 +56,7 @@ class Damage:
         Raises HeadraceError: it may have left.
         """
         loop = asyncio.get_running_loop()
-        own = (node, uuid.UUID(self._format))
+        own = (node, uuid.UUID(self._incarnation))
         near: Collection[NodeId] = () if leader is None else leader.state.near(loop.time())
         if leader is not None and not near:
             if leader.state.waits_for == {leader.member}:

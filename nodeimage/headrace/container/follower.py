@@ -188,7 +188,7 @@ class Follower:
                 container=self.id,
                 epoch=self.epoch,
                 node=self._node,
-                format=self.replica.format,
+                format=self.replica.incarnation,
                 observer=self.observer,
                 history=list(clip(self.replica.history, end)),
                 end=end,

@@ -165,7 +165,7 @@ class InSyncWriter:
 
 def members(record: ContainerRecord) -> frozenset[Member]:
     """The in-sync set of a record."""
-    return frozenset(Member(node, str(format)) for node, format in record.in_sync)
+    return frozenset(Member(node, str(incarnation)) for node, incarnation in record.in_sync)
 
 
 def _try_put(
@@ -180,7 +180,7 @@ def _try_put(
 
     Raises KafkaError where the store has been set back to before `known`: nothing is put over that.
     """
-    in_sync = tuple(sorted((member.node, uuid.UUID(member.format)) for member in wanted))
+    in_sync = tuple(sorted((member.node, uuid.UUID(member.incarnation)) for member in wanted))
     while True:
         found = store.get(f"{records.CONTAINER_PREFIX}{leader.id}")
         if found is None:

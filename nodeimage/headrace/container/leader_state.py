@@ -24,10 +24,11 @@ IN_TOUCH_S: Final = 1.0
 
 
 class Member(NamedTuple):
-    """A replica's identity in the in-sync set (invariant 5): the node, and the uuid of the replica's folder."""
+    """A replica's identity in the in-sync set (invariant 5): the node, and the incarnation of the replica, which is the
+    uuid of its folder (`format` in records and messages)."""
 
     node: NodeId
-    format: str
+    incarnation: str
 
 
 @dataclass(slots=True)
@@ -275,8 +276,9 @@ class LeaderState:
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
         """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.
 
-        A follower that was taken away and given back while its node was down comes with its former data, and format.
-        It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added again, did not.
+        A follower that was taken away and given back while its node was down comes with its former data, and
+        incarnation. It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added
+        again, did not.
         """
         return (
             peer.connected

@@ -181,7 +181,7 @@ class LocalReplica:
         return self.cycle.log
 
     @property
-    def format(self) -> str:
+    def incarnation(self) -> str:
         """Of the folder (invariant 5)."""
         return self._state.format
 
@@ -348,7 +348,7 @@ class LocalReplica:
         """Count what is appended as safe once it is synced, or (durability: memory) once it is written.
 
         Also of a replica that was opened with what another run had not synced: until that is, another start of the
-        machine makes it another format (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
+        machine makes it another incarnation (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
         """
         if fsync != self._options.fsync or (fsync and self._state.boot):
             await self._to_its_end(lambda: self._set_durability_now(fsync=fsync))
@@ -457,7 +457,7 @@ class LocalReplica:
         await self._to_its_end(lambda: self._reopen(change, begin=begin, held=begin))
 
     async def renew(self) -> None:
-        """Throw away all that it holds, and go on empty, as another format (invariant 14)."""
+        """Throw away all that it holds, and go on empty, as another incarnation (invariant 14)."""
         await self.stop()
         await self._to_its_end(self._renew_now)
 

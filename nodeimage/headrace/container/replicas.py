@@ -93,7 +93,7 @@ class _Kept:
     @property
     def is_damaged(self) -> bool:
         """Whether it is known that the replica is."""
-        return self.replica is not None and self.damage.is_of(self.replica.format)
+        return self.replica is not None and self.damage.is_of(self.replica.incarnation)
 
 
 class Replicas:
@@ -361,7 +361,7 @@ class Replicas:
     async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
         """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
         history does not tell what it wrote in an epoch from what they wrote in the same (container.lost_record)."""
-        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
+        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.incarnation))
         if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
             log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
             await replica.renew()
@@ -375,7 +375,7 @@ class Replicas:
             return
         if leader is not None and not leader.lost:
             self._leave(leader)
-        log.error("a damaged replica is fetched anew", container=container_id, format=replica.format)
+        log.error("a damaged replica is fetched anew", container=container_id, format=replica.incarnation)
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
@@ -419,11 +419,11 @@ class Replicas:
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
 
-        It is made anew as another format, as soon as others are in sync.
+        It is made anew as another incarnation, as soon as others are in sync.
         """
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
-            kept.damage.found(kept.replica.format)
+            kept.damage.found(kept.replica.incarnation)
             self._note(container_id)
             kept.changed.set()
 
@@ -560,7 +560,7 @@ class Replicas:
             session.close()
 
     async def prepare(self, container_id: ContainerId) -> str:
-        """Make an empty replica for a container that is about to be created; its format. Idempotent.
+        """Make an empty replica for a container that is about to be created; its incarnation. Idempotent.
 
         Raises KafkaError (FENCED_LEADER_EPOCH) where it has been in use: then the container's record was lost.
         """
@@ -580,8 +580,8 @@ class Replicas:
         return state.format
 
     def _making_of(self, container_id: ContainerId) -> asyncio.Lock:
-        """Of two that make a folder at a time, each would have another format, in the same file; and one that is being
-        made is not to be removed from under who makes it."""
+        """Of two that make a folder at a time, each would have another incarnation, in the same file; and one that is
+        being made is not to be removed from under who makes it."""
         return self._making.setdefault(container_id, asyncio.Lock())
 
     def set_back(self) -> list[ContainerId]:
@@ -742,7 +742,7 @@ def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
         committed=replica.committed,
         stalled=leader is not None and bool(leader.stalled or leader.outcast),
         in_sync=[member.node for member in leader.state.in_sync] if leader is not None else [],
-        format=replica.format,
+        format=replica.incarnation,
         damaged=damaged,
         stuck=replica.cycle.is_stuck,
         cramped=leader is not None and leader.cramped,

@@ -59,7 +59,7 @@ async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica)
         return None
     if replica.leader is not None:
         await replica.stop()
-    own = (env.node_id, uuid.UUID(replica.format))
+    own = (env.node_id, uuid.UUID(replica.incarnation))
     if own not in record.in_sync:
         # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
         await replica.stop()

@@ -1,7 +1,7 @@
 """Who may lead a container, and with which in-sync set. Pure.
 
-Only a member of the in-sync set leads: the node and the format of its replica, as the node itself reports it. The set
-never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
+Only a member of the in-sync set leads: the node and the incarnation of its replica, as the node itself reports it. The
+set never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
 standing (KIP-966): one that was left alone in the set, lost what nobody else had, and led the others with what it kept.
 """
 
@@ -19,7 +19,7 @@ def is_in_sync(observed: Observed, record: ContainerRecord, node: NodeId) -> boo
     """Whether the replica that a node has now is in the in-sync set (invariant 5)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and any(
-        member == node and str(format) == replica.format for member, format in record.in_sync
+        member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
     )
 
 
@@ -27,7 +27,7 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
     """Whether a node's replica is another one than the in-sync set names: it lost what it had (invariant 14)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and not any(
-        member == node and str(format) == replica.format for member, format in record.in_sync
+        member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
     )
 
 

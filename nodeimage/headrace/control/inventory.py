@@ -262,7 +262,9 @@ class Inventory:
             return False
         if replica.role != "primary" or replica.stalled or replica.cramped:
             return False
-        if not any(node == record.primary and str(format) == replica.format for node, format in record.in_sync):
+        if not any(
+            node == record.primary and str(incarnation) == replica.format for node, incarnation in record.in_sync
+        ):
             return False
         for node in record.replicas:
             state = self._node_states.get(node)

@@ -72,14 +72,14 @@ async def whole(nodes: WithTables, number: int) -> None:
 async def test_damaged_tables_of_a_node_that_follows_come_from_the_leader_and_its_replica_stays(
     nodes: WithTables, number: int
 ) -> None:
-    format = nodes.several.replica(number, CATALOG_ID).format
+    incarnation = nodes.several.replica(number, CATALOG_ID).incarnation
     damage(nodes, number)
     await finds(nodes, number)
     await until(lambda: nodes.tables(number).damage or None)
     assert nodes.node(number).replicas.states()[0].damaged
     await nodes.write(0, "/d", applied_by=())
     await whole(nodes, number)
-    assert nodes.several.replica(number, CATALOG_ID).format == format
+    assert nodes.several.replica(number, CATALOG_ID).incarnation == incarnation
     assert not nodes.node(number).replicas.states()[0].damaged
     assert len(nodes.node(0).view.containers[CATALOG_ID].in_sync) == 2
     await nodes.write(0, "/e", applied_by=(1, 2))

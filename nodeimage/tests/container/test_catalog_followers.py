@@ -256,13 +256,13 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
     nodes.node(0).handlers[ReadSnapshot] = slow
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
     replica = nodes.several.replica(1, CATALOG_ID)
-    format, start = replica.format, replica.log.start
+    incarnation, start = replica.incarnation, replica.log.start
     before, end = await tables_lost(nodes, 1)
     await asyncio.wait_for(nodes.tables(1).wait_applied(end), 20)
     assert pieces * 0.25 > 2.0, "they were longer on their way than a node waits for the next piece"
     assert await nodes.paths(1) == before
     replica = nodes.several.replica(1, CATALOG_ID)
-    assert (replica.format, replica.log.start > start, replica.log.end) == (format, True, end)
+    assert (replica.incarnation, replica.log.start > start, replica.log.end) == (incarnation, True, end)
     record = nodes.node(0).view.containers[CATALOG_ID]
     assert (len(record.in_sync), record.epoch) == (2, 1)
     assert not nodes.node(1).replicas.states()[0].damaged
@@ -275,12 +275,12 @@ async def test_a_leader_that_has_lost_its_tables_lets_another_lead_and_gets_them
     nodes: WithTables,
 ) -> None:
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
-    format = nodes.several.replica(0, CATALOG_ID).format
+    incarnation = nodes.several.replica(0, CATALOG_ID).incarnation
     before, end = await tables_lost(nodes, 0)
     await asyncio.wait_for(nodes.tables(0).wait_applied(end), 20)
     assert await nodes.paths(0) == before
     await until(lambda: nodes.leads_in(1) or None)
     record = nodes.node(1).view.containers[CATALOG_ID]
     assert (record.primary, len(record.in_sync)) == (nodes.node(1).node_id, 2)
-    assert nodes.several.replica(0, CATALOG_ID).format == format
+    assert nodes.several.replica(0, CATALOG_ID).incarnation == incarnation
     await nodes.write(1, "/after", applied_by=(0, 2))

@@ -36,7 +36,7 @@ def test_nothing_is_committed_before_every_member_has_it() -> None:
     assert three.committed == 80
 
 
-def test_another_format_of_the_same_node_does_not_count() -> None:
+def test_another_incarnation_of_the_same_node_does_not_count() -> None:
     one = leader(1)
     assert not one.on_disk(Member(NodeId(1), "a new folder"), Position(100))
     assert one.committed == 0

@@ -373,7 +373,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     await three.nodes[1].stop()
     await three.nodes[2].start()
     lags = await until(lambda: three.nodes[2].replicas.replica(container_id))
-    alone = ((lags.member.node, uuid.UUID(lags.format)),)
+    alone = ((lags.member.node, uuid.UUID(lags.incarnation)),)
     await three.change(
         container_id,
         lambda record: structs.replace(record, primary=alone[0][0], epoch=Epoch(record.epoch + 1), in_sync=alone),
@@ -397,13 +397,13 @@ async def test_a_replica_whose_log_is_not_cut_where_it_must_be_is_fetched_anew(
     await three.nodes[2].stop()
     alone = [container.append_command(b"alone") for _ in range(3)]
     await three.replica(0, container_id).cycle.flush()
-    format = three.replica(0, container_id).format
+    incarnation = three.replica(0, container_id).incarnation
     await ended(three.nodes[0], alone)
     second = await led_by_the_others(three, container_id)
     monkeypatch.setattr(ContainerLog, "cut", lambda *_: None)
     await three.nodes[0].start()
     await until(lambda: len(second.state.in_sync) == 3 or None)
-    assert three.replica(0, container_id).format != format
+    assert three.replica(0, container_id).incarnation != incarnation
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
 
 
@@ -437,7 +437,7 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
     await three.replica(0, container_id).cycle.flush()
     chunk, _ = log.chunks()
     end = log.end
-    format = three.replica(0, container_id).format
+    incarnation = three.replica(0, container_id).incarnation
     await ended(three.nodes[0], alone)
     with chunk.path.open("r+b") as file:
         file.seek(FILE_HEAD_BYTES + damaged - 10)
@@ -447,7 +447,7 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
     assert second.log.end < end
     await three.nodes[0].start()
     await until(lambda: len(second.state.in_sync) == 3 or None)
-    assert three.replica(0, container_id).format != format
+    assert three.replica(0, container_id).incarnation != incarnation
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
 
 
@@ -464,18 +464,18 @@ async def test_a_leader_that_starts_again_takes_a_new_epoch(three: Several) -> N
         assert three.payloads(number, container_id) == [b"one", b"two"]
 
 
-async def test_a_lost_folder_is_another_format_and_is_filled_again(three: Several) -> None:
+async def test_a_lost_folder_is_another_incarnation_and_is_filled_again(three: Several) -> None:
     """Invariants 5 and 14."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"one")
-    before = three.replica(2, container_id).format
+    before = three.replica(2, container_id).incarnation
     await three.nodes[2].stop()
     shutil.rmtree(three.nodes[2].folder)
     await container.append_command(b"two")
     await three.nodes[2].start()
     await until(lambda: len(container.state.in_sync) == 3 or None)
-    assert three.replica(2, container_id).format != before
+    assert three.replica(2, container_id).incarnation != before
     assert three.payloads(2, container_id) == [b"one", b"two"]
 
 
@@ -604,7 +604,7 @@ async def test_a_damaged_leader_that_could_not_say_so_is_in_touch_again_once_it_
     loop = asyncio.get_running_loop()
     await until(lambda: None if container.state.near(loop.time()) else True)
     damage = Damage()
-    damage.found(container.member.format)
+    damage.found(container.member.incarnation)
     assert not await damage.leave(away, container_id, node.node_id, container, known=None)
     assert container.handing_over
     monkeypatch.setattr(node, "store", store)
@@ -748,7 +748,7 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
         await three.nodes[2].stop()
     waiting = [container.append_command(b"alone") for _ in range(alone)]
     await three.replica(0, container_id).cycle.flush()
-    former = three.replica(0, container_id).format
+    former = three.replica(0, container_id).incarnation
     end = three.replica(0, container_id).log.synced
     down = three.nodes[0]
     await down.stop()
@@ -783,7 +783,7 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
     await second.append_command(b"all three")
     for number in range(3):
         assert three.payloads(number, container_id) == expected
-    assert three.replica(0, container_id).format == former
+    assert three.replica(0, container_id).incarnation == former
 
 
 async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:
@@ -920,7 +920,7 @@ async def test_a_folder_that_is_made_while_its_container_is_opened_is_made_once(
     assert await asyncio.to_thread(writing.wait, 10)
     await three.create(replicas=1, min_in_sync=1, kind="catalog", container_id=CATALOG_ID)
     replica = await until(lambda: node.replicas.replica(CATALOG_ID))
-    assert await preparing == replica.format
+    assert await preparing == replica.incarnation
 
 
 async def test_a_frame_of_an_unknown_type_ends_a_follower_and_is_not_taken_for_damage(three: Several) -> None:

@@ -57,7 +57,7 @@ async def put(three: Several, record: ContainerRecord) -> None:
 
 async def test_who_went_on_by_what_was_given_up_begins_anew_and_others_do_not(three: Several) -> None:
     made = await changed_once(three)
-    formats = [three.replica(number, made).format for number in range(3)]
+    formats = [three.replica(number, made).incarnation for number in range(3)]
     record = three.nodes[0].view.containers[made]
     await put(
         three,
@@ -68,10 +68,10 @@ async def test_who_went_on_by_what_was_given_up_begins_anew_and_others_do_not(th
             changes=merged([record.changes[:-1]], [record.changes]),
         ),
     )
-    await until(lambda: three.replica(2, made).format != formats[2] or None)
+    await until(lambda: three.replica(2, made).incarnation != formats[2] or None)
     container = await three.led(made)
     await three.same(made, [0, 1, 2], end=container.end)
-    assert [three.replica(number, made).format for number in range(2)] == formats[:2]
+    assert [three.replica(number, made).incarnation for number in range(2)] == formats[:2]
     assert three.payloads(2, made) == three.payloads(0, made)
 
 

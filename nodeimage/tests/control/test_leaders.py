@@ -118,7 +118,7 @@ def test_nobody_outside_the_in_sync_set_leads_and_the_wait_is_explained(three: W
     assert "none of those in sync (nodes 2) can lead" in three.waits()[3]
 
 
-def test_a_replica_of_another_format_never_leads(three: World) -> None:
+def test_a_replica_of_another_incarnation_never_leads(three: World) -> None:
     three.container(3, (2, 3, 1), in_sync=(2, 3))
     three.refused(2)
     three.replica(3, 3, format=str(uuid.uuid4()))

@@ -137,7 +137,7 @@ class Pair:
         leader = next(node for node in self.nodes if container in node.parts.containers)
         async with self.follows_nothing(container) as (other, replica):
             yield other
-            own = (other.node.node_id, uuid.UUID(replica.format))
+            own = (other.node.node_id, uuid.UUID(replica.incarnation))
             await self.nodes[0].store(
                 lambda store: container_records.change_container(
                     store,

@@ -84,7 +84,7 @@ class Checks:
         """Invariants 1, 2, 7: one truth, and it only grows."""
         if replica.cycle.is_closed:
             return  # its log is being cut or begun anew, it will be another one
-        looked = self._looked.setdefault((replica, replica.format), _Looked())
+        looked = self._looked.setdefault((replica, replica.incarnation), _Looked())
         committed = replica.committed
         where = f"container {replica.id} on node {node.number}"
         if committed < looked.committed:

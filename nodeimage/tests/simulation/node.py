@@ -223,7 +223,7 @@ class Node:
             return self._left.get(container_id, ("", Position(0)))
         if replica.cycle.is_closed:  # it is being cut
             return "", Position(0)
-        return replica.format, replica.log.synced
+        return replica.incarnation, replica.log.synced
 
     def format_of(self, container_id: ContainerId) -> str:
         """The format of the replica in its folder; "": there is none, or it cannot be told."""

@@ -34,7 +34,7 @@ def replica(broker: NodeParts, container: ContainerId) -> LocalReplica:
 
 def in_sync(broker: NodeParts, follower: LocalReplica, container: ContainerId) -> bool:
     record = broker.cluster.record(container)
-    return record is not None and uuid.UUID(follower.format) in {each for _, each in record.in_sync}
+    return record is not None and uuid.UUID(follower.incarnation) in {each for _, each in record.in_sync}
 
 
 async def same(pair: Pair, partition: Partition) -> None:
@@ -194,10 +194,10 @@ async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_
             await pair.first.catalog.submit(SetLogStart(items=[LogStart(partition.topic_id, 0, end)]))
             await until(lambda: container.log.load(partition.open).next_offset is None)
             await until(lambda: pair.first.maintenance.freed_bytes > 2 << 20)
-        format_before = follower.format
+        incarnation_before = follower.incarnation
         if lost == "all":
             pair.second.cluster.replicas.damaged(container.id)  # fetched anew, from what the leader has left
-            await until(lambda: follower.format != format_before)
+            await until(lambda: follower.incarnation != incarnation_before)
         await until(lambda: in_sync(pair.first, follower, container.id))
         assert (follower.log.load(partition.open).next_offset or 0) < end
         await pair.hand_over(container.id, pair.second)

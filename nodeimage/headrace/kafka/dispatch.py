@@ -121,7 +121,7 @@ class Dispatcher:
         elif key == ApiKey.HEADRACE_ADMIN:
             session.park(self._headrace_admin(session, bytes(request[header.body :]), slot))
         else:
-            session.park(self._cold(session, ApiKey(key), version, request[header.body :], slot))
+            session.park(self._generic(session, ApiKey(key), version, request[header.body :], slot))
 
     def _api_versions(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         low, high = SUPPORTED[ApiKey.API_VERSIONS]
@@ -145,7 +145,7 @@ class Dispatcher:
         )
         self._api_versions(session, header, request, slot)
 
-    async def _cold(self, session: Connection, key: ApiKey, version: int, body: memoryview, slot: Slot) -> None:
+    async def _generic(self, session: Connection, key: ApiKey, version: int, body: memoryview, slot: Slot) -> None:
         if not generic_codec.is_prepared(key, version):
             await self._runtime.loop.run_in_executor(self._runtime.executor, generic_codec.prepare, key, version)
         long = len(body) > LONG_BODY_BYTES

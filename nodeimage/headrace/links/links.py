@@ -267,12 +267,12 @@ class Links:
                     applier=self._applier,
                     own_cluster=self._own,
                     bootstrap=partial(self.bootstrap, row),
-                    brings_cursors=partial(self._brings_cursors, name),
+                    brings_committed_offsets=partial(self._brings_committed_offsets, name),
                 )
                 task = self._runtime.spawn(self._run_syncer(syncer, source))
                 self._topic_syncers[name] = (row, syncer, task)
 
-    def _brings_cursors(self, name: str, home: str) -> bool:
+    def _brings_committed_offsets(self, name: str, home: str) -> bool:
         """That from the home itself brings them while it works: what comes by way of others comes later."""
         held = self._topic_syncers.get(name)
         if held is None or held[1].source_cluster == home:

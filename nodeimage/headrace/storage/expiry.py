@@ -1,11 +1,12 @@
-"""Expiry: the log starts of what has outlived its time or its partition's size move, by a committed command.
+"""Expiry: a committed command moves the log starts of records that have outlived their time or their partition's size.
 
-Only leaders expire, each what lies in its own containers. Chunks of which nothing can have expired are not read. A size
-limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
-not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
+Nothing is freed here: chunk_gc.py does so afterwards. Only leaders expire, each the records in its own containers.
+Chunks of which nothing can have expired are not read. A size limit also counts what other nodes lead of the partition;
+they are asked now and then, and count as empty where they do not answer: that keeps more than the limit, never less.
+Committed offsets of groups that have been empty for long expire as well.
 
-Age is counted by the cluster's time (control.cluster_clock), so that no node drops anything early whose own clock is
-ahead. While that is not known, since too few nodes have been heard, nothing is too old.
+Age is counted by the cluster's time (control.cluster_clock), so that a node whose own clock is ahead drops nothing
+early. While the cluster's time is not known, since too few nodes have been heard, nothing is too old.
 """
 
 import asyncio
@@ -29,8 +30,8 @@ from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_
 
 COMMANDS_AT_ONCE: Final = 500
 """Log starts of one command: some 15 ms to apply."""
-CURSORS_KEPT_S: Final = 7 * 24 * 3600
-CURSORS_EVERY_S: Final = 3600.0
+OFFSETS_KEPT_S: Final = 7 * 24 * 3600
+OFFSETS_EVERY_S: Final = 3600.0
 NEVER: Final = Millis(-(1 << 62))
 """When all is younger than any time to live."""
 ELSEWHERE_EVERY_S: Final = 30.0
@@ -62,7 +63,7 @@ class Expiry:
         self._elsewhere: dict[PartitionKey, int] = {}
         """Bytes that other nodes lead of partitions that lie here too."""
         self._elsewhere_due = 0.0
-        self._cursors_due = runtime.loop.time() + CURSORS_EVERY_S
+        self._committed_offsets_due = runtime.loop.time() + OFFSETS_EVERY_S
         self._forgetting: asyncio.Task[None] | None = None
 
     def is_own(self, command: SetLogStart) -> bool:
@@ -138,15 +139,16 @@ class Expiry:
         }
         return self._elsewhere
 
-    async def forget_cursors(self) -> None:
-        """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
+    async def expire_committed_offsets(self) -> None:
+        """Delete committed offsets of groups that have been empty for `OFFSETS_KEPT_S`, as Kafka does
+        (offsets.retention.minutes)."""
         now = self._runtime.loop.time()
-        if now < self._cursors_due:
+        if now < self._committed_offsets_due:
             return
-        self._cursors_due = now + CURSORS_EVERY_S
+        self._committed_offsets_due = now + OFFSETS_EVERY_S
         agreed = self._cluster_time.agreed()
         if agreed is not None and self._inventory.catalog_id in self._led:  # one node is enough
-            before = Millis(agreed - CURSORS_KEPT_S * 1000)
+            before = Millis(agreed - OFFSETS_KEPT_S * 1000)
             if await self._catalog.query(lambda reader: reader.level()) < Level.FENCED:
                 await self._catalog.submit(ExpireCursors(before=before))
                 return

@@ -202,7 +202,7 @@ class Maintenance(ReplicaListener):
                 ("give back", self._chunk_gc.step),
                 ("close chunks early", self._chunk_closing.close_early),
                 ("delete containers", self._container_closing.delete_empty),
-                ("forget cursors", self._expiry.forget_cursors),
+                ("forget cursors", self._expiry.expire_committed_offsets),
                 ("forget what was deleted", self._expiry.forget_deleted),
                 ("regroup", self._regroup),
                 ("forget what has gone", self._forget_gone),

@@ -25,7 +25,7 @@ from headrace.catalog.commands import CopyCursors, Cursor, HomeChange, SetHome
 from headrace.catalog.link_commands import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
-from headrace.links.source.source import NOT_READY, Demoted, Source, SourceCursor, TopicPartition
+from headrace.links.source.source import NOT_READY, Demoted, Source, SourceCommittedOffset, TopicPartition
 from headrace.links.topics.committed_offsets import copied, is_newer, stored_here
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED
@@ -43,7 +43,7 @@ APPLY_WAIT_S: Final = 60.0
 """How long is waited until homes are adopted and partitions settled."""
 CAUGHT_UP_S: Final = 120.0
 """And until they have what the former home had."""
-CURSORS_S: Final = 10.0
+COMMITTED_OFFSETS_S: Final = 10.0
 """And until the former home's coordinators of groups are ready to tell cursors."""
 LOOK_S: Final = 0.05
 
@@ -193,20 +193,20 @@ class Failover:
     async def _agree_with(self, source: Source, link: LinkRow, rows: Sequence[TopicRow]) -> list[Moved]:
         refused: dict[bytes, str] = {}
         given: set[bytes] = set()
-        cursors: list[tuple[SourceCursor, CursorRow | None]] = []
+        cursors: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
         unheard: str | None = None
         for start in range(0, len(rows), DEMOTED_AT_ONCE):
             ids = [row.topic_id for row in rows[start : start + DEMOTED_AT_ONCE]]
             demoted, faults = await self._demote(source, ids)
             given |= demoted.keys()
             if start + DEMOTED_AT_ONCE >= len(rows):
-                cursors, unheard = await self._newer_cursors(source, given)
+                cursors, unheard = await self._newer_committed_offsets(source, given)
             refused |= faults
             refused |= await self._promote(source, demoted)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
         late = await self._until(self._unsettled, moved, APPLY_WAIT_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
-        waiting = await self._bring_cursors(cursors, set(moved))
+        waiting = await self._bring_committed_offsets(cursors, set(moved))
         present = await self._catalog.query(lambda reader: reader.topics_by_id([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -302,18 +302,18 @@ class Failover:
                 await asyncio.sleep(LOOK_S)
         return {}
 
-    async def _newer_cursors(
+    async def _newer_committed_offsets(
         self, source: Source, topics: Set[bytes]
-    ) -> tuple[list[tuple[SourceCursor, CursorRow | None]], str | None]:
+    ) -> tuple[list[tuple[SourceCommittedOffset, CursorRow | None]], str | None]:
         """What was committed at the former home until it was demoted, and has not come here yet, with what stands here;
         and why that may not be all."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CURSORS_S
-        found: list[tuple[SourceCursor, CursorRow | None]] = []
+        deadline = loop.time() + COMMITTED_OFFSETS_S
+        found: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
         after = None
         while topics:
             try:
-                page = await source.cursors(after=after, limit=PAGE)
+                page = await source.committed_offsets(after=after, limit=PAGE)
             except HeadraceError as error:
                 if error.code in NOT_READY and loop.time() < deadline:
                     await asyncio.sleep(LOOK_S)
@@ -329,8 +329,8 @@ class Failover:
                 break
         return found, None
 
-    async def _bring_cursors(
-        self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]
+    async def _bring_committed_offsets(
+        self, cursors: Sequence[tuple[SourceCommittedOffset, CursorRow | None]], topics: Set[bytes]
     ) -> set[bytes]:
         """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
         the others."""

@@ -19,7 +19,7 @@ from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.links.source.fetch_answers import code_of, fetch_request, fetched
 from headrace.links.source.kafka_batches import kept
-from headrace.links.source.kafka_committed_offsets import KafkaCursors
+from headrace.links.source.kafka_committed_offsets import KafkaCommittedOffsets
 from headrace.links.source.kafka_feed import KafkaFeed
 from headrace.links.source.kafka_topics import (
     EARLIEST,
@@ -35,14 +35,14 @@ from headrace.links.source.source import (
     NO_OFFSET,
     Announcement,
     Changes,
-    CursorKey,
-    CursorPage,
+    CommittedOffsetKey,
+    CommittedOffsetPage,
     Demoted,
     FeedPlace,
     Fetched,
     Hello,
     Meeting,
-    SourceCursor,
+    SourceCommittedOffset,
     SourceNode,
     SourceTopic,
     TopicPage,
@@ -68,7 +68,7 @@ class KafkaSource:
         self.name = client.name
         self._client = client
         self._topics = KafkaTopics(client)
-        self._cursors = KafkaCursors(client, self._topics)
+        self._cursors = KafkaCommittedOffsets(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
         self._looked = FeedPlace(uuid.uuid4().hex, 0)
         """How often topics and cursors were looked at."""
@@ -129,11 +129,11 @@ class KafkaSource:
             met.append(Meeting(at, code, f"{self.name} answers {code.name}"))
         return met
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
         return await self._cursors.page(after=after, limit=limit)
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, means all of the group's."""
         return await self._cursors.of_keys(keys)
 

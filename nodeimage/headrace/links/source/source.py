@@ -38,7 +38,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class CursorKey(NamedTuple):
+class CommittedOffsetKey(NamedTuple):
     """Whose cursor, on which partition."""
 
     group: str
@@ -115,7 +115,7 @@ class Changes:
     """Partitions led by the node that was asked, and their high watermarks."""
     topics: Sequence[bytes]
     """Topics made, changed, moved or deleted."""
-    cursors: Sequence[CursorKey]
+    cursors: Sequence[CommittedOffsetKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,10 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCursor:
+class SourceCommittedOffset:
     """A group's committed offset."""
 
-    key: CursorKey
+    key: CommittedOffsetKey
     offset: Offset
     metadata: str
     committed_ms: Millis
@@ -149,11 +149,11 @@ class SourceCursor:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorPage:
+class CommittedOffsetPage:
     """Cursors by rising key. Go on from `after`, or None after the last page."""
 
-    cursors: Sequence[SourceCursor]
-    after: CursorKey | None
+    cursors: Sequence[SourceCommittedOffset]
+    after: CommittedOffsetKey | None
 
 
 class Wanted(NamedTuple):
@@ -233,11 +233,11 @@ class Source(Protocol):
         """Where these partitions, led by `node`, stand; one answer each, in order."""
         ...
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """A page of the stream's cursors, of all groups."""
         ...
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """These cursors; those that are not there (any more) are left out."""
         ...
 

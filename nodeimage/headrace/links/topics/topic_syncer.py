@@ -24,7 +24,7 @@ from headrace.catalog.commands import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
-from headrace.links.topics.committed_offsets import Cursors
+from headrace.links.topics.committed_offsets import CommittedOffsets
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.partitions.lookups import now
@@ -60,11 +60,11 @@ class TopicSyncer:
         applier: TopicApplier,
         own_cluster: str,
         bootstrap: Callable[[], Sequence[str]],
-        brings_cursors: Callable[[str], bool] = lambda _home: True,
+        brings_committed_offsets: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
     ) -> None:
-        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_cursors` says whether this
-        link is the one that brings the cursors of topics with that home."""
+        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_committed_offsets` says
+        whether this link is the one that brings the cursors of topics with that home."""
         self.link = link
         self._source = source
         self._catalog = catalog
@@ -79,13 +79,13 @@ class TopicSyncer:
         self.source_cluster = link.config.source_cluster
         self.swept = asyncio.Event()
         """All topics of the source have been looked at once."""
-        self.cursors = Cursors(
+        self.committed_offsets = CommittedOffsets(
             source,
             catalog=catalog,
             states=states,
             stream=link.stream,
             own_cluster=own_cluster,
-            comes_from_here=brings_cursors,
+            comes_from_here=brings_committed_offsets,
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
@@ -129,7 +129,7 @@ class TopicSyncer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again_and_again(self._work, "topics"))
             tasks.create_task(self._again_and_again(self._follow, "the feed"))
-            tasks.create_task(self._again_and_again(self.cursors.run, "cursors"))
+            tasks.create_task(self._again_and_again(self.committed_offsets.run, "cursors"))
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         pause = FIRST_PAUSE_S
@@ -166,13 +166,13 @@ class TopicSyncer:
                 wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
-                    self.cursors.look_at_all()
+                    self.committed_offsets.look_at_all()
                 place = changes.place
                 if changes.topics:
                     self._due.update(dict.fromkeys(changes.topics))
                     self._wake.set()
                 if changes.cursors:
-                    self.cursors.changed(changes.cursors)
+                    self.committed_offsets.changed(changes.cursors)
         finally:
             self._nodes = []
 
@@ -189,7 +189,7 @@ class TopicSyncer:
             raise problem
         self._nodes = [node.node_id for node in hello.nodes]
         self.source_cluster = hello.cluster_id
-        self.cursors.source_cluster = hello.cluster_id
+        self.committed_offsets.source_cluster = hello.cluster_id
         if not self.link.config.source_cluster:
             command = SetLinkSource(
                 name=self.link.name,

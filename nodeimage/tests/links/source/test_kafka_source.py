@@ -17,7 +17,15 @@ from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.source.kafka_source import KafkaSource
-from headrace.links.source.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
+from headrace.links.source.source import (
+    NO_EPOCH,
+    CommittedOffsetKey,
+    FeedPlace,
+    Fetched,
+    SourceTopic,
+    TopicPartition,
+    Wanted,
+)
 from headrace.security.client_security import security_of
 from headrace.wire.batch import Record, iter_batches, iter_records
 from kit.certificates import Certificates
@@ -374,20 +382,22 @@ async def test_cursors_of_all_groups_come_and_changes_are_told(connect: Connect,
     for group in groups:
         commit(group, 10)
     place = (await source.changes(ONE, None, topics=False, cursors=True, wait_ms=0, limit=100)).place
-    page = await source.cursors(after=None, limit=1000)
+    page = await source.committed_offsets(after=None, limit=1000)
     assert page.after is None
     found = [each for each in page.cursors if each.key.group in groups]
     assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds one
-        (CursorKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
+        (CommittedOffsetKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
     ]
     commit(groups[1], 20)
-    changed: set[CursorKey] = set()
-    while not changed & {CursorKey(group, b"", -1) for group in groups}:
+    changed: set[CommittedOffsetKey] = set()
+    while not changed & {CommittedOffsetKey(group, b"", -1) for group in groups}:
         said = await source.changes(ONE, place, topics=False, cursors=True, wait_ms=1000, limit=100)
         place = said.place
         changed |= set(said.cursors)
     assert {key.group for key in changed} & set(groups) == {groups[1]}
-    some = await source.cursors_of([*changed, CursorKey(groups[0], topic_id, 1), CursorKey("gone", topic_id, 0)])
+    some = await source.committed_offsets_of(
+        [*changed, CommittedOffsetKey(groups[0], topic_id, 1), CommittedOffsetKey("gone", topic_id, 0)]
+    )
     assert [(each.key.group, each.key.partition, each.offset) for each in some if each.key.group in groups] == [
         *([(groups[0], 1, 11)]),
         (groups[1], 0, 20),

@@ -50,9 +50,9 @@ async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator
 
 async def looked_at_all(north: FakeSource, syncer: TopicSyncer) -> None:
     """Have all cursors looked at, and what comes of it done."""
-    asked = north.calls["cursors"]
-    syncer.cursors.look_at_all()
-    await until(lambda: north.calls["cursors"] > asked and syncer.cursors.held == 0)
+    asked = north.calls["committed_offsets"]
+    syncer.committed_offsets.look_at_all()
+    await until(lambda: north.calls["committed_offsets"] > asked and syncer.committed_offsets.held == 0)
 
 
 async def taken_home(south: OneNode, name: str) -> bytes:
@@ -172,7 +172,9 @@ async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_
         await until(lambda: _exists(south, "late"))
 
 
-@pytest.mark.parametrize("call", ["hello", "topics", "meet", "topics_by_id", "changes", "cursors", "announce"])
+@pytest.mark.parametrize(
+    "call", ["hello", "topics", "meet", "topics_by_id", "changes", "committed_offsets", "announce"]
+)
 async def test_calls_that_fail_are_made_again_and_their_work_is_done(
     south: OneNode, north: FakeSource, call: str
 ) -> None:
@@ -267,14 +269,14 @@ async def test_cursors_come_once_their_data_are_here(south: OneNode, north: Fake
     north.commit("g", topic, 2)
     async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
-        await until(lambda: syncer.cursors.held == 1)
+        await until(lambda: syncer.committed_offsets.held == 1)
         assert await south.cursor("g", "t") is None
         await south.append("t", b"a", b"b")
         await until(lambda: _is_at(south, 2))
         await south.append("t", b"c")
         north.commit("g", topic, 1)
         await until(lambda: _is_at(south, 1))
-        await until(lambda: syncer.cursors.held == 0)
+        await until(lambda: syncer.committed_offsets.held == 0)
 
 
 async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_once(
@@ -284,7 +286,7 @@ async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_o
     async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await south.append("t", b"a", b"b")
-        cursors = syncer.cursors
+        cursors = syncer.committed_offsets
         release, late = cursors._release, []
 
         async def slow() -> None:
@@ -304,7 +306,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, listed, answered = north.put("t"), asyncio.Semaphore(0), asyncio.Event()
-    topics, cursors, changes = north.topics, north.cursors, north.changes
+    topics, cursors, changes = north.topics, north.committed_offsets, north.changes
 
     async def early_topics(**asked: Any) -> Any:
         page = await topics(**asked)
@@ -328,7 +330,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
         return await changes(*args, **asked)
 
     monkeypatch.setattr(north, "topics", early_topics)
-    monkeypatch.setattr(north, "cursors", early_cursors)
+    monkeypatch.setattr(north, "committed_offsets", early_cursors)
     monkeypatch.setattr(north, "changes", late_changes)
     async with kept(south, north):
         await until(lambda: _exists(south, "late"))
@@ -389,9 +391,9 @@ async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_i
         await south.parts.catalog.submit(group)
 
     async def told(offset: int) -> None:
-        asked = north.calls.get("cursors_of", 0)
+        asked = north.calls.get("committed_offsets_of", 0)
         north.commit("g", topic, offset, at=-1)
-        await until(lambda: north.calls.get("cursors_of", 0) > asked and syncer.cursors.held == 0)
+        await until(lambda: north.calls.get("committed_offsets_of", 0) > asked and syncer.committed_offsets.held == 0)
 
     topic = north.put("t")
     async with kept(south, north) as syncer:
@@ -450,7 +452,7 @@ async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: 
         await until(lambda: _exists(south, "u"))
         await south.append("t", b"a")
         await south.append("u", b"a")
-        await until(lambda: syncer.cursors.held == 0)
+        await until(lambda: syncer.committed_offsets.held == 0)
         long_ago = Millis(2_000)
         for group in ("g", "only-t", "only-u"):
             await south.parts.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
@@ -472,7 +474,7 @@ async def test_cursors_of_topics_at_home_here_are_never_touched(south: OneNode, 
     async with kept(south, north) as syncer:
         await syncer.swept.wait()
         north.commit("g", topic, 0)
-        await until(lambda: north.calls.get("cursors_of", 0) > 0 and syncer.cursors.held == 0)
+        await until(lambda: north.calls.get("committed_offsets_of", 0) > 0 and syncer.committed_offsets.held == 0)
         assert await south.cursor("g", "t") == 2
 
 

@@ -17,7 +17,7 @@ from headrace.links.failover.quarantine import Quarantine
 from headrace.links.links import Links, LinkTold
 from headrace.links.pull.link_state import Phase
 from headrace.links.source.headrace_source import HeadraceSource
-from headrace.links.source.source import CursorPage, Fetched, Wanted
+from headrace.links.source.source import CommittedOffsetPage, Fetched, Wanted
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_syncer import TopicSyncer
 from kit.one_node import OneNode, until
@@ -195,7 +195,7 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(so
 
     await until(lambda: at(south, 1))
     (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
-    syncer.cursors.changed = syncer.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north.commit("g", "t", 3, now=2_000)
     await north.commit("h", "t", 2, now=2_000)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
@@ -215,18 +215,18 @@ async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors
 
     await until(lambda: at(south, 1))
     (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
-    syncer.cursors.changed = syncer.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north.commit("g", "t", 2)
     asked: list[int] = []
-    cursors = HeadraceSource.cursors
+    cursors = HeadraceSource.committed_offsets
 
-    async def loads(self: HeadraceSource, **page: Any) -> CursorPage:
+    async def loads(self: HeadraceSource, **page: Any) -> CommittedOffsetPage:
         asked.append(1)
         if len(asked) < 4:
             raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return await cursors(self, **page)
 
-    monkeypatch.setattr(HeadraceSource, "cursors", loads)
+    monkeypatch.setattr(HeadraceSource, "committed_offsets", loads)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
     assert await at(south, 2)
@@ -239,11 +239,11 @@ async def test_a_move_says_that_newest_cursors_did_not_come(
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
 
-    async def loads(self: HeadraceSource, **_page: Any) -> CursorPage:
+    async def loads(self: HeadraceSource, **_page: Any) -> CommittedOffsetPage:
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS, "group g is loading")
 
-    monkeypatch.setattr(HeadraceSource, "cursors", loads)
-    monkeypatch.setattr(failover, "CURSORS_S", 0.1)
+    monkeypatch.setattr(HeadraceSource, "committed_offsets", loads)
+    monkeypatch.setattr(failover, "COMMITTED_OFFSETS_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
     assert "group g is loading" in moved["error"]
@@ -257,7 +257,7 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_ca
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b"]))
     (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
-    syncer.cursors.changed = syncer.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     demote = HeadraceSource.demote
 
     async def demotes_more(self: HeadraceSource, *args: Any, **more: Any) -> Any:
@@ -348,17 +348,17 @@ async def test_a_commit_at_the_new_home_wins_whatever_the_former_homes_clock_say
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
     (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
-    syncer.cursors.changed = syncer.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     at = south.parts.runtime.now()
     await north.commit("g", "t", 1, now=at + ahead_ms)
     await north.commit("h", "t", 1, now=at + ahead_ms)
-    bring = Failover._bring_cursors
+    bring = Failover._bring_committed_offsets
 
     async def after_a_commit_here(failover: Failover, *args: Any) -> None:
         await south.commit("g", "t", 3, now=at)
         await bring(failover, *args)
 
-    monkeypatch.setattr(Failover, "_bring_cursors", after_a_commit_here)
+    monkeypatch.setattr(Failover, "_bring_committed_offsets", after_a_commit_here)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
     assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 1)

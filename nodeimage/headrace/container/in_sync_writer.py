@@ -1,10 +1,12 @@
-"""Puts in-sync sets into the cluster store: the one change of a container's record that its leader makes itself.
+"""The writer of in-sync sets: it puts the sets that leaders propose into the cluster store. leader_state.py decides who
+joins and who leaves a set. This is the one change of a container's record that its leader makes itself.
 
-A put whose outcome is unknown is put again until the record has another version (store.protocol): it may have landed,
-or may still, and until then the leader's commits wait for both sets (invariant 3). The record is kept in the replica's
-folder before anything is committed by it: a store that is set back to before it is known for an old copy then.
+A put whose outcome is unknown is repeated until the record has another version (store.protocol): it may have landed, or
+may still land, and until then the leader's commits wait for both sets (invariant 3). The record is kept in the
+replica's folder before anything is committed by it, so that a store that is set back to before it is recognized as an
+old copy.
 
-Whatever goes wrong with a put, it is made again: nobody else would.
+A put that fails for any reason is repeated: nobody else would repeat it.
 """
 
 import asyncio
@@ -32,9 +34,10 @@ T = TypeVar("T")
 RETRY_S: Final = 0.3
 ASKED_AGAIN_S: Final = 0.1
 DIFFERS_S: Final = 1.5
-"""A view is not that late, as a rule, and a member that is gone has been let go by then."""
+"""Seconds for which a record may show another set than its leader's: a view is rarely that late, and a member that is
+gone has been let go by then."""
 UNDECIDED_S: Final = 2.0
-"""A put that takes longer is told of: what is written waits for it, where a member is away."""
+"""Seconds after which a put that has not succeeded is reported: where a member is away, commits wait for it."""
 
 
 class _View(Protocol):
@@ -65,7 +68,7 @@ class KeptRecords(Protocol):
 
 
 class InSyncWriter:
-    """Carries the leaders' proposals to the store, one at a time for each container."""
+    """Puts the proposals of the leaders on this node into the store, one at a time for each container."""
 
     def __init__(self, environment: StoreAndView, kept: KeptRecords) -> None:
         self._env = environment

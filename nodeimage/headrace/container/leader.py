@@ -1,8 +1,10 @@
-"""One container as its leader runs it: numbers nothing, orders everything, says what is committed.
+"""The leader of one container: it orders the frames, has them written and sent to the followers, and says what is
+committed.
 
-Responsible for the leader's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
-cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
-have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; commit_waiters.py).
+Responsible for a replica's half as leader: frames join the pending job in the order of `append_*` calls; the sync cycle
+writes and syncs them, while the followers get them; `committed` moves when every member of the in-sync set has them,
+and all who waited for a position below it are told, in order (invariants 1, 2; commit_waiters.py). What is committed
+and which replicas are in sync is decided in leader_state.py.
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
 methods belong to the loop thread.
@@ -25,7 +27,7 @@ from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
-    """A follower, as the leader's half feeds it (feed.py)."""
+    """A follower as the leader feeds it (follower_feed.py)."""
 
     def job_starts(self, job: WriteJob) -> None:
         """Frames are about to be written here; a follower that is up to date gets them now."""
@@ -34,14 +36,14 @@ class Feed(Protocol):
         """`committed` has moved."""
 
     def beat(self) -> None:
-        """Say that the leader lives."""
+        """Send a heartbeat."""
 
     def close(self) -> None:
-        """This node leads no more."""
+        """This node no longer leads."""
 
 
 class Remembers(Protocol):
-    """The newest cycles in memory (feed.py)."""
+    """The newest cycles in memory (follower_feed.py)."""
 
     def add(self, job: WriteJob) -> object:
         """A job that starts now."""
@@ -51,7 +53,7 @@ class Remembers(Protocol):
 
 
 class Leader:
-    """A container that this node leads."""
+    """This node's replica of a container as its leader."""
 
     def __init__(
         self,
@@ -336,7 +338,7 @@ class Leader:
     # --- the sync cycle and the followers
 
     def cycle_starts(self, job: WriteJob) -> None:
-        """See cycle.Owner."""
+        """See sync_cycle.Owner."""
         self.state.end = Position(job.end)
         if not self.feeds:
             return
@@ -346,7 +348,7 @@ class Leader:
             feed.job_starts(job)
 
     def cycle_done(self) -> None:
-        """See cycle.Owner."""
+        """See sync_cycle.Owner."""
         if self.state.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
             self.committed_moved()
         if self.log.chunks_to_close(self.state.committed):
@@ -391,7 +393,7 @@ class Leader:
     # --- ending
 
     def lose(self) -> None:
-        """This node leads the container no more; its log goes on as a follower's."""
+        """This node no longer leads the container; its log goes on as a follower's."""
         if self.lost:
             return
         self.lost = True

@@ -1,9 +1,10 @@
-"""Who has what of a container, and what is committed: the leader as a state machine without I/O and without a clock.
+"""The leader's state of a container, a state machine without I/O and without a clock: what each replica has, what is
+committed, and which replicas are in sync.
 
 Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
-1, 2), and for who is a member: a follower that falls silent or makes no progress is proposed out, one that has caught
-up is proposed in (invariants 5, 6). The shell (`leader.py`) writes, syncs, sends and puts proposals into the cluster
-store; it reports here what happened and when. Times are seconds of any monotonic clock.
+1, 2), and for membership: a follower that falls silent or makes no progress is proposed out of the set, one that has
+caught up is proposed in (invariants 5, 6). leader.py writes, syncs and sends; in_sync_writer.py puts proposals into the
+cluster store; both report here what happened and when. Times are seconds of any monotonic clock.
 
 While a proposal is under way, commit waits for the union of the old and the proposed set, until the store has been
 seen to hold one or the other (invariant 3): a put that timed out may land late.
@@ -16,9 +17,10 @@ from typing import Final, NamedTuple
 from headrace.base.ids import Epoch, NodeId, Position
 
 LET_GO_S: Final = 1.2
-"""A follower that has been silent for so long is proposed out (DESIGN section 4 allows 2 s)."""
+"""Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
 STUCK_S: Final = 5.0
-"""So is one that speaks, has frames to write, and has not got on for so long: its disk is full or dead."""
+"""Seconds without progress after which a connected follower that has frames to write is proposed out of the in-sync
+set: its disk is full or dead."""
 IN_TOUCH_S: Final = 1.0
 """The lease of invariant 16: shorter than any failover takes."""
 
@@ -54,7 +56,7 @@ class _Peer:
 
 
 class LeaderState:
-    """The leader's view of one container in one epoch."""
+    """What the leader of a container knows and decides in one epoch."""
 
     __slots__ = (
         "_confirmed",

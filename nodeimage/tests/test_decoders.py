@@ -20,7 +20,9 @@ from headrace.links import link_admin
 from headrace.links.serving import homes, source_apis
 from headrace.links.serving import topics as link_topics
 from headrace.partitions.stream_policies import PolicyChanges, PolicyFields, StreamPolicy
-from headrace_operator.kinds.data import Streams, Topics, Volumes
+from headrace_operator.kinds.stream import Streams
+from headrace_operator.kinds.topic import Topics
+from headrace_operator.kinds.volume import Volumes
 from headrace_operator.specs import ClusterSpec, JobSpec, UserSpec, VolumeSpec
 
 ROOT: Final = Path(__file__).resolve().parents[2]

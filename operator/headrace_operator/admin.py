@@ -50,7 +50,7 @@ class Calls(Protocol):
         """
 
     async def kafka(self, bootstrap: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        """The response of one of Kafka's cold APIs. Raises KafkaError, Unreachable."""
+        """The response of one of Kafka's APIs of the generic codec. Raises KafkaError, Unreachable."""
 
 
 @dataclass(slots=True)

@@ -34,13 +34,15 @@ from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Ke
 from headrace_operator.http_port import Figures, HttpPort
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.cluster_watch import ClusterWatch
-from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.finalizers import is_ending
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.job import Jobs
 from headrace_operator.kinds.link import Links
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.stream import Streams
+from headrace_operator.kinds.topic import Topics
 from headrace_operator.kinds.users import Users
+from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.revision_watch import RevisionWatch

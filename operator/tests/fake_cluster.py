@@ -1,6 +1,6 @@
 """A cluster behind a fake API: StatefulSets make pods and claims, pods make StorageNodes, and admin calls are answered.
 
-`settle` is all that Kubernetes and the nodes do by themselves in a while.
+`converge` is all that Kubernetes and the nodes do by themselves in a while.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from headrace_operator.admin import Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.cluster_level import ORIGINAL
-from headrace_operator.kinds.data import Streams, Topics, Volumes
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link import Links
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.stream import Streams
+from headrace_operator.kinds.topic import Topics
 from headrace_operator.kinds.users import Users
+from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Answer
 from headrace_operator.specs import API, Balance
@@ -316,7 +318,7 @@ class FakeCluster:
 
     # --- what Kubernetes and the nodes do
 
-    def settle(self) -> None:
+    def converge(self) -> None:
         for stateful_set in self.api.find("StatefulSet"):
             self._run_stateful_set(stateful_set)
         for service in self.api.find("Service"):
@@ -449,16 +451,16 @@ class World:
                     self.index.concerned(key_of(body), body)
 
     async def run(self, key: Key, *, rounds: int = 40) -> int:
-        """Reconcile and let everything settle until nothing is written any more; how many rounds that took."""
+        """Reconcile and let everything converge until nothing is written any more; how many rounds that took."""
         for number in range(rounds):
             before = [write for write in self.api.writes if "/events" not in write]
             version = self.api._version
             await self.once(key)
-            self.cluster.settle()
+            self.cluster.converge()
             after = [write for write in self.api.writes if "/events" not in write]
             if before == after and version == self.api._version:
                 return number
-        raise AssertionError(f"does not settle: {self.api.writes[-10:]}")
+        raise AssertionError(f"does not converge: {self.api.writes[-10:]}")
 
     def condition(self, kind: str, name: str, type: str = "Ready") -> tuple[str, str, str]:
         (found,) = self.api.find(kind, name)

@@ -257,7 +257,7 @@ async def test_a_stateful_set_that_was_scaled_by_hand_is_set_right_without_a_los
         stateful_set = copy.deepcopy(world.api.one("StatefulSet", "c"))
         stateful_set["spec"]["replicas"] = wrong
         world.api.put(stateful_set)
-        world.cluster.settle()
+        world.cluster.converge()
         await world.run(KEY)
         assert pods(world) == ["c-0", "c-1", "c-2"]
         assert claims(world) == ["data-c-0", "data-c-1", "data-c-2"]
@@ -273,7 +273,7 @@ async def test_a_pod_that_is_still_coming_is_drained_once_it_has_registered() ->
     assert stateful_set["status"]["observedGeneration"] < world.api.one("StatefulSet", "c")["metadata"]["generation"]
     await world.once(KEY)
     assert world.api.one("StatefulSet", "c")["spec"]["replicas"] == 4, "its pod may be made at any moment"
-    world.cluster.settle()
+    world.cluster.converge()
     (node,) = [each for each in world.cluster.nodes() if each["status"]["slot"] == "c-3/0"]
     world.api.remove("StorageNode", node["metadata"]["name"])
     pod = world.api.one("Pod", "c-3")
@@ -390,7 +390,7 @@ async def test_another_image_makes_pods_anew_one_by_one_each_when_all_are_in_syn
         if missing:
             await world.once(KEY)
             assert len(world.api.find("Pod")) == 2, "another pod went before this one was back"
-            world.cluster.settle()
+            world.cluster.converge()
             world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 catches up"}]
             await world.once(KEY)
             assert len(world.api.find("Pod")) == 3, "another pod went before this one had caught up"
@@ -487,7 +487,7 @@ async def test_a_pod_that_crashes_for_ever_is_made_anew_first(reason: str) -> No
     world = await started()
     world.declare("StreamCluster", "c", SPEC | {"image": "bad:1"})
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     broken = world.api.one("Pod", "c-2")
     broken["status"] = {"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
     await world.once(KEY)

@@ -92,7 +92,7 @@ async def test_a_pod_that_the_api_server_refuses_says_why(said: str) -> None:
     assert said in ready[2]
     assert said in world.condition("StreamCluster", "c", "Sized")[2]
     assert warnings(world) == ["PodsCannotRun"], "once"
-    world.cluster.settle()
+    world.cluster.converge()
     await world.run(KEY)
     assert world.condition("StreamCluster", "c")[0] == "True"
 
@@ -164,7 +164,7 @@ async def test_one_pod_in_a_roll_says_why_it_does_not_come(status: Object, expec
     world = await started()
     world.declare("StreamCluster", "c", SPEC | {"version": "9.9.9"})
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     world.api.one("Pod", "c-2")["status"] = status
     world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 does not answer"}]
     await world.once(KEY)
@@ -182,7 +182,7 @@ async def test_a_claim_of_a_class_that_is_not_there_says_so_and_gives_way_to_ano
     world.cluster.away = True
     world.declare("StreamCluster", "c", SPEC | {"storage": {"size": "1Gi", "class": "fats"}})
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     for claim in world.api.find("PersistentVolumeClaim"):
         claim["status"] = {"phase": "Pending"}
         told(world, "PersistentVolumeClaim", claim["metadata"]["name"], "ProvisioningFailed", NO_CLASS)

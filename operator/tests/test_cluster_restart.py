@@ -27,7 +27,7 @@ async def test_a_restart_makes_all_pods_anew_one_by_one_and_once(name: str) -> N
     ask(world, name, "2026-11-29T10:00:00Z")
     await world.once(KEY)
     assert pods(world) == ["c-0", "c-1"], "one at a time, the last one first"
-    world.cluster.settle()
+    world.cluster.converge()
     world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 catches up"}]
     for _ in range(3):
         await world.once(KEY)

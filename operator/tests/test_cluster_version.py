@@ -35,7 +35,7 @@ async def with_a_bad_one(world: World, **spec: object) -> None:
     """One pod was made anew with an image that is not there."""
     world.declare("StreamCluster", "c", SPEC | spec)
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     world.api.one("Pod", "c-2")["status"] = NO_SUCH_IMAGE
     await world.once(KEY)
 
@@ -93,7 +93,7 @@ async def test_the_status_names_both_versions_while_pods_are_made_anew() -> None
     world = await started()
     world.declare("StreamCluster", "c", SPEC | {"version": "2"})
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     world.cluster.lacking = [{"container": 7, "in_sync": 2, "wanted": 3, "reason": "node 3 catches up"}]
     await world.once(KEY)
     assert version(world) == "1, 2"

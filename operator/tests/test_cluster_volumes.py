@@ -60,7 +60,7 @@ async def test_it_waits_for_the_nodes() -> None:
     await world.once(KEY)
     await world.once(KEY)
     assert shown(world) == (1, 1), "one pod is there, and two are only asked for"
-    world.cluster.settle()
+    world.cluster.converge()
     world.api.remove("Pod", "c-2")
     await world.once(KEY)
     assert shown(world) == (1, 1), "its node does not answer"

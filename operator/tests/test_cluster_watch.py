@@ -115,7 +115,7 @@ async def test_a_cluster_is_not_sized_before_its_pods_are_there() -> None:
     generation = world.api.one("StreamCluster", "c")["metadata"]["generation"]
     shown = world.api.one("StreamCluster", "c")["status"]
     assert {each["observedGeneration"] for each in shown["conditions"]} == {generation}
-    world.cluster.settle()
+    world.cluster.converge()
     world.api.one("Pod", "c-4")["status"] = {}
     await world.once(KEY)
     assert world.condition("StreamCluster", "c", "Sized")[:2] == ("False", "Starting")
@@ -157,7 +157,7 @@ async def test_the_last_pod_of_a_roll_is_not_current_before_it_is_ready() -> Non
     world = await started(nodes=1, replication={"replicas": 1, "minInSync": 1})
     world.declare("StreamCluster", "c", SPEC | {"nodes": 1, "version": "2"})
     await world.once(KEY)
-    world.cluster.settle()
+    world.cluster.converge()
     world.api.one("Pod", "c-0")["status"] = {}
     await world.once(KEY)
     assert world.condition("StreamCluster", "c", "Current")[0] == "False"

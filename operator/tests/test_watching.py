@@ -200,7 +200,7 @@ async def check(api: FakeApi, cluster: FakeCluster, server: ToyServer) -> None:
     declare("Stream", "plant", STREAM)  # before its cluster: nobody polls for that
     declare("StreamCluster", "c", {"nodes": 1})
     await until(lambda: api.find("StatefulSet"))
-    cluster.settle()
+    cluster.converge()
     await until(lambda: is_ready(api, "StreamCluster", "c"))
     await until(lambda: is_ready(api, "Stream", "plant"))
     assert "/plant" in cluster.streams

@@ -21,7 +21,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.redundancy import Redundancy
 from headrace.peer.reports import ReplicaState
 from headrace.storage.volume_limits import VolumeLimits
@@ -67,7 +67,7 @@ class ClusterCalls:
         *,
         runtime: Runtime,
         cluster_id: str,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         store: StoreCall,
         controller: ControllerLink,
         redundancy: Redundancy,

@@ -177,8 +177,8 @@ def lacks(
 
 
 def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
-    primary = replicas.get(record.primary, {}).get(record.container_id)
-    return primary is not None and primary.role == "primary" and primary.stalled
+    leader = replicas.get(record.primary, {}).get(record.container_id)
+    return leader is not None and leader.role == "primary" and leader.stalled
 
 
 def _why(
@@ -219,14 +219,14 @@ def _synced(
     """The nodes that answer, and have the very replica that is in sync (invariant 5)."""
     return frozenset(
         node
-        for node, format in record.in_sync
-        if (state := replicas.get(node, {}).get(record.container_id)) is not None and state.format == str(format)
+        for node, incarnation in record.in_sync
+        if (state := replicas.get(node, {}).get(record.container_id)) is not None and state.format == str(incarnation)
     )
 
 
 def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> int | None:
-    primary = replicas.get(record.primary, {}).get(record.container_id)
-    if primary is None:
+    leader = replicas.get(record.primary, {}).get(record.container_id)
+    if leader is None:
         return None
     in_sync = {node for node, _ in record.in_sync}
     ends = [
@@ -234,14 +234,14 @@ def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[Container
         for node in record.replicas
         if node not in in_sync and (state := replicas.get(node, {}).get(record.container_id)) is not None
     ]
-    return max(0, primary.end - max(ends)) if ends else None
+    return max(0, leader.end - max(ends)) if ends else None
 
 
 # --- unclean recovery (invariant 15)
 
 
 @dataclass(frozen=True, slots=True)
-class Heir:
+class UncleanCandidate:
     """The replica that leads after an unclean recovery."""
 
     record: ContainerRecord
@@ -254,20 +254,20 @@ class Heir:
     """What may be lost by it."""
 
 
-def unclean_heir(
+def unclean_candidate(
     record: ContainerRecord,
     answers: Mapping[NodeId, ReplicaState],
     *,
     nodes: Collection[NodeId],
     asked: NodeId | None = None,
-) -> Heir:
+) -> UncleanCandidate:
     """Who is to lead a container none of whose in-sync replicas is left: of those that answer, the one that has most.
 
     `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
     one that is in sync is among them, where none is there, or where the node that is asked for has none.
     """
-    formats = {node: str(format) for node, format in record.in_sync}
-    living = [node for node, state in answers.items() if formats.get(node) == state.format]
+    incarnations = {node: str(incarnation) for node, incarnation in record.in_sync}
+    living = [node for node, state in answers.items() if incarnations.get(node) == state.format]
     if record.state == DELETED:
         raise refused(f"container {record.container_id} is deleted")
     if living:
@@ -293,8 +293,8 @@ def unclean_heir(
     after = structs.replace(
         record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
     )
-    gone = _nodes(sorted(formats))
-    return Heir(
+    gone = _nodes(sorted(incarnations))
+    return UncleanCandidate(
         record=after,
         node=node,
         last_epoch=state.last_epoch,

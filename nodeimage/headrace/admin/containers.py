@@ -15,7 +15,7 @@ from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.reports import ReplicaState
 from headrace.storage.disk_usage import bytes_on_disk
 from headrace.store import container_records
@@ -41,7 +41,7 @@ class ContainerCalls:
     """The calls on containers."""
 
     def __init__(
-        self, *, runtime: Runtime, cluster: ClusterLink, catalog: Catalog, store: StoreCall, probes: NodeProbes
+        self, *, runtime: Runtime, cluster: ClusterClient, catalog: Catalog, store: StoreCall, probes: NodeProbes
     ) -> None:
         self._runtime = runtime
         self._cluster = cluster
@@ -79,7 +79,7 @@ class ContainerCalls:
         ]
 
     async def _recover(self, params: Recovery) -> dict[str, object]:
-        """Choose a primary from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
+        """Choose a leader from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
         container = ContainerId(params.container)
         record = self._cluster.record(container)
         if record is None:
@@ -89,19 +89,19 @@ class ContainerCalls:
             node: state for node, answer in answers.items() for state in answer.replicas if state.container == container
         }
         asked = None if params.node is None else NodeId(params.node)
-        heir = rules.unclean_heir(record, states, nodes=self._cluster.view.nodes, asked=asked)
+        candidate = rules.unclean_candidate(record, states, nodes=self._cluster.view.nodes, asked=asked)
         open_rows = await self._catalog.query(lambda reader: reader.chains.open_in(container, limit=10_000))
         shown: dict[str, object] = {
             "container": container,
             "kind": record.kind,
             "epoch": record.epoch,
             "in_sync": [node for node, _ in record.in_sync],
-            "node": heir.node,
-            "last_epoch": heir.last_epoch,
-            "end": heir.end,
-            "committed": heir.committed,
+            "node": candidate.node,
+            "last_epoch": candidate.last_epoch,
+            "end": candidate.end,
+            "committed": candidate.committed,
             "open_partitionlets": len(open_rows),
-            "loss": heir.loss,
+            "loss": candidate.loss,
             "done": params.epoch is not None,
         }
         if params.epoch is None:
@@ -110,15 +110,15 @@ class ContainerCalls:
         def decide(present: ContainerRecord) -> ContainerRecord:
             if present != record or present.epoch != params.epoch:
                 raise refused(f"container {container} has changed meanwhile: look at it again")
-            return heir.record
+            return candidate.record
 
         log.warning(
             "unclean recovery",
             container=container,
-            node=heir.node,
-            epoch=heir.record.epoch,
-            end=heir.end,
-            loss=heir.loss,
+            node=candidate.node,
+            epoch=candidate.record.epoch,
+            end=candidate.end,
+            loss=candidate.loss,
         )
         after = await self._store(lambda store: container_records.change_container(store, container, decide))
         self._cluster.view.refresh()

@@ -15,7 +15,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.levels import NEWEST, OLDEST
 from headrace.base.runtime import Runtime
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.store import features
 from headrace.store.protocol import StoreCall
 
@@ -51,7 +51,7 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class FeatureCalls:
     """The calls on the cluster's feature level."""
 
-    def __init__(self, *, runtime: Runtime, cluster: ClusterLink, store: StoreCall) -> None:
+    def __init__(self, *, runtime: Runtime, cluster: ClusterClient, store: StoreCall) -> None:
         self._runtime = runtime
         self._cluster = cluster
         self._store = store

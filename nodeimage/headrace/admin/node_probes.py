@@ -7,7 +7,7 @@ import msgspec
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.replica_pages import ToldReplicas
 from headrace.store.records import NodeRecord
@@ -18,7 +18,7 @@ PROBE_S: Final = 1.5
 class NodeProbes:
     """Probes on behalf of admin calls."""
 
-    def __init__(self, cluster: ClusterLink) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     async def answers(self, *, replicas: bool = False) -> dict[NodeId, ProbeAnswer]:

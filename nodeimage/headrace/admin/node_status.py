@@ -21,10 +21,10 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
 from headrace.partitions.admin_params import Methods, NoParams
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.storage.disk_usage import allocated, chunk_paths
-from headrace.storage.maintenance import Space
+from headrace.storage.maintenance import Maintenance
 from headrace.storage.scrub import Scrub
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
@@ -60,9 +60,9 @@ class NodeStatus:
         runtime: Runtime,
         node: NodeIdentity,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Sized,
-        space: Space,
+        maintenance: Maintenance,
         scrub: Scrub,
         connections: Sized,
         counters: ClientCounters,
@@ -76,7 +76,7 @@ class NodeStatus:
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
-        self._space = space
+        self._maintenance = maintenance
         self._scrub = scrub
         self._connections = connections
         self._counters = counters
@@ -151,8 +151,8 @@ class NodeStatus:
                 "scanned_at_start_bytes": sum(replica.log.scanned_bytes for replica in replicas),
             },
             "maintenance": {
-                "chunks_regrouped_since_start": self._space.regrouped,
-                "given_back_since_start_bytes": self._space.freed_bytes,
+                "chunks_regrouped_since_start": self._maintenance.regrouped,
+                "given_back_since_start_bytes": self._maintenance.freed_bytes,
             },
             "scrub": self._scrub_shown(),
             "catalog": {"damage": self._catalog.damage, "damaged": int(bool(self._catalog.damage))},
@@ -195,7 +195,7 @@ class NodeStatus:
             "id": replica.id,
             "kind": replica.kind,
             "state": record.state if record is not None else None,
-            "role": "primary" if replica.container is not None else "follower",
+            "role": "primary" if replica.leader is not None else "follower",
             "primary": record.primary if record is not None else None,
             "epoch": record.epoch if record is not None else None,
             "in_sync": ",".join(str(node) for node, _ in record.in_sync) if record is not None else "",

@@ -16,7 +16,7 @@ from headrace.admin.cluster_rules import refused
 from headrace.admin.node_probes import NodeProbes
 from headrace.base.ids import NodeId
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.peer.messages import ProbeAnswer
 from headrace.store import records
 from headrace.store.protocol import StoreCall
@@ -45,7 +45,7 @@ class NodeCalls:
     """The calls on nodes, and how nodes are shown."""
 
     def __init__(
-        self, *, cluster: ClusterLink, store: StoreCall, controller: ControllerLink, probes: NodeProbes
+        self, *, cluster: ClusterClient, store: StoreCall, controller: ControllerLink, probes: NodeProbes
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -161,7 +161,7 @@ class NodeCalls:
         }
 
 
-def controlling(cluster: ClusterLink) -> NodeId | None:
+def controlling(cluster: ClusterClient) -> NodeId | None:
     """The node that has the controller's lease, as far as is known."""
     lease = cluster.view.lease
     return None if lease is None or lease.node == records.NOBODY else lease.node

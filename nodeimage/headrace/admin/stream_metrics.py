@@ -14,7 +14,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, StreamRow
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 
 WORK_S: Final = 1.0
 FRESH_S: Final = 20.0
@@ -27,7 +27,7 @@ KNOWN: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Metrics:
     """Of a stream at one time."""
 
     messages: int = 0
@@ -40,9 +40,9 @@ class Figures:
 class _Kept:
     """What is known of a stream, and how far the next look has come."""
 
-    known: Figures | None = None
+    known: Metrics | None = None
     due: float = 0.0
-    sofar: Figures = Figures()
+    sofar: Metrics = Metrics()
     after: PartitionletId = BEFORE_ALL
     is_over: bool = False
     """All were seen."""
@@ -50,16 +50,16 @@ class _Kept:
     busy: bool = False
 
 
-class StreamFigures:
+class StreamMetrics:
     """Counts what is in streams, as this node sees them."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: OldReads) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: RemoteReads) -> None:
         self._runtime = runtime
         self._catalog = catalog
         self._remote_reads = remote_reads
         self._kept: dict[StreamNumber, _Kept] = {}
 
-    async def of(self, stream: StreamRow) -> Figures | None:
+    async def of(self, stream: StreamRow) -> Metrics | None:
         """As they were lately; None: not all of the stream has been seen yet. Raises `CatalogFailed`."""
         kept = self._kept.pop(stream.number, None) or _Kept()
         self._kept[stream.number] = kept  # last in order
@@ -94,7 +94,7 @@ class StreamFigures:
         oldest = [extent.oldest for extent in found.values() if extent.oldest is not None]
         if kept.sofar.oldest is not None:
             oldest.append(kept.sofar.oldest)
-        kept.sofar = Figures(
+        kept.sofar = Metrics(
             messages=kept.sofar.messages + sum(max(0, each.end - begins[id_]) for id_, each in found.items()),
             bytes=kept.sofar.bytes + sum(each.size for each in found.values()),
             oldest=min(oldest, default=None),

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.stream_metrics import StreamMetrics
 from headrace.admin.volumes import VolumeCalls
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
@@ -51,10 +51,10 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class StreamCalls:
     """The calls on streams."""
 
-    def __init__(self, *, catalog: Catalog, volumes: VolumeCalls, figures: StreamFigures) -> None:
+    def __init__(self, *, catalog: Catalog, volumes: VolumeCalls, metrics: StreamMetrics) -> None:
         self._catalog = catalog
         self._volumes = volumes
-        self._figures = figures
+        self._metrics = metrics
 
     def methods(self) -> Methods:
         """By name: what a method takes, and what runs it."""
@@ -95,7 +95,7 @@ class StreamCalls:
         shown = {**stream_shown(row), "problem": self._volumes.warning_of(row)}
         if not params.figures:
             return shown
-        known = await self._figures.of(row)
+        known = await self._metrics.of(row)
         if known is None:
             return {**shown, "messages": None, "bytes": None, "oldest_ms": None}
         return {**shown, "messages": known.messages, "bytes": known.bytes, "oldest_ms": known.oldest}

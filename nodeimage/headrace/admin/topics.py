@@ -16,12 +16,12 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, TopicRow
 from headrace.partitions.admin_params import Methods, Params
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import topic_rows
 from headrace.partitions.partition_states import STATES, PartitionStates
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic_configs import MAX_PARTITIONS, effective
 from headrace.partitions.topics import Topics
@@ -57,12 +57,12 @@ class TopicCalls:
         self,
         *,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
         states: PartitionStates,
-        remote_reads: OldReads,
+        remote_reads: RemoteReads,
         home_check: HomeCheck,
     ) -> None:
         self._catalog = catalog

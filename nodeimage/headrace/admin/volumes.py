@@ -14,7 +14,7 @@ from headrace.admin.cluster_rules import DELETED, refused
 from headrace.base.errors import HeadraceError
 from headrace.catalog.rows import StreamRow
 from headrace.partitions.admin_params import Methods, NoParams, Params
-from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.placement import may_hold, volume_fault, volume_warning
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store import records
@@ -51,7 +51,7 @@ class VolumeCalls:
     """The calls on volumes, and what streams ask of theirs."""
 
     def __init__(
-        self, *, cluster: ClusterLink, store: StoreCall, controller: ControllerLink, volume_limits: VolumeLimits
+        self, *, cluster: ClusterClient, store: StoreCall, controller: ControllerLink, volume_limits: VolumeLimits
     ) -> None:
         self._cluster = cluster
         self._store = store

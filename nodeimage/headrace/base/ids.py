@@ -11,7 +11,7 @@ StreamNumber = NewType("StreamNumber", int)
 PartitionletId = NewType("PartitionletId", int)
 """Never reused. The stream's number stands in the high bits, so that order by id is order by stream."""
 Epoch = NewType("Epoch", int)
-"""Of a container: rises at every change of primary."""
+"""Of a container: rises at every change of leader."""
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Of a partition, as Kafka clients see it."""
 Position = NewType("Position", int)

@@ -7,10 +7,10 @@ import typer
 
 from headrace.base.errors import HeadraceError
 from headrace.cli.cluster_status import EVENT_COLUMNS, UP, newest_events
+from headrace.cli.formatting import rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.units import show_size
-from headrace.cli.words import rows_of
 
 MOVES: Final = ("primary", "roll", "container")
 MOST_EVENTS: Final = 200

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.base.errors import HeadraceError
+from headrace.cli.formatting import described, rows_of, show_value
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import show_duration, show_size
-from headrace.cli.words import described, in_words, rows_of
 from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def newest_events(seen: Iterable[Sequence[dict[str, Any]]], most: int) -> list[d
 
 def redundancy_in_words(redundancy: Mapping[str, Any]) -> str:
     """`whole`, or what is missing, in one line."""
-    since = f", since {in_words('since_ms', redundancy['since_ms'])}" if redundancy.get("since_ms") else ""
+    since = f", since {show_value('since_ms', redundancy['since_ms'])}" if redundancy.get("since_ms") else ""
     count = redundancy["containers"]
     if redundancy["whole"]:
         return f"whole: {count} container{'' if count == 1 else 's'} with all replicas in sync{since}"

@@ -1,4 +1,5 @@
-"""Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's cold APIs.
+"""Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's APIs of the generic
+codec.
 
 `--bootstrap` names the cluster, else the embedded one that runs in the data folder. One connection per command, to the
 first address that answers; any node answers for the cluster. What only the nodes themselves know is asked of all of
@@ -87,7 +88,7 @@ class Cluster:
             return self._connection.admin(method, params)
 
     def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        """The response entity of one of Kafka's cold APIs."""
+        """The response entity of one of Kafka's APIs of the generic codec."""
         try:
             with _lost():
                 return self._connection.ask(api_key, version, fields)

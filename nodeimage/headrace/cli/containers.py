@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.base.errors import HeadraceError
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_line, print_table
-from headrace.cli.words import described, rows_of
 from headrace.local.hints import data_option
 
 COLUMNS: Final = (

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.admin import call
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, show_duration
-from headrace.cli.words import described, rows_of
 
 app = typer.Typer(
     help="Feature levels: what the cluster may write, so that versions can be changed node by node.",

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli.connect import check, connected_to_coordinator
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output, is_given
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
-from headrace.cli.words import described, rows_of
 from headrace.wire.api_keys import ApiKey
 
 app = typer.Typer(help="Consumer groups and their lag.", invoke_without_command=True)

@@ -8,10 +8,10 @@ import typer
 from headrace.base.errors import HeadraceError
 from headrace.base.properties import parse_properties
 from headrace.cli.admin import call
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import parse_size
-from headrace.cli.words import described, rows_of
 from headrace.local.hints import quoted
 
 app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)

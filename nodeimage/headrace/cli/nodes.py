@@ -12,11 +12,11 @@ import typer
 
 from headrace.base.errors import HeadraceError
 from headrace.cli.cluster_status import NODE_COLUMNS, told_node
+from headrace.cli.formatting import rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts
 from headrace.cli.topic_names import parse_settings
-from headrace.cli.words import rows_of
 from headrace.local.hints import data_option
 
 if TYPE_CHECKING:

@@ -80,10 +80,10 @@ def produce(
                 sender.poll()
             sender.finish()
         except RefusedByPolicy as error:
-            raise sender.settled(error, told=_refused(topic, error, bootstrap, data)) from error
+            raise sender.final_error(error, told=_refused(topic, error, bootstrap, data)) from error
         except HeadraceError as error:
             failed = sender.failed
-            told = sender.settled(error)
+            told = sender.final_error(error)
             raise (told if failed is None or value else HeadraceError(f"line {failed}: {told}")) from error
         except KeyboardInterrupt:
             interrupted = True

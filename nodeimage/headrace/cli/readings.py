@@ -169,7 +169,7 @@ class ReadingsFile:
 def guess_columns(
     sample: Sequence[dict[str, Any]], asked: Asked, *, file: str, vague: frozenset[str] = frozenset()
 ) -> Columns:
-    """Which column of the sample's rows means what. Raises BadReadings with the option that settles it.
+    """Which column of the sample's rows means what. Raises BadReadings with the option that decides it.
 
     A `vague` column, one without a name (the index of a data frame) or with the name of another, is taken by its name
     or as the time, and else for nothing.

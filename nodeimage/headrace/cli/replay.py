@@ -127,7 +127,7 @@ def replay(
                     replaying.run(itertools.islice(readings, limit), report)
                 sender.finish()
             except HeadraceError as error:
-                raise sender.settled(error) from error
+                raise sender.final_error(error) from error
             except KeyboardInterrupt:
                 interrupted = True
                 sender.finish(timeout_s=INTERRUPTED_FLUSH_S)

@@ -10,14 +10,14 @@ from confluent_kafka import KafkaException
 from headrace.base.errors import HeadraceError
 from headrace.cli.connect import CLIENT_ID, TIMEOUT_S
 from headrace.cli.kafka_client import describe
-from headrace.cli.time_zero import Record, TimeZeroProducer
+from headrace.cli.zero_timestamp_producer import Record, ZeroTimestampProducer
 
 POLL_EVERY: Final = 256
 FULL_WAIT_S: Final = 0.1
 FLUSH_STEP_S: Final = 0.2
 CLOSING_S: Final = 300.0
 """As long as librdkafka itself tries to deliver (message.timeout.ms)."""
-SETTLING_S: Final = 10.0
+LAST_FLUSH_S: Final = 10.0
 """For what is under way when something has failed."""
 
 
@@ -30,7 +30,7 @@ class Sender:
 
     def __init__(self, producer: Any) -> None:
         self._delivered_count = 0
-        self._time_zero: TimeZeroProducer | None = None
+        self._zero_timestamp: ZeroTimestampProducer | None = None
         self.sent = 0
         self.failed: int | None = None
         """Which record could not be sent or delivered, the first of them; counted from 1."""
@@ -71,30 +71,30 @@ class Sender:
     @property
     def acknowledged(self) -> int:
         """How many records the cluster has stored."""
-        return self._delivered_count + (self._time_zero.stored if self._time_zero is not None else 0)
+        return self._delivered_count + (self._zero_timestamp.stored if self._zero_timestamp is not None else 0)
 
     def _hold(self, record: Record) -> None:
-        if self._time_zero is None:
-            self._time_zero = TimeZeroProducer(self._producer, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
-        self._time_zero.hold(record)
+        if self._zero_timestamp is None:
+            self._zero_timestamp = ZeroTimestampProducer(self._producer, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+        self._zero_timestamp.hold(record)
         self.sent += 1
-        if self._time_zero.is_full:
+        if self._zero_timestamp.is_full:
             self._store_held()
 
     def _store_held(self) -> None:
         """Stores the records of the time 0, behind all that were sent before. Raises the first failure."""
-        if self._time_zero is None or self._time_zero.is_idle:
+        if self._zero_timestamp is None or self._zero_timestamp.is_idle:
             return
         while self._producer.flush(FLUSH_STEP_S):
             self._raise_failure()
         self._raise_failure()
         try:
-            self._time_zero.flush()
+            self._zero_timestamp.flush()
         except HeadraceError as error:
             self._fail(self.sent, error)
             raise
         finally:
-            self._time_zero.close()
+            self._zero_timestamp.close()
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Takes acknowledgements in. Raises the first failure of any record so far."""
@@ -113,7 +113,7 @@ class Sender:
                 raise HeadraceError(f"{self.sent - self.acknowledged} records are still not acknowledged; gave up")
         self._raise_failure()
 
-    def settled(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
+    def final_error(self, error: HeadraceError, *, told: HeadraceError | None = None) -> HeadraceError:
         """What ended the sending, with how many records are stored: waits until that is known of those under way.
 
         `told` says better what `error` is.
@@ -121,7 +121,7 @@ class Sender:
         try:
             self.finish()
         except (HeadraceError, KeyboardInterrupt):
-            deadline = time.monotonic() + SETTLING_S
+            deadline = time.monotonic() + LAST_FLUSH_S
             while self._producer.flush(FLUSH_STEP_S) and time.monotonic() < deadline:
                 pass
         why = "" if self._failure in (None, error) else f" ({self._failure})"

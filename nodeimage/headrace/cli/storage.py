@@ -8,10 +8,10 @@ import typer
 
 from headrace.base.errors import HeadraceError
 from headrace.cli.cluster_status import UP
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import split_partition
-from headrace.cli.words import described, rows_of
 
 POLL_S: Final = 0.2
 SUMS: Final = ("containers", "containers_done", "frames", "read_bytes")

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.admin import call
+from headrace.cli.formatting import described
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
-from headrace.cli.words import described
 from headrace.local.hints import quoted
 
 app = typer.Typer(help="Streams: sets of topics with one policy.", no_args_is_help=True)

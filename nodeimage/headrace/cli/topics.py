@@ -8,10 +8,10 @@ import typer
 from headrace.base.errors import Code
 from headrace.cli.arguments import LARGEST_INT32
 from headrace.cli.connect import Cluster, check, connected
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.topic_names import parse_settings
-from headrace.cli.words import described, rows_of
 from headrace.wire.api_keys import ApiKey
 
 app = typer.Typer(help="Topics of a stream.", no_args_is_help=True)

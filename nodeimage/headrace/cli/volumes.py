@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.admin import call
+from headrace.cli.formatting import described, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.cli.topic_names import parse_settings
 from headrace.cli.units import parse_size
-from headrace.cli.words import described, rows_of
 from headrace.local.hints import quoted
 
 app = typer.Typer(help="Volumes: how many replicas, and on which nodes.", no_args_is_help=True)

@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 
 __all__ = ["back_in_touch", "committed_to"]
 
@@ -31,30 +31,30 @@ class _Reached:
             self._future.set_result(False)
 
 
-async def committed_to(container: Container, position: Position, *, timeout_s: float) -> None:
+async def committed_to(leader: Leader, position: Position, *, timeout_s: float) -> None:
     """Return once everything below `position` is committed.
 
     Raises KafkaError: NOT_LEADER_OR_FOLLOWER where this node leads the container no more, LEADER_NOT_AVAILABLE when the
     time is up.
     """
     reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    container.when_committed(position, _Reached(reached))
+    leader.when_committed(position, _Reached(reached))
     try:
         async with asyncio.timeout(timeout_s):
             leads = await reached
     except TimeoutError:
         raise KafkaError(
             Code.LEADER_NOT_AVAILABLE,
-            f"container {container.id} has not committed up to {position} within {timeout_s:g} s",
+            f"container {leader.id} has not committed up to {position} within {timeout_s:g} s",
         ) from None
     if not leads:
-        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {container.id} no more")
+        raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, f"this node leads container {leader.id} no more")
 
 
-async def back_in_touch(container: Container) -> bool:
+async def back_in_touch(leader: Leader) -> bool:
     """Whether the container is in touch with its followers (invariant 16), now or within a moment."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + OUT_OF_TOUCH_S
-    while not container.in_touch and not container.lost and loop.time() < deadline:  # noqa: ASYNC110  # time alone tells
+    while not leader.in_touch and not leader.lost and loop.time() < deadline:  # noqa: ASYNC110  # time alone tells
         await asyncio.sleep(LOOK_S)
-    return container.in_touch
+    return leader.in_touch

@@ -1,7 +1,7 @@
 """Those who wait for frames of one container to be committed: they are told in the order in which they came.
 
-Knows nothing of what is committed, or why; the primary's half (leader.py) says so. Who waits when this node ceases
-to lead is told `lost`: whether its frames will be committed is for the next primary to say. The loop thread's own.
+Knows nothing of what is committed, or why; the leader's half (leader.py) says so. Who waits when this node ceases
+to lead is told `lost`: whether its frames will be committed is for the next leader to say. The loop thread's own.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Waiting(Protocol):
         """It is."""
 
     def lost(self) -> None:
-        """This node leads the container no more. The frame may be committed by the next primary, or be gone."""
+        """This node leads the container no more. The frame may be committed by the next leader, or be gone."""
 
 
 class CommitQueue:

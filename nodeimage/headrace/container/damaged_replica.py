@@ -1,8 +1,8 @@
 """A replica that cannot read all that it holds (invariant 14), and how it is replaced.
 
-It is made anew as another format, and fetched from the others: but only once it has left the in-sync set, by the store,
-as of several that are damaged not all can go. Where the others are too few, it stays as it is, and if it leads lets
-another lead that may be able to read to followers what this one cannot.
+It is made anew as another incarnation, and fetched from the others: but only once it has left the in-sync set, by the
+store, as of several that are damaged not all can go. Where the others are too few, it stays as it is, and if it leads
+lets another lead that may be able to read to followers what this one cannot.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from collections.abc import Collection
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.store import container_records
 from headrace.store.protocol import StoreCall
 from headrace.store.records import ContainerRecord
 
 STAND_BACK_S: Final = 10.0
-"""After a primary has let another lead, it does so again after this, twice as long each time: that one may be damaged
+"""After a leader has let another lead, it does so again after this, twice as long each time: that one may be damaged
 elsewhere, and both would take turns for ever."""
 STAND_BACK_MOST_S: Final = 600.0
 
@@ -25,55 +25,55 @@ STAND_BACK_MOST_S: Final = 600.0
 class Damage:
     """Of one replica of a node."""
 
-    __slots__ = ("_format", "_stands_back_at", "_stood_back")
+    __slots__ = ("_incarnation", "_stands_back_at", "_stood_back")
 
     def __init__(self) -> None:
-        self._format = ""
+        self._incarnation = ""
         self._stood_back = 0
         self._stands_back_at = float("-inf")
 
-    def found(self, format: str) -> None:
-        """The replica of that format is damaged."""
-        if self._format != format:
-            self._format, self._stood_back, self._stands_back_at = format, 0, float("-inf")
+    def found(self, incarnation: str) -> None:
+        """The replica of that incarnation is damaged."""
+        if self._incarnation != incarnation:
+            self._incarnation, self._stood_back, self._stands_back_at = incarnation, 0, float("-inf")
 
-    def is_of(self, format: str) -> bool:
-        """Whether the replica of that format is damaged."""
-        return self._format == format
+    def is_of(self, incarnation: str) -> bool:
+        """Whether the replica of that incarnation is damaged."""
+        return self._incarnation == incarnation
 
     async def leave(
         self,
         store: StoreCall,
         container_id: ContainerId,
         node: NodeId,
-        container: Container | None,
+        leader: Leader | None,
         *,
         known: ContainerRecord | None,
     ) -> bool:
-        """Have it leave the in-sync set; whether it is in it no more. `container`: where it leads. `known`: the record
-        that is kept with it.
+        """Have the replica leave the in-sync set; whether it has left. `leader`: its half as leader, where it leads.
+        `known`: the record that is kept with it.
 
         Raises HeadraceError: it may have left.
         """
         loop = asyncio.get_running_loop()
-        own = (node, uuid.UUID(self._format))
-        near: Collection[NodeId] = () if container is None else container.primary.near(loop.time())
-        if container is not None and not near:
-            if container.primary.waits_for == {container.member}:
+        own = (node, uuid.UUID(self._incarnation))
+        near: Collection[NodeId] = () if leader is None else leader.state.near(loop.time())
+        if leader is not None and not near:
+            if leader.state.waits_for == {leader.member}:
                 # A put of before that failed may have been under way: since then the record has let the others go.
-                container.handing_over = False
+                leader.handing_over = False
             return False
         hand_over = loop.time() >= self._stands_back_at
-        if container is not None:
-            container.handing_over = True  # invariant 16: until it is known that nobody else leads
+        if leader is not None:
+            leader.handing_over = True  # invariant 16: until it is known that nobody else leads
         after = await store(
             lambda store: container_records.leave_in_sync(
-                store, container_id, own, heirs=near, hand_over=hand_over, known=known
+                store, container_id, own, candidates=near, hand_over=hand_over, known=known
             )
         )
-        if container is not None and after.epoch == container.epoch:
-            container.handing_over = False
-        elif container is not None:
+        if leader is not None and after.epoch == leader.epoch:
+            leader.handing_over = False
+        elif leader is not None:
             self._stands_back_at = loop.time() + min(STAND_BACK_S * 2**self._stood_back, STAND_BACK_MOST_S)
             self._stood_back += 1
         return own not in after.in_sync

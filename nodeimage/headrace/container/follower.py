@@ -1,14 +1,14 @@
-"""The follower's half of a replica: gets the primary's frames, writes and syncs them, says what it has.
+"""The follower's half of a replica: gets the leader's frames, writes and syncs them, says what it has.
 
-Responsible for one replica's connection to whoever leads: asks to follow with its history, cuts what the primary does
+Responsible for one replica's connection to whoever leads: asks to follow with its history, cuts what the leader does
 not have (invariant 7), appends what comes, acknowledges what is on disk. Before it speaks in an epoch it has written
 that it has seen it, and it follows nobody of a lower one (invariant 4). It keeps trying while it is a follower.
 
-What happens when: the connection ends or the primary falls silent: it asks again, from what it has on disk. The disk is
-full: it stops reading, the primary lets it go, it goes on when there is room. A frame does not check: the connection is
+What happens when: the connection ends or the leader falls silent: it asks again, from what it has on disk. The disk is
+full: it stops reading, the leader lets it go, it goes on when there is room. A frame does not check: the connection is
 closed and the piece comes again. A frame is of a type that this version does not know: the process ends, with nothing
 appended. The process dies: what was not acknowledged is cut or completed at the next start. A snapshot of the catalog
-breaks off, does not check, or has no room, here or where the primary makes it: the tables stay, and it is asked for
+breaks off, does not check, or has no room, here or where the leader makes it: the tables stay, and it is asked for
 again.
 """
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 BEAT_S: Final = 0.3
 SILENCE_S: Final = 2.0
-"""A primary that says nothing for so long is asked anew."""
+"""A leader that says nothing for so long is asked anew."""
 RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.3)
 FULL_RETRY_S: Final = 1.0
 LOW_BYTES: Final = 8 * 1024 * 1024
@@ -53,15 +53,15 @@ class Follower:
         epoch: Epoch,
         node: NodeId,
         observer: bool,
-        primary: NodeId,
+        leader: NodeId,
         connect: Callable[[], Awaitable[Session]],
         receive: Receive | None,
     ) -> None:
-        """`connect` opens a session with the primary. `receive`: see snapshot_transfer; None: there are no tables."""
+        """`connect` opens a session with the leader. `receive`: see snapshot_transfer; None: there are no tables."""
         self.replica = replica
         self.id: ContainerId = replica.id
         self.epoch = epoch
-        self._primary = primary
+        self._leader = leader
         self._node = node
         self.observer = observer
         """It reads along, and never counts."""
@@ -75,14 +75,14 @@ class Follower:
         self._arrived = asyncio.Event()
         self._following = False
         self._beaten = 0.0
-        """When, on the primary's clock, the last heartbeat was sent that came over this connection."""
+        """When, on the leader's clock, the last heartbeat was sent that came over this connection."""
         self._current_from = Position(0)
         self._acknowledged_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Ask the primary to be taken on."""
+        """Ask the leader to be taken on."""
         self._task = self._loop.create_task(self._run(), name=f"follow-{self.id}")
 
     @property
@@ -97,13 +97,13 @@ class Follower:
 
     @property
     def is_current(self) -> bool:
-        """It has all that was committed when the primary took it on."""
+        """It has all that was committed when the leader took it on."""
         return self._following and self.replica.committed >= self._current_from
 
     async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
         """Follow no more: nothing is acknowledged from now on. What came is written out.
 
-        `newer`: there is a higher epoch. A primary that does not reach the cluster store learns it from here.
+        `newer`: there is a higher epoch. A leader that does not reach the cluster store learns it from here.
         """
         self._following = False
         task = self._task
@@ -149,15 +149,15 @@ class Follower:
                 return
             except CorruptLog as error:  # such as what came here damaged
                 log.error("not following", container=self.id, reason=str(error))
-                self.replica.events.lost_touch(self._primary)
-            except StorageFull as error:  # here, or at the primary, which cannot write a snapshot
+                self.replica.events.lost_touch(self._leader)
+            except StorageFull as error:  # here, or at the leader, which cannot write a snapshot
                 if not self._told_full:
                     log.warning("a follower waits for room on the disk", container=self.id, reason=str(error))
                 self._told_full = True
                 await asyncio.sleep(FULL_RETRY_S)
             except (HeadraceError, OSError, TimeoutError) as error:
                 log.debug("not following", container=self.id, reason=str(error))
-                self.replica.events.lost_touch(self._primary)
+                self.replica.events.lost_touch(self._leader)
             except Exception:  # a fault of ours must not end the one task that keeps this replica alive
                 log.exception("following went wrong", container=self.id)
             finally:
@@ -172,7 +172,7 @@ class Follower:
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
     async def _follow(self) -> bool:
-        """One connection, from asking to its end; whether the primary took us on."""
+        """One connection, from asking to its end; whether the leader took us on."""
         if self._receive is not None:  # before, nobody knows whether they are ahead of the log, and need a snapshot
             await self.replica.tables_open.wait()
         await self.replica.saw(self.epoch)
@@ -187,7 +187,7 @@ class Follower:
                 container=self.id,
                 epoch=self.epoch,
                 node=self._node,
-                format=self.replica.format,
+                format=self.replica.incarnation,
                 observer=self.observer,
                 history=list(clip(self.replica.history, end)),
                 end=end,
@@ -196,7 +196,7 @@ class Follower:
             )
         )
         first, _ = await self._next()
-        while isinstance(first, Commit):  # the primary is preparing a snapshot
+        while isinstance(first, Commit):  # the leader is preparing a snapshot
             first, _ = await self._next()
         if isinstance(first, Refused):
             log.debug("refused", container=self.id, reason=first.reason, epoch=first.epoch)
@@ -206,7 +206,7 @@ class Follower:
             return False
         if not isinstance(first, Following) or first.epoch != self.epoch:
             return False
-        # Nothing is acknowledged before what diverges is cut (invariant 7): a position in the log of an earlier primary
+        # Nothing is acknowledged before what diverges is cut (invariant 7): a position in the log of an earlier leader
         # would count as a copy of what this one has there (KIP-101).
         await self._take_up(first)
         self._following = True
@@ -231,7 +231,7 @@ class Follower:
             beat.cancel()
 
     async def _take_up(self, following: Following) -> None:
-        """Bring the log to where the primary's goes on."""
+        """Bring the log to where the leader's goes on."""
         begin = Position(following.begin)
         self.replica.check_cut(begin)
         if following.snapshot_position >= 0:
@@ -239,7 +239,7 @@ class Follower:
         history: History = tuple((Epoch(epoch), Position(start)) for epoch, start in following.history)
         same = match_point(history, begin, self.replica.history, self.log.end)
         if begin < self.log.start or same < begin:
-            # What lies between is gone at the primary. What is here may be an earlier primary's alone (KIP-101).
+            # What lies between is gone at the leader. What is here may be an earlier leader's alone (KIP-101).
             log.info("begins anew", container=self.id, end=self.log.end, begin=begin, same=same)
             await self.replica.reset(begin)
         elif begin < self.log.end:
@@ -251,12 +251,12 @@ class Follower:
         if self.replica.is_cut_below_applied:
             raise HeadraceError("the catalog's tables are ahead of the log that was cut; a snapshot is asked for")
         self.replica.forget_beyond()
-        await self.replica.adopt(history)
+        await self.replica.set_history(history)
         self._current_from = Position(following.committed)
         self.replica.learn_committed(Position(following.committed))
 
     async def _take_snapshot(self, position: Position, size: int, begin: Position) -> None:
-        """Have the catalog's tables be those that the primary sends, before the log begins at `begin`."""
+        """Have the catalog's tables be those that the leader sends, before the log begins at `begin`."""
         if self._receive is None:
             raise HeadraceError(f"a snapshot came for container {self.id}, which has no tables here")
         self._low, self._high = snapshot_transfer.LOW_BYTES, snapshot_transfer.HIGH_BYTES

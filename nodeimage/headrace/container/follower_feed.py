@@ -1,14 +1,14 @@
-"""The primary's side of one follower: what it has, and how it gets the rest.
+"""The leader's side of one follower: what it has, and how it gets the rest.
 
-A follower asks to follow with the history of its log; the primary answers from which position on the two differ
+A follower asks to follow with the history of its log; the leader answers from which position on the two differ
 (history.py, invariant 7) and sends frames from there. Behind, it is fed from the disk, a piece at a time, in a thread;
 once it has all that the running sync cycle began with it is *live*, and gets each cycle's frames from memory at the
-moment when the primary begins to write them. It falls back to the disk where too much is under way to it. One of the
+moment when the leader begins to write them. It falls back to the disk where too much is under way to it. One of the
 catalog that the log reaches back to no more gets a snapshot of the tables first (snapshot_transfer.py); until it has
 caught up from there, the log is kept for it.
 
 What happens when the connection ends, here or there: the follower asks again. When this node ceases to lead: all feeds
-end, and the followers find the next primary by the container's record.
+end, and the followers find the next leader by the container's record.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from headrace.base.errors import Code, CorruptLog, HeadraceError, NewerFormat
 from headrace.base.ids import Epoch, NodeId, Position
 from headrace.container import snapshot_transfer
 from headrace.container.history import History, match_point
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.snapshot_transfer import OutgoingSnapshot, Snapshot
 from headrace.log.container_log import Layouts, WriteJob
@@ -119,7 +119,7 @@ class FollowerFeed:
     def __init__(
         self,
         *,
-        container: Container,
+        leader: Leader,
         member: Member,
         session: Session,
         begin: Position,
@@ -130,7 +130,7 @@ class FollowerFeed:
     ) -> None:
         """`snapshot` goes first, and is closed here; `begin` is its position then."""
         self.member = member
-        self._container = container
+        self._leader = leader
         self._session = session
         self._recent = recent
         self._executor = executor
@@ -161,7 +161,7 @@ class FollowerFeed:
                 if portion.nbytes:
                     self._send(portion.buffers, portion.chunk.start + portion.at + portion.nbytes)
         except Exception:  # of this follower alone: the job is to be written, and the others are to have it
-            log.exception("a follower is not fed", container=self._container.id, node=self.member.node)
+            log.exception("a follower is not fed", container=self._leader.id, node=self.member.node)
             self.close()
             return
         if self._sent - self._acked > WINDOW_BYTES:
@@ -171,18 +171,18 @@ class FollowerFeed:
     def committed_moved(self) -> None:
         """Catalogs are applied as they are committed, so their followers hear of it at once."""
         self._moved.set()
-        if self._container.commands_at_once and self._live:
-            self._session.send(Commit(committed=self._container.committed))
+        if self._leader.commands_at_once and self._live:
+            self._session.send(Commit(committed=self._leader.committed))
 
     def beat(self) -> None:
-        """The primary lives."""
+        """The leader lives."""
         if self._closed:
             return
         if self._sends_snapshot:
             self._session.send(SnapshotPiece(last=False))  # versions at level 0 take no other message in between
         else:
             now = asyncio.get_running_loop().time()
-            self._session.send(Commit(committed=self._container.committed, sent_at=now))
+            self._session.send(Commit(committed=self._leader.committed, sent_at=now))
 
     def close(self) -> None:
         """See container.Feed."""
@@ -194,11 +194,11 @@ class FollowerFeed:
     def _send(self, buffers: Sequence[Buffer], end: int) -> None:
         size = sum(map(len, buffers))
         for part in in_parts(buffers) if size > MOST_AT_ONCE else (buffers,):
-            self._session.send(Frames(committed=self._container.committed), part)
+            self._session.send(Frames(committed=self._leader.committed), part)
         self._sent = end
 
     async def _catch_up(self) -> None:
-        container_log = self._container.log
+        container_log = self._leader.log
         loop = asyncio.get_running_loop()
         layouts = Layouts()
         try:
@@ -209,7 +209,7 @@ class FollowerFeed:
                 if self._sent - self._acked > WINDOW_BYTES:
                     await self._moved.wait()
                     continue
-                if self._sent >= self._container.primary.end:
+                if self._sent >= self._leader.state.end:
                     self._live = True
                     return
                 pieces = self._recent.since(self._sent)
@@ -226,32 +226,32 @@ class FollowerFeed:
                 frames = await loop.run_in_executor(self._executor, read)
                 if self._closed:
                     return
-                if self._container.commands_at_once and position < container_log.start:
+                if self._leader.commands_at_once and position < container_log.start:
                     # Trimmed while it was read, maybe: of commands it would get a gap, and its tables would lack them.
-                    log.info("a follower begins anew", container=self._container.id, node=self.member.node)
+                    log.info("a follower begins anew", container=self._leader.id, node=self.member.node)
                     self.close()
                     return
                 self._send(frames, frames.end)
                 await self._session.drained()
         except (HeadraceError, OSError, ConnectionError) as error:
             # Damage here, or it went away: the follower asks again, and others are served.
-            log.warning("a follower is not fed", container=self._container.id, node=self.member.node, error=str(error))
+            log.warning("a follower is not fed", container=self._leader.id, node=self.member.node, error=str(error))
             self.close()
             if isinstance(error, CorruptLog):
-                self._container.events.unreadable(self._container.id)
+                self._leader.events.unreadable(self._leader.id)
             elif isinstance(error, NewerFormat):
-                self._container.events.newer(error)
+                self._leader.events.newer(error)
         except Exception:  # a fault of ours: nothing would be sent any more, while the follower hears that we live
-            log.exception("feeding a follower went wrong", container=self._container.id, node=self.member.node)
+            log.exception("feeding a follower went wrong", container=self._leader.id, node=self.member.node)
             self.close()
 
     async def _send_snapshot(self) -> None:
         assert self._snapshot is not None
         await snapshot_transfer.send(self._snapshot, self._session)
         self._sends_snapshot = False
-        log.info("a snapshot was sent", container=self._container.id, node=self.member.node, begin=self._sent)
+        log.info("a snapshot was sent", container=self._leader.id, node=self.member.node, begin=self._sent)
         if not self._observer:
-            self._container.primary.follows(self.member, Position(0), now=asyncio.get_running_loop().time())
+            self._leader.state.follows(self.member, Position(0), now=asyncio.get_running_loop().time())
         self.beat()
 
     # --- SessionListener
@@ -264,18 +264,18 @@ class FollowerFeed:
             if self._live and self._snapshot is not None:  # it has installed it, and what came after is on its way
                 self._snapshot.close()
                 self._snapshot = None
-            if not self._container.follower_has(self.member, Position(message.position), beat=message.beat):
-                log.error("a follower says that it has more than there is", container=self._container.id,
+            if not self._leader.follower_has(self.member, Position(message.position), beat=message.beat):
+                log.error("a follower says that it has more than there is", container=self._leader.id,
                           node=self.member.node, position=message.position)  # fmt: skip
                 self._session.close()
-        elif isinstance(message, Refused) and not self._closed and message.epoch > self._container.epoch:
-            self._container.events.superseded(self._container.id, Epoch(message.epoch))
+        elif isinstance(message, Refused) and not self._closed and message.epoch > self._leader.epoch:
+            self._leader.events.superseded(self._leader.id, Epoch(message.epoch))
 
     def session_closed(self) -> None:
         """See SessionListener."""
         if not self._closed:
             self._end()
-            self._container.follower_gone(self.member)
+            self._leader.follower_gone(self.member)
 
     def _end(self) -> None:
         self._closed = True
@@ -284,13 +284,13 @@ class FollowerFeed:
             self._snapshot.close()
         if self._catching_up is not None:
             self._catching_up.cancel()
-        if self in self._container.feeds:
-            self._container.feeds.remove(self)
+        if self in self._leader.feeds:
+            self._leader.feeds.remove(self)
 
 
-def answer(container: Container, history: History, asked: Follow) -> tuple[Position, bool]:
+def answer(leader: Leader, history: History, asked: Follow) -> tuple[Position, bool]:
     """Where the follower's log goes on, and whether it must begin anew there: what lies below is gone here."""
-    own = container.log
+    own = leader.log
     begin = match_point(history, own.end, asked.history, asked.end)
     if begin < own.start or begin < asked.start or asked.snapshot:
         return own.start, True
@@ -304,7 +304,7 @@ def refuse(session: Session, code: Code, reason: str, *, epoch: Epoch) -> None:
 
 
 async def accept(
-    container: Container,
+    leader: Leader,
     asked: Follow,
     session: Session,
     *,
@@ -314,38 +314,36 @@ async def accept(
     snapshot: Snapshot | None,
 ) -> None:
     """Take a follower on. `snapshot` gives the catalog's newest one."""
-    begin, anew = answer(container, history, asked)
+    begin, anew = answer(leader, history, asked)
     outgoing: OutgoingSnapshot | None = None
     if anew and snapshot is not None and (begin > 0 or asked.snapshot):
         try:
-            outgoing = await _prepared(container, session, snapshot)
+            outgoing = await _prepared(leader, session, snapshot)
         except (HeadraceError, OSError) as error:
-            log.warning("a follower gets no snapshot", container=container.id, node=asked.node, reason=str(error))
+            log.warning("a follower gets no snapshot", container=leader.id, node=asked.node, reason=str(error))
             code = error.code if isinstance(error, HeadraceError) else Code.KAFKA_STORAGE_ERROR
-            refuse(session, code, str(error), epoch=container.epoch)
+            refuse(session, code, str(error), epoch=leader.epoch)
             return
         if outgoing is None:
-            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=container.epoch)
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=leader.epoch)
             return
         begin = outgoing.position
-        if not container.log.start <= begin <= container.log.end:
+        if not leader.log.start <= begin <= leader.log.end:
             # Of before an unclean recovery, that had more: who follows from there would seem to have what is not here.
             outgoing.close()
-            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=container.epoch)
+            refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "its snapshot is of another log", epoch=leader.epoch)
             return
-    if container.lost:
-        refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=container.epoch)
+    if leader.lost:
+        refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "this node leads no more", epoch=leader.epoch)
         return
     member = Member(NodeId(asked.node), asked.format)
-    for older in [
-        feed for feed in container.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node
-    ]:
+    for older in [feed for feed in leader.feeds if isinstance(feed, FollowerFeed) and feed.member.node == member.node]:
         older.close()
-    if member in container.primary.in_sync and begin < container.committed and not asked.observer:
-        log.error("a replica in sync lacks what was acknowledged, and is let go", container=container.id,
-                  node=member.node, has=begin, committed=container.committed)  # fmt: skip
+    if member in leader.state.in_sync and begin < leader.committed and not asked.observer:
+        log.error("a replica in sync lacks what was acknowledged, and is let go", container=leader.id,
+                  node=member.node, has=begin, committed=leader.committed)  # fmt: skip
     feed = FollowerFeed(
-        container=container,
+        leader=leader,
         member=member,
         session=session,
         begin=begin,
@@ -357,33 +355,33 @@ async def accept(
     session.hand_to(feed)
     if not asked.observer and outgoing is None:
         # Its position counts from its first acknowledgement on, which comes when it has cut what differs.
-        container.primary.follows(member, Position(0), now=asyncio.get_running_loop().time())
+        leader.state.follows(member, Position(0), now=asyncio.get_running_loop().time())
     session.send(
         Following(
-            epoch=container.epoch,
+            epoch=leader.epoch,
             history=list(history),
             begin=begin,
-            committed=container.committed,
+            committed=leader.committed,
             snapshot_position=outgoing.position if outgoing is not None else Position(-1),
             snapshot_bytes=outgoing.size if outgoing is not None else 0,
         )
     )
-    container.feeds.append(feed)
+    leader.feeds.append(feed)
     feed.beat()
     feed.start()
-    log.info("follower", container=container.id, node=asked.node, begin=begin, end=container.log.end, anew=anew)
+    log.info("follower", container=leader.id, node=asked.node, begin=begin, end=leader.log.end, anew=anew)
 
 
-async def _prepared(container: Container, session: Session, snapshot: Snapshot) -> OutgoingSnapshot | None:
+async def _prepared(leader: Leader, session: Session, snapshot: Snapshot) -> OutgoingSnapshot | None:
     """The snapshot, which may have to be written first; None: this node leads no more, or the follower has gone."""
-    taking = asyncio.ensure_future(snapshot(container.log.start))
+    taking = asyncio.ensure_future(snapshot(leader.log.start))
     leaving: asyncio.Future[Any] = session.closed
     wanted = False
     try:
-        while not (taking.done() or leaving.done() or container.lost):
+        while not (taking.done() or leaving.done() or leader.lost):
             await asyncio.wait({taking, leaving}, timeout=PREPARING_S, return_when=asyncio.FIRST_COMPLETED)
-            session.send(Commit(committed=container.committed))  # it takes a while, and the follower is to wait
-        if leaving.done() or container.lost:
+            session.send(Commit(committed=leader.committed))  # it takes a while, and the follower is to wait
+        if leaving.done() or leader.lost:
             return None
         wanted = True
         return taking.result()

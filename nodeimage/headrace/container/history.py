@@ -41,7 +41,7 @@ def last_epoch(history: History, end: Position) -> Epoch:
 def match_point(
     mine: Sequence[tuple[int, int]], my_end: int, theirs: Sequence[tuple[int, int]], their_end: int
 ) -> Position:
-    """The position up to which two logs hold the same frames; `mine` is the primary's, with all committed ones."""
+    """The position up to which two logs hold the same frames; `mine` is the leader's, with all committed ones."""
     end = min(my_end, their_end)
     is_known = bool(mine)
     mine = [entry for entry in mine if entry[1] < my_end]

@@ -1,8 +1,10 @@
-"""One container as its primary runs it: numbers nothing, orders everything, says what is committed.
+"""The leader of one container: it orders the frames, has them written and sent to the followers, and says what is
+committed.
 
-Responsible for the primary's half of a replica: frames join the pending job in the order of `append_*` calls, the sync
-cycle writes and syncs them, and the followers get them at the same time; `committed` moves when all of the in-sync set
-have them, and everybody who waited for a position below it is told, in order (invariants 1, 2; commit_waiters.py).
+Responsible for a replica's half as leader: frames join the pending job in the order of `append_*` calls; the sync cycle
+writes and syncs them, while the followers get them; `committed` moves when every member of the in-sync set has them,
+and all who waited for a position below it are told, in order (invariants 1, 2; commit_waiters.py). What is committed
+and which replicas are in sync is decided in leader_state.py.
 
 Knows nothing of topics, clients or the catalog's commands: partitionlets are numbers and payloads are bytes. All
 methods belong to the loop thread.
@@ -17,7 +19,7 @@ from headrace.base.errors import StorageFull
 from headrace.base.ids import ContainerId, Epoch, NodeId, Offset, PartitionletId, Position
 from headrace.container.command_tail import CommandTail
 from headrace.container.commit_waiters import CommitQueue, Waiting, WaitingFuture, not_leader
-from headrace.container.leader_state import Member, Primary
+from headrace.container.leader_state import LeaderState, Member
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.sync_cycle import Room, SyncCycle
 from headrace.log.container_log import ContainerLog, WriteJob
@@ -25,7 +27,7 @@ from headrace.log.frames import FrameType
 
 
 class Feed(Protocol):
-    """A follower, as the primary's half feeds it (feed.py)."""
+    """A follower as the leader feeds it (follower_feed.py)."""
 
     def job_starts(self, job: WriteJob) -> None:
         """Frames are about to be written here; a follower that is up to date gets them now."""
@@ -34,14 +36,14 @@ class Feed(Protocol):
         """`committed` has moved."""
 
     def beat(self) -> None:
-        """Say that the primary lives."""
+        """Send a heartbeat."""
 
     def close(self) -> None:
-        """This node leads no more."""
+        """This node no longer leads."""
 
 
 class Remembers(Protocol):
-    """The newest cycles in memory (feed.py)."""
+    """The newest cycles in memory (follower_feed.py)."""
 
     def add(self, job: WriteJob) -> object:
         """A job that starts now."""
@@ -50,8 +52,8 @@ class Remembers(Protocol):
         """Forget them."""
 
 
-class Container:
-    """A container that this node leads."""
+class Leader:
+    """This node's replica of a container as its leader."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class Container:
         overtakes another; but for what has a place in the open one, of another partitionlet."""
         self._committed_moved = committed_moved
         now = self._loop.time()
-        self.primary = Primary(
+        self.state = LeaderState(
             me=member,
             epoch=epoch,
             in_sync=(member,) if in_sync is None else in_sync,
@@ -141,7 +143,7 @@ class Container:
             now=now,
         )
         cycle.hand_to(self)
-        self.primary.on_disk(member, self.log.synced, now=now)
+        self.state.on_disk(member, self.log.synced, now=now)
 
     @property
     def member(self) -> Member:
@@ -151,12 +153,12 @@ class Container:
     @property
     def epoch(self) -> Epoch:
         """The epoch that this node's frames carry."""
-        return self.primary.epoch
+        return self.state.epoch
 
     @property
     def committed(self) -> Position:
         """Everything below is on disk on every in-sync replica."""
-        return self.primary.committed
+        return self.state.committed
 
     @property
     def end(self) -> Position:
@@ -166,17 +168,17 @@ class Container:
     @property
     def serves(self) -> bool:
         """Whether reads, latest offsets and cursors may be answered (invariant 8)."""
-        return not self.lost and self.primary.serves
+        return not self.lost and self.state.serves
 
     @property
     def in_touch(self) -> bool:
         """Whether no other node can have taken over meanwhile (invariant 16)."""
-        return not self.lost and not self.handing_over and self.primary.in_touch(self._loop.time())
+        return not self.lost and not self.handing_over and self.state.in_touch(self._loop.time())
 
     @property
     def is_hindered(self) -> bool:
         """Whether there may be a reason for which nothing is committed: `outcast` or `stalled` is worth a look."""
-        return self.primary.stalled or bool(self.cut_off) or bool(self.undecided)
+        return self.state.stalled or bool(self.cut_off) or bool(self.undecided)
 
     @property
     def outcast(self) -> str:
@@ -190,7 +192,7 @@ class Container:
     @property
     def stalled(self) -> str:
         """Why nothing is committed until something changes; empty: all goes on."""
-        if self.primary.stalled:
+        if self.state.stalled:
             return "it has too few replicas in sync"
         return self.undecided if self.undecided and not self.in_touch else ""
 
@@ -209,7 +211,7 @@ class Container:
         """Add a stamped record batch to the next sync cycle. The caller has seen `has_room`."""
         position = self.log.append_batch(
             partitionlet=partitionlet,
-            epoch=self.primary.epoch,
+            epoch=self.state.epoch,
             first=first,
             last=last,
             max_timestamp=max_timestamp,
@@ -244,7 +246,7 @@ class Container:
             return future
         position = self.log.append_control(
             type=frame_type,
-            epoch=self.primary.epoch,
+            epoch=self.state.epoch,
             partitionlet=partitionlet,
             payload=payload,
             first=first,
@@ -301,7 +303,7 @@ class Container:
 
     def when_committed(self, position: Position, waiting: Waiting) -> None:
         """Call `waiting` once everything below `position` is committed: at once, if it is already."""
-        if position <= self.primary.committed:
+        if position <= self.state.committed:
             waiting.committed()
             return
         if self.lost:
@@ -336,8 +338,8 @@ class Container:
     # --- the sync cycle and the followers
 
     def cycle_starts(self, job: WriteJob) -> None:
-        """See cycle.Owner."""
-        self.primary.end = Position(job.end)
+        """See sync_cycle.Owner."""
+        self.state.end = Position(job.end)
         if not self.feeds:
             return
         if self.recent is not None:
@@ -346,10 +348,10 @@ class Container:
             feed.job_starts(job)
 
     def cycle_done(self) -> None:
-        """See cycle.Owner."""
-        if self.primary.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
+        """See sync_cycle.Owner."""
+        if self.state.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
             self.committed_moved()
-        if self.log.chunks_to_close(self.primary.committed):
+        if self.log.chunks_to_close(self.state.committed):
             self.events.chunk_waits(self.id)
 
     def follower_has(self, member: Member, position: Position, *, beat: float) -> bool:
@@ -359,22 +361,22 @@ class Container:
         """
         if self.lost:
             return True
-        if not self.primary.may_have(position):
+        if not self.state.may_have(position):
             return False
         if beat:
-            self.primary.assured(member, beat)
-        if self.primary.on_disk(member, position, now=self._loop.time()):
+            self.state.assured(member, beat)
+        if self.state.on_disk(member, position, now=self._loop.time()):
             self.committed_moved()
         return True
 
     def follower_gone(self, member: Member) -> None:
         """The connection with a follower has ended."""
-        self.primary.gone(member)
+        self.state.gone(member)
         self.events.lost_touch(member.node)
 
     def committed_moved(self) -> None:
         """Tell everybody who waited, in order."""
-        self._waiting.committed(self.primary.committed)
+        self._waiting.committed(self.state.committed)
         for feed in self.feeds:
             feed.committed_moved()
         if self._committed_moved is not None:
@@ -391,7 +393,7 @@ class Container:
     # --- ending
 
     def lose(self) -> None:
-        """This node leads the container no more; its log goes on as a follower's."""
+        """This node no longer leads the container; its log goes on as a follower's."""
         if self.lost:
             return
         self.lost = True

@@ -1,9 +1,10 @@
-"""Who has what of a container, and what is committed: the primary as a state machine without I/O and without a clock.
+"""The leader's state of a container, a state machine without I/O and without a clock: what each replica has, what is
+committed, and which replicas are in sync.
 
 Responsible for `committed`, the position below which every member of the in-sync set has the log on disk (invariants
-1, 2), and for who is a member: a follower that falls silent or makes no progress is proposed out, one that has caught
-up is proposed in (invariants 5, 6). The shell (`leader.py`) writes, syncs, sends and puts proposals into the cluster
-store; it reports here what happened and when. Times are seconds of any monotonic clock.
+1, 2), and for membership: a follower that falls silent or makes no progress is proposed out of the set, one that has
+caught up is proposed in (invariants 5, 6). leader.py writes, syncs and sends; in_sync_writer.py puts proposals into the
+cluster store; both report here what happened and when. Times are seconds of any monotonic clock.
 
 While a proposal is under way, commit waits for the union of the old and the proposed set, until the store has been
 seen to hold one or the other (invariant 3): a put that timed out may land late.
@@ -16,23 +17,25 @@ from typing import Final, NamedTuple
 from headrace.base.ids import Epoch, NodeId, Position
 
 LET_GO_S: Final = 1.2
-"""A follower that has been silent for so long is proposed out (DESIGN section 4 allows 2 s)."""
+"""Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
 STUCK_S: Final = 5.0
-"""So is one that speaks, has frames to write, and has not got on for so long: its disk is full or dead."""
+"""Seconds without progress after which a connected follower that has frames to write is proposed out of the in-sync
+set: its disk is full or dead."""
 IN_TOUCH_S: Final = 1.0
 """The lease of invariant 16: shorter than any failover takes."""
 
 
 class Member(NamedTuple):
-    """A replica's identity in the in-sync set (invariant 5): the node, and the uuid of the replica's folder."""
+    """A replica's identity in the in-sync set (invariant 5): the node, and the incarnation of the replica, which is the
+    uuid of its folder (`format` in records and messages)."""
 
     node: NodeId
-    format: str
+    incarnation: str
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What the primary knows of another replica. `moved`: when its position was last higher than ever, or it had all.
+    """What the leader knows of another replica. `moved`: when its position was last higher than ever, or it had all.
 
     `reached`: the highest position it had in this epoch, over all its connections.
 
@@ -52,8 +55,8 @@ class _Peer:
     assured: float = float("-inf")
 
 
-class Primary:
-    """The primary's view of one container in one epoch."""
+class LeaderState:
+    """What the leader of a container knows and decides in one epoch."""
 
     __slots__ = (
         "_confirmed",
@@ -83,12 +86,12 @@ class Primary:
         committed: Position = Position(0),  # noqa: B008
         now: float = 0.0,
     ) -> None:
-        """`start`: where this epoch's first frame goes, all below is on the primary's disk. `committed`: as known."""
+        """`start`: where this epoch's first frame goes, all below is on the leader's disk. `committed`: as known."""
         self.me = me
         self.epoch = epoch
         self.epoch_start = start
         self.end = start
-        """The primary's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
+        """The leader's log, what is not on its disk yet included; the shell keeps it true at each sync cycle."""
         self.committed = committed
         self.stalled = False
         """Too few members speak: nothing is committed until one comes back (invariant 6)."""
@@ -126,7 +129,7 @@ class Primary:
         return position <= self.end
 
     def follows(self, member: Member, position: Position, *, now: float) -> None:
-        """A follower has spoken in this epoch; what it has matches the primary's log up to `position` (invariant 7)."""
+        """A follower has spoken in this epoch; what it has matches the leader's log up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
         if before is not None and now - before.heard < LET_GO_S:  # one that connects again and again may be stuck too
@@ -219,8 +222,8 @@ class Primary:
     def serves(self) -> bool:
         """Latest offsets, reads and cursors wait until `committed` reaches the start of the epoch (invariant 8).
 
-        By then every member has followed in this epoch, and takes nothing from a primary of before (invariant 4): what
-        the next primary finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
+        By then every member has followed in this epoch, and takes nothing from a leader of before (invariant 4): what
+        the next leader finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's
         recovery did not fence: one that they had not found could still be acknowledged.
         """
         return self.committed >= self.epoch_start
@@ -251,7 +254,7 @@ class Primary:
         )
 
     def positions(self) -> dict[Member, Position]:
-        """What each replica has on disk, as far as the primary knows."""
+        """What each replica has on disk, as far as the leader knows."""
         return {self.me: self._own} | {member: peer.position for member, peer in self._peers.items()}
 
     # --- inside
@@ -275,8 +278,9 @@ class Primary:
     def _may_join(self, member: Member, peer: _Peer, now: float) -> bool:
         """Invariant 5: at or above `committed`, having spoken in this epoch; a named replica, and alive.
 
-        A follower that was taken away and given back while its node was down comes with its former data, and format.
-        It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added again, did not.
+        A follower that was taken away and given back while its node was down comes with its former data, and
+        incarnation. It counts by what matches in this epoch alone, as Redpanda's stale followers, removed and added
+        again, did not.
         """
         return (
             peer.connected

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.peer.reports import ReplicaState
 
@@ -16,10 +16,10 @@ from headrace.peer.reports import ReplicaState
 class ContainerListener(Protocol):
     """Hears of which containers this node leads."""
 
-    def container_led(self, container: Container, /) -> None:
+    def container_led(self, container: Leader, /) -> None:
         """This node leads the container from now on."""
 
-    def container_left(self, container: Container, /) -> None:
+    def container_left(self, container: Leader, /) -> None:
         """This node leads the container no longer; it may follow."""
 
 

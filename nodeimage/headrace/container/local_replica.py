@@ -1,6 +1,6 @@
 """One replica on this node: its folder, its log and sync cycle, and what it knows of its epochs, whoever leads.
 
-It stays while roles change: `Container` and `Follower` are its two halves, one at a time. What happens to it and to
+It stays while roles change: `Leader` and `Follower` are its two halves, one at a time. What happens to it and to
 its halves is reported as `ReplicaEvents`; the catalog alone is told of commits. Cutting the log closes it, cuts the
 files and opens them again (invariant 9: index, producers' state and all go with the frames). Changes of `replica.json`
 and cuts come one at a time, and each to its end, whoever is cancelled meanwhile.
@@ -24,7 +24,7 @@ from headrace.container import replica_folder
 from headrace.container.command_tail import CommandTail
 from headrace.container.follower_feed import Recent
 from headrace.container.history import History, begin_epoch, clip, last_epoch
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replica_folder import ReplicaFile, decode_record
@@ -49,10 +49,10 @@ class FollowerHalf(Owner, Protocol):
 
     @property
     def is_current(self) -> bool:
-        """It has all that was committed when the primary took it on."""
+        """It has all that was committed when the leader took it on."""
 
     def start(self) -> None:
-        """Ask the primary to be taken on."""
+        """Ask the leader to be taken on."""
 
     async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
         """Follow no more. `newer`: there is a higher epoch."""
@@ -92,7 +92,7 @@ class LocalReplica:
         self.id = container_id
         self.kind = kind
         self.folder = folder
-        self.container: Container | None = None
+        self.leader: Leader | None = None
         self.follower: FollowerHalf | None = None
         self.recent = Recent()
         self.events = events
@@ -181,7 +181,7 @@ class LocalReplica:
         return self.cycle.log
 
     @property
-    def format(self) -> str:
+    def incarnation(self) -> str:
         """Of the folder (invariant 5)."""
         return self._state.format
 
@@ -197,7 +197,7 @@ class LocalReplica:
 
     @property
     def led(self) -> Epoch:
-        """The last epoch in which it was primary, in this run of the process or an earlier one."""
+        """The last epoch in which it was leader, in this run of the process or an earlier one."""
         return self._state.led
 
     @property
@@ -213,8 +213,8 @@ class LocalReplica:
     @property
     def committed(self) -> Position:
         """What is known to be committed, and is on this disk."""
-        if self.container is not None:
-            return self.container.committed
+        if self.leader is not None:
+            return self.leader.committed
         return min(self._known_committed, self.cycle.log.synced)
 
     @property
@@ -240,7 +240,7 @@ class LocalReplica:
 
     def forget_beyond(self) -> None:
         """Whoever led before said what is committed of their log. Behind the end of this one another may come: after an
-        unclean recovery the next primary need not have it (invariant 2).
+        unclean recovery the next leader need not have it (invariant 2).
         """
         self._known_committed = min(self._known_committed, self.log.end)
 
@@ -250,7 +250,7 @@ class LocalReplica:
         self._gave_up = True
 
     def check_cut(self, begin: Position) -> None:
-        """Raise CorruptLog where a primary that has the log begin again at `begin` does not know of what is committed:
+        """Raise CorruptLog where a leader that has the log begin again at `begin` does not know of what is committed:
         it must not lead."""
         if begin < self.committed and not self._gave_up:
             raise CorruptLog(
@@ -282,8 +282,8 @@ class LocalReplica:
         if epoch > self._state.seen:
             await self._write(lambda state: structs.replace(state, seen=max(epoch, state.seen)))
 
-    async def adopt(self, history: History) -> None:
-        """The primary's history, before any of its frames is appended here.
+    async def set_history(self, history: History) -> None:
+        """The leader's history, before any of its frames is appended here.
 
         Somebody leads, who has all that was committed: what was set aside here for damage goes.
         """
@@ -291,10 +291,10 @@ class LocalReplica:
         if history == self._state.history and not self._aside:
             return
 
-        def adopted(state: ReplicaFile) -> ReplicaFile:
+        def replaced(state: ReplicaFile) -> ReplicaFile:
             return structs.replace(state, history=history)
 
-        await self._write(adopted, drop_aside=self._aside)
+        await self._write(replaced, drop_aside=self._aside)
         self._aside = False
 
     @property
@@ -348,7 +348,7 @@ class LocalReplica:
         """Count what is appended as safe once it is synced, or (durability: memory) once it is written.
 
         Also of a replica that was opened with what another run had not synced: until that is, another start of the
-        machine makes it another format (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
+        machine makes it another incarnation (invariant 5). Raises StorageFull; then it is as safe as before, or safer.
         """
         if fsync != self._options.fsync or (fsync and self._state.boot):
             await self._to_its_end(lambda: self._set_durability_now(fsync=fsync))
@@ -387,8 +387,8 @@ class LocalReplica:
         volume: str = "default",
         recovered_epoch: Epoch = Epoch(0),  # noqa: B008
         closing: bool = False,
-    ) -> Container:
-        """Become the primary in `epoch`, which nobody has written in; the rest as the container's record has it."""
+    ) -> Leader:
+        """Become the leader in `epoch`, which nobody has written in; the rest as the container's record has it."""
         used = max(self._state.led + 1, self._state.seen)
         assert epoch >= used, f"container {self.id}: epoch {epoch} was used"
         await self.stop(newer=epoch)
@@ -400,7 +400,7 @@ class LocalReplica:
                 state, seen=epoch, led=epoch, history=begin_epoch(clip(state.history, end), epoch=epoch, start=end)
             )
         )
-        self.container = Container(
+        self.leader = Leader(
             container_id=self.id,
             member=self.member,
             epoch=epoch,
@@ -419,9 +419,9 @@ class LocalReplica:
             recent=self.recent,
             committed_moved=self.committed_moved,
         )
-        if self.container.committed > self._known_committed:  # a single replica commits what it has
+        if self.leader.committed > self._known_committed:  # a single replica commits what it has
             self.committed_moved()
-        return self.container
+        return self.leader
 
     def follow(self, follower: FollowerHalf) -> None:
         """Follow from now on, by that half. It neither led nor followed before."""
@@ -431,10 +431,10 @@ class LocalReplica:
 
     async def stop(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
         """Neither lead nor follow. What was appended is written out. `newer`: see Follower.close."""
-        if self.container is not None:
-            self._known_committed = max(self._known_committed, self.container.committed)
-            self.container.lose()
-            self.container = None
+        if self.leader is not None:
+            self._known_committed = max(self._known_committed, self.leader.committed)
+            self.leader.lose()
+            self.leader = None
         self.recent.clear()
         if self.follower is not None:
             follower, self.follower = self.follower, None
@@ -457,7 +457,7 @@ class LocalReplica:
         await self._to_its_end(lambda: self._reopen(change, begin=begin, held=begin))
 
     async def renew(self) -> None:
-        """Throw away all that it holds, and go on empty, as another format (invariant 14)."""
+        """Throw away all that it holds, and go on empty, as another incarnation (invariant 14)."""
         await self.stop()
         await self._to_its_end(self._renew_now)
 

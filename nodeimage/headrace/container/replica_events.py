@@ -28,7 +28,7 @@ class ReplicaEvents(Protocol):
         """A follower cannot be fed, since the log does not check here."""
 
     def newer(self, error: NewerFormat, /) -> None:
-        """A newer version wrote what is here, or what came from the primary."""
+        """A newer version wrote what is here, or what came from the leader."""
 
     def other_epoch(self, container: ContainerId, epoch: Epoch, /) -> None:
         """The node that was asked to be followed knows another epoch."""

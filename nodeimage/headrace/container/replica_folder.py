@@ -3,11 +3,12 @@
     {"format": uuid, "seen": epoch, "led": epoch, "history": [[epoch, position], ...], "boot": id, "unsynced": bool,
      "held": position, "record": json}
 
-A checksum stands before these (headrace.base.sealed_json). `format` is made with the folder (invariant 5): a folder
-that was lost and made again is another replica. `seen` is the highest epoch that the replica has heard of, written
-before it answers in that epoch (invariant 4). `led` is the last epoch in which it was primary: no later run of the
-process writes in that epoch again. `history` is written before the first frame of an epoch. `replica.json.room` is
-where the file is written the next time: a replica on a full disk must go on following whoever leads.
+A checksum stands before these (headrace.base.sealed_json). `format`, the incarnation, is made with the folder
+(invariant 5): a folder that was lost and made again is another replica. `seen` is the highest epoch that the replica
+has heard of, written before it answers in that epoch (invariant 4). `led` is the last epoch in which it was leader: no
+later run of the process writes in that epoch again. `history` is written before the first frame of an epoch.
+`replica.json.room` is where the file is written the next time: a replica on a full disk must go on following whoever
+leads.
 
 A replica that is damaged at a start is set aside, as the folder's name with `.damaged` behind it, until another leads:
 by the record others have it too, but all of them may be damaged, as on a disk that lost what it said it had synced.
@@ -79,7 +80,7 @@ def decode_record(kept: str) -> ContainerRecord:
 def prepare(folder: Path, *, unmarked: str = "") -> ReplicaFile:
     """The replica in `folder`; made, empty, where there is none. Raises CorruptLog, StorageFull.
 
-    `unmarked`: the format of a folder with chunks that was written before replicas had one of their own.
+    `unmarked`: the incarnation of a folder with chunks that was written before replicas had one of their own.
     """
     found = read(folder)
     if found is None:
@@ -100,7 +101,7 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
     """The state of a replica that is not synced (durability: memory), or was not when it was written.
 
     A process that dies loses nothing of the page cache; a machine does. So after another start of the machine the
-    replica counts as another format, and joins anew (invariant 5).
+    replica counts as another incarnation, and joins anew (invariant 5).
     """
     with put_off_without_descriptors(folder):
         boot = boot_id()
@@ -112,7 +113,7 @@ def after_page_cache(folder: Path, state: ReplicaFile) -> ReplicaFile:
 
 
 def as_another(folder: Path, state: ReplicaFile) -> ReplicaFile:
-    """The state of a replica that has lost what it had acknowledged: another format (invariant 5)."""
+    """The state of a replica that has lost what it had acknowledged: another incarnation (invariant 5)."""
     state = msgspec.structs.replace(state, format=str(uuid.uuid4()))
     write(folder, state)
     return state

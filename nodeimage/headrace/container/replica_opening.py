@@ -1,7 +1,7 @@
-"""What a start makes of a replica's folder: it is opened as it is, goes on as another format, or begins anew (14).
+"""What a start makes of a replica's folder: it is opened as it is, goes on as another incarnation, or begins anew (14).
 
     its log opens                          the replica that it was
-    its log ends before what was synced    keeps the rest, as another format: it may be all that there is
+    its log ends before what was synced    keeps the rest, as another incarnation: it may be all that there is
     its log is damaged                     where others are in sync, by the record, another replica begins, empty; the
                                            damaged one is kept beside it until another leads. Else it is an error
 

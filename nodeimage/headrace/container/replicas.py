@@ -1,7 +1,7 @@
 """The replicas of one node: which there are and who leads them follows from the containers' records.
 
-Responsible for carrying out what the cluster store says: a replica becomes primary, follows (roles.py), or goes, as its
-record changes; and for the one change that a primary makes itself, the in-sync set (in_sync_changes.py; invariants 3,
+Responsible for carrying out what the cluster store says: a replica becomes leader, follows (roles.py), or goes, as its
+record changes; and for the one change that a leader makes itself, the in-sync set (in_sync_writer.py; invariants 3,
 5, 6). It hears of what happens to replicas (ReplicaEvents), and tells the other parts of the node (listeners.py).
 One task per replica makes its changes of role one after the other; one timer for all looks after silent followers and
 heartbeats.
@@ -30,8 +30,8 @@ from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import follower_feed, replica_folder, roles
 from headrace.container.damaged_replica import Damage
 from headrace.container.environment import Environment
-from headrace.container.in_sync_changes import InSync
-from headrace.container.leader import Container
+from headrace.container.in_sync_writer import InSyncWriter
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.listeners import ContainerListener, OtherNodes, ReplicaListener
 from headrace.container.local_replica import CATALOG, LocalReplica
@@ -93,7 +93,7 @@ class _Kept:
     @property
     def is_damaged(self) -> bool:
         """Whether it is known that the replica is."""
-        return self.replica is not None and self.damage.is_of(self.replica.format)
+        return self.replica is not None and self.damage.is_of(self.replica.incarnation)
 
 
 class Replicas:
@@ -107,7 +107,7 @@ class Replicas:
         receive: Receive | None,
         snapshot: Snapshot | None,
     ) -> None:
-        """`receive` takes over the catalog's snapshot that a primary sends; `snapshot` gives the newest one, for a
+        """`receive` takes over the catalog's snapshot that a leader sends; `snapshot` gives the newest one, for a
         follower that is too far behind the log. None: this node has no tables of the catalog."""
         self._env = environment
         self._others = others
@@ -116,7 +116,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._kept: dict[ContainerId, _Kept] = {}
         self._making: WeakValueDictionary[ContainerId, asyncio.Lock] = WeakValueDictionary()
-        self._in_sync = InSync(environment, self)
+        self._in_sync = InSyncWriter(environment, self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
         self._ticking: asyncio.Task[None] | None = None
@@ -126,7 +126,7 @@ class Replicas:
         self._teller = ReplicaTeller()
         self._to_look_at: list[ContainerId] = []
         """The rest of a round of looking at all states."""
-        self.led: dict[ContainerId, Container] = {}
+        self.led: dict[ContainerId, Leader] = {}
         """The containers that this node leads."""
         self._container_listeners: list[ContainerListener] = []
         self._replica_listeners: list[ReplicaListener] = []
@@ -170,7 +170,7 @@ class Replicas:
         )
         for kept in list(self._kept.values()):
             if kept.replica is not None:
-                if kept.replica.container is not None:
+                if kept.replica.leader is not None:
                     await kept.replica.cycle.flush()
                 await kept.replica.close()
         self.led.clear()
@@ -202,25 +202,25 @@ class Replicas:
         self.records_changed({container_id for container_id, record in containers if record.volume in volumes})
 
     def _heed(self, container_id: ContainerId) -> None:
-        """What a record's change means for a container that is led here, at once: an old primary stops now."""
-        container = self.led.get(container_id)
+        """What a record's change means for a container that is led here, at once: an old leader stops now."""
+        leader = self.led.get(container_id)
         record = self._env.view.containers.get(container_id)
-        if container is None:
+        if leader is None:
             return
-        if record is None or record.state == "deleted" or record.epoch != container.epoch:
-            self._leave(container)
+        if record is None or record.state == "deleted" or record.epoch != leader.epoch:
+            self._leave(leader)
             return
-        container.closing = record.state != "open"
-        container.primary.placed(record.replicas, record.min_in_sync)
+        leader.closing = record.state != "open"
+        leader.state.placed(record.replicas, record.min_in_sync)
 
-    def _leave(self, container: Container) -> None:
-        if self.led.get(container.id) is container:
-            del self.led[container.id]
-        container.lose()
-        self._note(container.id)
-        log.info("leads no more", container=container.id, epoch=container.epoch)
+    def _leave(self, leader: Leader) -> None:
+        if self.led.get(leader.id) is leader:
+            del self.led[leader.id]
+        leader.lose()
+        self._note(leader.id)
+        log.info("leads no more", container=leader.id, epoch=leader.epoch)
         for listener in self._container_listeners:
-            listener.container_left(container)
+            listener.container_left(leader)
 
     def _is_wanted(self, record: ContainerRecord | None) -> bool:
         if record is None or record.state == "deleted":
@@ -307,9 +307,9 @@ class Replicas:
             record = found
             if not _is_newest(record, known, better):
                 kept.set_back = True
-                container = self.led.get(record.container_id)
-                if container is not None:
-                    self._leave(container)
+                leader = self.led.get(record.container_id)
+                if leader is not None:
+                    self._leave(leader)
                 await replica.stop()
                 if known is not None:
                     container_records.check_descent(record, known)
@@ -361,23 +361,21 @@ class Replicas:
     async def _check_parted(self, record: ContainerRecord, replica: LocalReplica) -> None:
         """Begin anew where the replica went on by an old copy of the store, and the record by what others knew: its
         history does not tell what it wrote in an epoch from what they wrote in the same (container.lost_record)."""
-        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.format))
+        known, own = replica.known_record, (self._env.node_id, uuid.UUID(replica.incarnation))
         if known is not None and is_given_up(record.changes, known.changes) and own not in record.in_sync:
             log.error("a replica that went on by an old copy of the cluster store begins anew", container=replica.id)
             await replica.renew()
 
     async def _renew(self, container_id: ContainerId, damage: Damage, replica: LocalReplica) -> None:
         """Make a damaged replica anew, if enough others have what it holds (invariant 14); else it stays as it is."""
-        container = self.led.get(container_id)
-        left = await damage.leave(
-            self._env.store, container_id, self._env.node_id, container, known=replica.known_record
-        )
+        leader = self.led.get(container_id)
+        left = await damage.leave(self._env.store, container_id, self._env.node_id, leader, known=replica.known_record)
         self._env.view.refresh()
         if not left:
             return
-        if container is not None and not container.lost:
-            self._leave(container)
-        log.error("a damaged replica is fetched anew", container=container_id, format=replica.format)
+        if leader is not None and not leader.lost:
+            self._leave(leader)
+        log.error("a damaged replica is fetched anew", container=container_id, format=replica.incarnation)
         await replica.renew()
 
     async def _open(self, record: ContainerRecord) -> LocalReplica:
@@ -388,15 +386,15 @@ class Replicas:
         return replica
 
     async def _lead(self, record: ContainerRecord, replica: LocalReplica) -> None:
-        container = await roles.lead(self._env, record, replica)
-        if container is None:
+        leader = await roles.lead(self._env, record, replica)
+        if leader is None:
             return
-        self.led[container.id] = container
-        self._led_at[container.id] = self._loop.time()
-        log.info("leads", container=container.id, epoch=container.epoch, start=container.opened_at)
+        self.led[leader.id] = leader
+        self._led_at[leader.id] = self._loop.time()
+        log.info("leads", container=leader.id, epoch=leader.epoch, start=leader.opened_at)
         for listener in self._container_listeners:
-            listener.container_led(container)
-        self._heed(container.id)
+            listener.container_led(leader)
+        self._heed(leader.id)
 
     async def _follow(self, record: ContainerRecord, replica: LocalReplica) -> None:
         await roles.follow(
@@ -421,11 +419,11 @@ class Replicas:
     def damaged(self, container_id: ContainerId) -> None:
         """What this node's replica of a container holds is damaged below its synced mark (invariant 14).
 
-        It is made anew as another format, as soon as others are in sync.
+        It is made anew as another incarnation, as soon as others are in sync.
         """
         kept = self._kept.get(container_id)
         if kept is not None and kept.replica is not None:
-            kept.damage.found(kept.replica.format)
+            kept.damage.found(kept.replica.incarnation)
             self._note(container_id)
             kept.changed.set()
 
@@ -444,11 +442,11 @@ class Replicas:
 
     def superseded(self, container_id: ContainerId, epoch: Epoch) -> None:
         """See ReplicaEvents. Nothing more is committed here, and the view is behind."""
-        container = self.led.get(container_id)
-        if container is None or container.epoch >= epoch:
+        leader = self.led.get(container_id)
+        if leader is None or leader.epoch >= epoch:
             return
         log.info("another node leads by now", container=container_id, epoch=epoch)
-        self._leave(container)
+        self._leave(leader)
         self._env.view.refresh()
         kept = self._kept.get(container_id)
         if kept is not None:
@@ -471,20 +469,20 @@ class Replicas:
             try:
                 if late >= STOOD_STILL_S:
                     log.warning("this process stood still", seconds=round(late, 1))
-                    for container in self.led.values():
-                        container.primary.stood_still(late)
+                    for leader in self.led.values():
+                        leader.state.stood_still(late)
                 self._look_at_states()
                 self._look_at_disk()
                 silent_s = last - self._env.view.reachable_at
                 cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
                 left = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
                 left.update(self._others.gone())
-                for container in list(self.led.values()):
-                    container.cut_off = cut_off
+                for leader in list(self.led.values()):
+                    leader.cut_off = cut_off
                     if self._ticks % BEAT_EVERY == 0:
-                        for each in container.feeds:
+                        for each in leader.feeds:
                             each.beat()
-                    self._in_sync.look_at(container, self._env.view.containers.get(container.id), left)
+                    self._in_sync.look_at(leader, self._env.view.containers.get(leader.id), left)
             except Exception:
                 log.exception("looking after the followers went wrong")
 
@@ -525,23 +523,23 @@ class Replicas:
 
     def accept(self, asked: Follow, session: Session) -> None:
         """A follower wants to follow a container that this node leads."""
-        container = self.led.get(ContainerId(asked.container))
+        leader = self.led.get(ContainerId(asked.container))
         kept = self._kept.get(ContainerId(asked.container))
-        if container is None or kept is None or kept.replica is None or asked.epoch != container.epoch:
-            epoch = container.epoch if container is not None else Epoch(-1)
-            if container is None or asked.epoch > container.epoch:
+        if leader is None or kept is None or kept.replica is None or asked.epoch != leader.epoch:
+            epoch = leader.epoch if leader is not None else Epoch(-1)
+            if leader is None or asked.epoch > leader.epoch:
                 self._env.view.refresh()
             follower_feed.refuse(session, Code.NOT_LEADER_OR_FOLLOWER, "another epoch", epoch=epoch)
             return
         replica = kept.replica
         snapshot = self._snapshot if replica.kind == CATALOG else None
-        task = self._loop.create_task(self._accept(container, asked, session, replica, snapshot), name="accept")
+        task = self._loop.create_task(self._accept(leader, asked, session, replica, snapshot), name="accept")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(
         self,
-        container: Container,
+        leader: Leader,
         asked: Follow,
         session: Session,
         replica: LocalReplica,
@@ -549,7 +547,7 @@ class Replicas:
     ) -> None:
         try:
             await follower_feed.accept(
-                container,
+                leader,
                 asked,
                 session,
                 history=replica.history,
@@ -558,11 +556,11 @@ class Replicas:
                 snapshot=snapshot,
             )
         except (HeadraceError, OSError) as error:
-            log.warning("a follower was not taken on", container=container.id, node=asked.node, reason=str(error))
+            log.warning("a follower was not taken on", container=leader.id, node=asked.node, reason=str(error))
             session.close()
 
     async def prepare(self, container_id: ContainerId) -> str:
-        """Make an empty replica for a container that is about to be created; its format. Idempotent.
+        """Make an empty replica for a container that is about to be created; its incarnation. Idempotent.
 
         Raises KafkaError (FENCED_LEADER_EPOCH) where it has been in use: then the container's record was lost.
         """
@@ -582,8 +580,8 @@ class Replicas:
         return state.format
 
     def _making_of(self, container_id: ContainerId) -> asyncio.Lock:
-        """Of two that make a folder at a time, each would have another format, in the same file; and one that is being
-        made is not to be removed from under who makes it."""
+        """Of two that make a folder at a time, each would have another incarnation, in the same file; and one that is
+        being made is not to be removed from under who makes it."""
         return self._making.setdefault(container_id, asyncio.Lock())
 
     def set_back(self) -> list[ContainerId]:
@@ -641,11 +639,11 @@ class Replicas:
         self._better[container] = told
         kept.changed.set()
 
-    def unasked(self, container: Container, wanted: Collection[Member]) -> set[NodeId]:
+    def unasked(self, leader: Leader, wanted: Collection[Member]) -> set[NodeId]:
         """Nodes that are to leave the in-sync set, live, and have not said what they know since the container is led
         here: the store may have been set back, and they may know better."""
-        led_at = self._led_at.get(container.id, float("-inf"))
-        leaving = {member.node for member in container.primary.in_sync} - {member.node for member in wanted}
+        led_at = self._led_at.get(leader.id, float("-inf"))
+        leaving = {member.node for member in leader.state.in_sync} - {member.node for member in wanted}
         living = leaving.intersection(self._others.heard())
         return {node for node in living if self._told_at.get(node, led_at) <= led_at}
 
@@ -670,7 +668,7 @@ class Replicas:
 
     def followed(self) -> Sequence[LocalReplica]:
         """Those that another node leads."""
-        return [replica for replica in self.all() if replica.container is None]
+        return [replica for replica in self.all() if replica.leader is None]
 
     def any_log(self, container_id: ContainerId) -> tuple[ContainerLog, Position] | None:
         """The log of this node's replica and what of it is committed; None: there is no replica here."""
@@ -733,21 +731,21 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
 
 
 def _state(replica: LocalReplica, *, damaged: bool) -> ReplicaState:
-    container = replica.container
+    leader = replica.leader
     known = replica.known_record
     return ReplicaState(
         container=replica.id,
-        role="primary" if container is not None else "follower" if replica.follower is not None else "none",
-        epoch=container.epoch if container is not None else replica.seen,
+        role="primary" if leader is not None else "follower" if replica.follower is not None else "none",
+        epoch=leader.epoch if leader is not None else replica.seen,
         last_epoch=replica.last_epoch,
         end=replica.log.end,
         committed=replica.committed,
-        stalled=container is not None and bool(container.stalled or container.outcast),
-        in_sync=[member.node for member in container.primary.in_sync] if container is not None else [],
-        format=replica.format,
+        stalled=leader is not None and bool(leader.stalled or leader.outcast),
+        in_sync=[member.node for member in leader.state.in_sync] if leader is not None else [],
+        format=replica.incarnation,
         damaged=damaged,
         stuck=replica.cycle.is_stuck,
-        cramped=container is not None and container.cramped,
+        cramped=leader is not None and leader.cramped,
         change=known.changes[-1] if known is not None and known.changes else "",
         recovered=0 if known is None else known.recovered,
     )

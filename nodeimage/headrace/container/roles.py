@@ -1,6 +1,6 @@
 """The roles of one replica of this node, as its container's record gives them: it is opened, leads, or follows.
 
-A primary that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
+A leader that starts again takes a new epoch by compare and set before it writes: what it had not synced may be on its
 followers, and no epoch is written in twice.
 
 Knows one replica at a time, and nothing of when records change or who is to hear of it (replicas.py). A record that
@@ -17,8 +17,8 @@ from headrace.base.ids import Epoch
 from headrace.base.levels import Level
 from headrace.container.environment import Environment
 from headrace.container.follower import Follower
-from headrace.container.in_sync_changes import members
-from headrace.container.leader import Container
+from headrace.container.in_sync_writer import members
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.snapshot_transfer import Receive
@@ -49,17 +49,17 @@ async def open_replica(env: Environment, record: ContainerRecord, events: Replic
     )
 
 
-async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica) -> Container | None:
-    """The container that the replica leads from now on, as the record says.
+async def lead(env: Environment, record: ContainerRecord, replica: LocalReplica) -> Leader | None:
+    """The leader that the replica becomes now, as the record says.
 
     None: it leads already, another epoch had to be taken first, or the record has changed meanwhile; when the record
     changes, all is looked at again.
     """
-    if replica.container is not None and replica.container.epoch == record.epoch and not replica.container.lost:
+    if replica.leader is not None and replica.leader.epoch == record.epoch and not replica.leader.lost:
         return None
-    if replica.container is not None:
+    if replica.leader is not None:
         await replica.stop()
-    own = (env.node_id, uuid.UUID(replica.format))
+    own = (env.node_id, uuid.UUID(replica.incarnation))
     if own not in record.in_sync:
         # Invariants 5, 14: what this replica lost or never had may be committed elsewhere.
         await replica.stop()
@@ -102,7 +102,7 @@ async def follow(
     *,
     receive: Receive | None,
 ) -> None:
-    """Have the replica follow the record's primary. `receive`: see Follower."""
+    """Have the replica follow the record's leader. `receive`: see Follower."""
     follower = replica.follower
     observer = env.node_id not in record.replicas
     if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
@@ -124,7 +124,7 @@ async def follow(
             epoch=record.epoch,
             node=env.node_id,
             observer=observer,
-            primary=record.primary,
+            leader=record.primary,
             connect=connect,
             receive=receive,
         )

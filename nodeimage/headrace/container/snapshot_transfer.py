@@ -1,10 +1,10 @@
-"""The catalog's snapshot on its way from the primary to a follower, on the stream on which the frames come after it.
+"""The catalog's snapshot on its way from the leader to a follower, on the stream on which the frames come after it.
 
     Following{snapshot_position, snapshot_bytes}     what is going to come
-    SnapshotPiece{last: false} + bytes               in order; without bytes it only says that the primary lives
+    SnapshotPiece{last: false} + bytes               in order; without bytes it only says that the leader lives
     SnapshotPiece{last: true, crc} + bytes           the end, with the CRC-32C of all
 
-Neither side has more than some pieces in memory: the primary reads the next one when the socket has taken most of what
+Neither side has more than some pieces in memory: the leader reads the next one when the socket has taken most of what
 was sent, the follower writes each to a file before it takes the next. Versions at feature level 0 hold all of it in
 memory, send it at once without a sum, and take what is sent here as theirs.
 

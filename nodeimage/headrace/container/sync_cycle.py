@@ -1,7 +1,7 @@
 """The sync cycle of one replica's log, whoever leads: pending frames are written and synced by the writer thread.
 
 One job at a time; frames that arrive while a job runs form the next one: group commit without a timer. The owner, which
-is the primary's or the follower's half, hears of each job when it starts and when it is on disk. The cycle outlives a
+is the leader's or the follower's half, hears of each job when it starts and when it is on disk. The cycle outlives a
 change of owner, so that a replica that is promoted goes on with the log that it has.
 
 Also responsible for room: the next chunk is preallocated in a thread before the open one is full. All methods belong to

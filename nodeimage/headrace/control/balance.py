@@ -4,19 +4,19 @@ Every few seconds. A node is hot if it carries more than 1.25 of the mean of the
 above a floor below which nobody minds; the cluster's owner may set these numbers (BalanceRecord). Once it has been hot
 for two rounds, one thing is moved:
 
-    a primary       to a member of the in-sync set, where that makes the larger of the two loads smaller
+    a leader       to a member of the in-sync set, where that makes the larger of the two loads smaller
     partitionlets   the hottest of one container are rolled to a container of the coolest node; data stay where they are
 
 A node is cold if it carries less than half of the mean: it has just joined, or come back. Once it has been cold for
-two rounds, a hot node hands a primary over to it; where none can, as it has no replica yet, all that carry more than
+two rounds, a hot node hands a leader over to it; where none can, as it has no replica yet, all that carry more than
 the mean roll some of their partitionlets to it at once, though they have just done so for another cold node. Where
 nothing came of that, as their partitionlets are few and large, or it is still cold when that has had its effect, one of
 them after the other rolls one that makes the two more alike. It comes before what hot nodes could do among each other,
 which would leave them alone for a while, and it with nothing.
 
-How much of its writes a container should lose is said here; which partitionlets those are its primary sees. Nodes are
+How much of its writes a container should lose is said here; which partitionlets those are its leader sees. Nodes are
 left alone after a move until that has had its effect, and all moves together keep to a budget a minute; what cold nodes
-get from all has one of its own of as many nodes a minute, so that it need not wait for that. The primaries of closed
+get from all has one of its own of as many nodes a minute, so that it need not wait for that. The leaders of closed
 containers, which only serve reads, are spread evenly by number, within a budget of their own.
 """
 
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.candidates import hand_over, heirs
+from headrace.control.candidates import candidates, hand_over
 from headrace.control.changes import Change, PutContainer, Roll
-from headrace.control.kinds import OPEN
+from headrace.control.container_states import OPEN
 from headrace.control.observations import Observed
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord, ContainerRecord
@@ -39,7 +39,7 @@ ROUNDS: Final = 2
 """In which a node must be hot or cold, one after the other."""
 WARMED: Final = 2
 """Twice where only some of them could roll, once where all did."""
-SETTLE_S: Final = 15.0
+REST_S: Final = 15.0
 """After a move its nodes are left alone; rates are over seconds."""
 IN_VAIN_S: Final = 2 * EVERY_S
 """A cold node that leads nothing that is written to so long after something was to roll to it does not rest longer."""
@@ -48,7 +48,7 @@ NO_HELP_S: Final = 60.0
 CLOSED_PER_ROUND: Final = 2
 CLOSED_PER_MINUTE: Final = 30
 BETTER: Final = 0.9
-"""A primary moves only if the larger load of the two nodes falls below this part of what it was."""
+"""A leader moves only if the larger load of the two nodes falls below this part of what it was."""
 ROUNDED: Final = 1.3
 """Times what a node should get it may get from each of several others: partitionlets are whole."""
 LEAST_SHARE: Final = 0.02
@@ -100,7 +100,7 @@ class BalanceState:
     warm_moves: tuple[float, ...] = ()
     """When all that have more than the mean rolled to a cold node."""
     closed_moves: tuple[float, ...] = ()
-    """The same for primaries of closed containers."""
+    """The same for leaders of closed containers."""
     resting: Mapping[NodeId, float] = field(default_factory=dict)
     """Until when a node is left alone."""
     warming: Set[NodeId] = frozenset()
@@ -139,7 +139,7 @@ class _Round:
             record for each in observed.inventory.open_data() if self._may_change(record := observed.containers[each])
         ]
         self._led: defaultdict[NodeId, list[ContainerRecord]] = defaultdict(list)
-        """Open containers by primary."""
+        """Open containers by leader."""
         for record in self._opened:
             self._led[record.primary].append(record)
         self._ends = self._read_ends()
@@ -271,16 +271,16 @@ class _Round:
             if of_volume[record.volume] < 2 or not written:
                 continue
             share = values[node] * self._rates.get(record.container_id, 0.0) / written
-            for heir in (each for each in self._heirs(record) if each in to):
-                larger = max(values[node] - share, values[heir] + share)
-                if larger < BETTER * values[node] and self._may_move(heir) and (best is None or larger < best[0]):
-                    best = (larger, record, heir)
+            for candidate in (each for each in self._candidates(record) if each in to):
+                larger = max(values[node] - share, values[candidate] + share)
+                if larger < BETTER * values[node] and self._may_move(candidate) and (best is None or larger < best[0]):
+                    best = (larger, record, candidate)
         if best is not None:
-            _, record, heir = best
-            reason = f"{why}; node {heir} leads now"
-            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            _, record, candidate = best
+            reason = f"{why}; node {candidate} leads now"
+            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
             self._moves.append(self._now)
-            self._resting |= dict.fromkeys((node, heir), self._now + SETTLE_S)
+            self._resting |= dict.fromkeys((node, candidate), self._now + REST_S)
 
     def _is_in_vain(self, cold: NodeId, warmth: Warmth) -> bool:
         """Whether nothing has come of what was to roll to a cold node: it is idle as before."""
@@ -327,7 +327,7 @@ class _Round:
                 lacks -= share
         if not rolled:
             return warmth
-        self._resting[cold] = self._now + SETTLE_S
+        self._resting[cold] = self._now + REST_S
         self._warm_moves.append(self._now)
         return replace(warmth, given=warmth.given + (1 if missed else WARMED), at=self._now)
 
@@ -343,7 +343,7 @@ class _Round:
             elif self._roll(giver, share, BETTER * (values[giver.node] - values[cold])):
                 self._moves.append(self._now)
                 self._warming.discard(giver.node)
-                self._resting[cold] = self._now + SETTLE_S
+                self._resting[cold] = self._now + REST_S
                 return replace(warmth, at=self._now, asked=warmth.asked | {giver.node})
         if missed:
             return warmth
@@ -369,7 +369,7 @@ class _Round:
         most = BETTER * values[node] - values[target.primary]
         if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
             self._moves.append(self._now)
-            self._resting[target.primary] = self._now + SETTLE_S
+            self._resting[target.primary] = self._now + REST_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
         """The open container of a node that is written to most, and its part of what the node carries."""
@@ -395,11 +395,11 @@ class _Round:
             f" {target.container_id} of node {target.primary}"
         )
         self._changes.append(Roll(giver.node, record.container_id, share, limit, target.container_id, reason))
-        self._resting[giver.node] = self._now + SETTLE_S
+        self._resting[giver.node] = self._now + REST_S
         return True
 
     def _spread_closed(self, closed: Mapping[NodeId, Sequence[ContainerId]], led: Counter[NodeId]) -> None:
-        """Hand over one primary of a closed container, from the node that has most of them to one that has fewer."""
+        """Hand over one leader of a closed container, from the node that has most of them to one that has fewer."""
         if len(self._closed_moves) >= CLOSED_PER_MINUTE or not led:
             return
         fewest = min(led[node] for node in self._loads)
@@ -410,26 +410,28 @@ class _Round:
                 if led[node] - fewest <= most:
                     break
                 record = self._observed.containers[container]
-                # Before the heirs are looked at, which takes much longer.
+                # Before the candidates are looked at, which takes much longer.
                 if not any(led[node] - led[each] > most for each, _ in record.in_sync if each in self._loads):
                     continue
-                for heir in self._heirs(record) if self._may_change(record) else ():
-                    gap = led[node] - led[heir]
+                for candidate in self._candidates(record) if self._may_change(record) else ():
+                    gap = led[node] - led[candidate]
                     if gap >= 2 and (best is None or gap > best[0]):
-                        best = (gap, record, heir)
+                        best = (gap, record, candidate)
         if best is not None:
-            gap, record, heir = best
-            reason = f"node {record.primary} leads {gap} closed containers more than node {heir}, which leads this now"
-            self._changes.append(hand_over(self._observed, record, heir, reason, self._now))
+            gap, record, candidate = best
+            reason = (
+                f"node {record.primary} leads {gap} closed containers more than node {candidate}, which leads this now"
+            )
+            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
             self._closed_moves.append(self._now)
             led[record.primary] -= 1
-            led[heir] += 1
+            led[candidate] += 1
 
-    def _heirs(self, record: ContainerRecord) -> list[NodeId]:
+    def _candidates(self, record: ContainerRecord) -> list[NodeId]:
         taken = {each.record.container_id for each in self._changes if isinstance(each, PutContainer)}
         if record.container_id in taken:
             return []
-        able = heirs(self._observed, record, lambda _: 0, self._now)
+        able = candidates(self._observed, record, lambda _: 0, self._now)
         others = self._loads.keys() - {record.primary} - (self._full if record.state == OPEN else set())
         return [node for node in able if node in others]
 

@@ -1,7 +1,7 @@
 """Who may lead a container, and with which in-sync set. Pure.
 
-Only a member of the in-sync set leads: the node and the format of its replica, as the node itself reports it. The set
-never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
+Only a member of the in-sync set leads: the node and the incarnation of its replica, as the node itself reports it. The
+set never falls below the minimum: dead members stay in it then, and commits wait for them. So there is no last replica
 standing (KIP-966): one that was left alone in the set, lost what nobody else had, and led the others with what it kept.
 """
 
@@ -19,7 +19,7 @@ def is_in_sync(observed: Observed, record: ContainerRecord, node: NodeId) -> boo
     """Whether the replica that a node has now is in the in-sync set (invariant 5)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and any(
-        member == node and str(format) == replica.format for member, format in record.in_sync
+        member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
     )
 
 
@@ -27,13 +27,13 @@ def has_another(observed: Observed, record: ContainerRecord, node: NodeId) -> bo
     """Whether a node's replica is another one than the in-sync set names: it lost what it had (invariant 14)."""
     replica = observed.replica(node, record.container_id)
     return replica is not None and not any(
-        member == node and str(format) == replica.format for member, format in record.in_sync
+        member == node and str(incarnation) == replica.format for member, incarnation in record.in_sync
     )
 
 
-def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
+def candidates(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], int], now: float) -> list[NodeId]:
     """The nodes that can lead, best first: those that reach the store and their disk, stay, serve, have room and are
-    settled, then who has most.
+    steady, then those that have most.
 
     Any of them has all that is committed; who has more spares clients to send it again.
     """
@@ -52,7 +52,7 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
             answer.ready,
             not replica.damaged,
             not registered.full,
-            observed.is_settled(node, now),
+            observed.is_steady(node, now),
             replica.last_epoch,
             replica.end,
             -led(node),
@@ -64,8 +64,8 @@ def heirs(observed: Observed, record: ContainerRecord, led: Callable[[NodeId], i
     return sorted(able, key=rank, reverse=True)
 
 
-def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason: str, now: float) -> PutContainer:
-    """The change that makes `heir`, one of the heirs, the primary at a new epoch."""
+def hand_over(observed: Observed, record: ContainerRecord, candidate: NodeId, reason: str, now: float) -> PutContainer:
+    """The change that makes `candidate`, one of the candidates, the leader in a new epoch."""
 
     def may_have_all(node: NodeId) -> bool:
         return node in record.replicas and node in observed.nodes and not has_another(observed, record, node)
@@ -73,21 +73,22 @@ def hand_over(observed: Observed, record: ContainerRecord, heir: NodeId, reason:
     def stays(node: NodeId) -> bool:
         return may_have_all(node) and observed.life(node, now) is not Life.DEAD and not observed.nodes[node].stopping
 
-    replica = observed.replica(heir, record.container_id)
+    replica = observed.replica(candidate, record.container_id)
     assert replica is not None
-    assert is_in_sync(observed, record, heir), "only a member of the in-sync set may lead"
-    pairs = [pair for pair in record.in_sync if pair[0] == heir and str(pair[1]) == replica.format]
-    pairs += [pair for pair in record.in_sync if pair[0] != heir and stays(pair[0])]
+    assert is_in_sync(observed, record, candidate), "only a member of the in-sync set may lead"
+    pairs = [pair for pair in record.in_sync if pair[0] == candidate and str(pair[1]) == replica.format]
+    pairs += [pair for pair in record.in_sync if pair[0] != candidate and stays(pair[0])]
     # Invariant 6, against the last replica standing (KIP-966). Those that stop come back soonest, then those that are
     # dead.
-    absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != heir]
+    absent = [pair for pair in record.in_sync if pair not in pairs and pair[0] != candidate]
     absent.sort(key=lambda pair: (observed.life(pair[0], now) is Life.DEAD, has_another(observed, record, pair[0])))
     pairs += absent[: max(record.min_in_sync - len(pairs), 0)]
     if len(pairs) == 1:
-        # The heir may have died a moment ago, and its disk with it. Once it leads, it lets the other one go itself.
+        # The candidate may have died a moment ago, and its disk with it. Once it leads, it lets the other one go
+        # itself.
         pairs += [pair for pair in absent if may_have_all(pair[0])][:1]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]
     wanted = structs.replace(
-        record, primary=heir, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
+        record, primary=candidate, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
     )
     return PutContainer(wanted, observed.versions[record.container_id], reason)

@@ -27,7 +27,7 @@ class CreateContainer:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Have the primary of a container roll its hottest partitionlets to container `to`."""
+    """Have the leader of a container roll its hottest partitionlets to container `to`."""
 
     node: NodeId
     container: ContainerId

@@ -1,15 +1,15 @@
-"""The controller's loop: observe, plan, apply, and observe again. Every node runs one; the one in office acts.
+"""The controller's loop: observe, plan, apply, and observe again. Every node runs one; the one with the lease acts.
 
-    prober     who answers (control.prober), on every node
-    office     the lease (control.office), on every node
-    inventory  the records of the view and what the prober was told of replicas, indexed (control.inventory), on every
-               node: who comes into office knows at once
-    planning   while in office: plan and balance, pure, from the inventory and what the prober saw; each change applied
-               by compare and set, in a thread, the most urgent first (control.put_queue)
+    prober     which nodes answer (control.prober), on every node
+    lease      which node is the controller (control.controller_lease), on every node
+    inventory  the records of the view and what probes told of replicas, indexed (control.inventory), on every node: a
+               new controller knows all of it at once
+    planning   while this node holds the lease: plan and balance, pure, from the inventory and the probe results; each
+               change applied by compare and set, in a thread, the most urgent first (control.put_queue)
 
-Planning runs when records or sights change, at once, and once a second besides. It looks at what is not at rest, and
-gives others their turn every few milliseconds: the inventory changes between two plans only, so a plan is of one moment
-however long it takes, and what it finds first is put while it goes on.
+Planning runs when records or probe results change, at once, and once a second besides. It looks at what is not at rest,
+and gives others their turn every few milliseconds: the inventory changes between two plans only, so a plan is of one
+moment however long it takes, and what it finds first is put while it goes on.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
 from headrace.control.cluster_clock import Clocks
 from headrace.control.container_creation import Begun, Creation, Peers, create
-from headrace.control.controller_lease import Office
+from headrace.control.container_states import DATA
+from headrace.control.controller_lease import ControllerLease
 from headrace.control.events import Events, Status
 from headrace.control.inventory import Inventory
-from headrace.control.kinds import DATA
 from headrace.control.lasting_conditions import finding, forgettable
 from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
-from headrace.control.observations import Condition, Life, Observed, Settings, Sight, cut_off
+from headrace.control.observations import Condition, Life, Observed, ProbeResult, Settings, cut_off
 from headrace.control.placement import choose_members
 from headrace.control.plan import planning
 from headrace.control.prober import Prober
@@ -57,7 +57,7 @@ STEPS_AT_ONCE: Final = 4
 TAKEN_AT_ONCE: Final = 128
 """Changes of records and replicas that are taken in within a step."""
 OWN_S: Final = 0.5
-"""Out of office, the replicas here are looked at so often."""
+"""How often a node without the lease looks at its own replicas."""
 PUTS_S: Final = 1.0
 """So long a plan is awaited to be put before the next one is made."""
 WAITS_TOLD: Final = 20
@@ -73,7 +73,8 @@ FORGOTTEN_AT_ONCE: Final = 64
 FORGET_AGAIN_S: Final = 30.0
 """After the store has refused it."""
 YIELD_AGAIN_S: Final = 10.0
-"""Who is cut off leaves the office again after so long, if nobody else has taken it; then after twice as long."""
+"""After how long a node that is cut off gives the lease up again, if nobody else has taken it; then after twice as
+long."""
 YIELDS_MOST: Final = 5
 """So it is five minutes at most."""
 DEAD_LOOK_S: Final = 0.5
@@ -153,7 +154,7 @@ class Controller:
         self._answer_listeners.append(listener)
 
     def start(self) -> None:
-        """Probe, and take office when it is free, until `close`."""
+        """Probe, and take the lease when it is free, until `close`."""
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
         self._prober = Prober(
@@ -163,22 +164,22 @@ class Controller:
             view=self._view,
             store_call=self._store_call,
             events=self.events,
-            may_put=lambda: self.in_office,
+            may_put=lambda: self.holds_lease,
             changed=self._wake.set,
             spawn=self._spawn,
         )
-        self._office = Office(
+        self._lease = ControllerLease(
             own=self._own,
             run=self._run,
             view=self._view,
             store_call=self._lease_call,
-            sight=lambda node: self._prober.sights().get(node),
-            changed=self._office_changed,
+            probe_result=lambda node: self._prober.results().get(node),
+            changed=self._lease_changed,
             reluctant=self._is_cut_off,
         )
         self._records_changed.update(self._view.containers)  # the view may have changed meanwhile
         self._view.on_change(self._view_changed)
-        self._spawn(self._office.keep(), "office")
+        self._spawn(self._lease.keep(), "office")
         self._spawn(self._plan_always(), "controller")
 
     async def close(self) -> None:
@@ -191,12 +192,12 @@ class Controller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._prober.close()
-        await self._office.give_back()
+        await self._lease.give_back()
 
     @property
-    def in_office(self) -> bool:
+    def holds_lease(self) -> bool:
         """Whether this node is the controller."""
-        return self._office.is_held()
+        return self._lease.is_held()
 
     @property
     def clocks(self) -> Clocks:
@@ -214,7 +215,7 @@ class Controller:
 
     def gone(self) -> set[NodeId]:
         """The nodes whose host says that no process of theirs is there."""
-        return {node for node, sight in self._prober.sights().items() if sight.refused_twice}
+        return {node for node, result in self._prober.results().items() if result.refused_twice}
 
     def dead(self) -> frozenset[NodeId]:
         """The registered nodes that are dead as far as this one can tell: as of now, or of `DEAD_LOOK_S` ago."""
@@ -234,7 +235,7 @@ class Controller:
         self._prober.look_at(node)
 
     async def create(self, *, first: NodeId, volume: VolumeRecord) -> ContainerRecord:
-        """Make an open data container now, led by `first`, in office or not; returns once the view shows it.
+        """Make an open data container now, led by `first`, with the lease or without; returns once the view shows it.
 
         Raises HeadraceError where `first` is not registered or does not answer, StoreUnavailable.
         """
@@ -266,9 +267,9 @@ class Controller:
         observed = self._observe(now)
         lease = self._view.lease
         return Status(
-            in_office=self.in_office,
+            holds_lease=self.holds_lease,
             controller=None if lease is None or lease.node == NOBODY else lease.node,
-            term=self._office.term,
+            term=self._lease.term,
             nodes={node: observed.life(node, now).value for node in sorted(observed.nodes)},
             waiting=dict(self._waits),
             creating=len(self._creating),
@@ -284,7 +285,7 @@ class Controller:
         if changed.nodes:
             self._prober.nodes_changed()
         if changed.lease or changed.nodes:
-            self._office.lease_changed()
+            self._lease.lease_changed()
         lease = self._view.lease
         if lease is not None and lease.node not in (self._own, NOBODY) and lease.renewal >= HELD_RENEWALS:
             self._forget_yields()
@@ -315,7 +316,7 @@ class Controller:
         )
         return [each for each in found if each is not None]
 
-    def _office_changed(self, held: bool) -> None:
+    def _lease_changed(self, held: bool) -> None:
         self._since.clear()
         self._lives.clear()
         self._clocks_off.clear()
@@ -323,7 +324,7 @@ class Controller:
         self._puts.forget()
         self._balance = BalanceState()
         text = f"node {self._own} is the controller now" if held else f"node {self._own} is the controller no longer"
-        self.events.add("office", f"{text} (term {self._office.term})", node=self._own)
+        self.events.add("office", f"{text} (term {self._lease.term})", node=self._own)
         self._wake.set()
 
     # --- planning
@@ -338,25 +339,25 @@ class Controller:
             self._wake.clear()
             began = self._loop.time()
             try:
-                if self.in_office:
+                if self.holds_lease:
                     await self._plan_once()
                 else:
                     await self._take_in()
             except Exception:
                 log.exception("a plan went wrong")
                 await asyncio.sleep(FAILED_PAUSE_S)
-            if self.in_office:
+            if self.holds_lease:
                 # With thousands of containers a plan takes a while, and there is other work on this loop.
                 await asyncio.sleep(min(self._loop.time() - began, FAILED_PAUSE_S))
 
     def _pause(self) -> float:
-        if not self.in_office:
+        if not self.holds_lease:
             return TICK_S
         busy = self._prober.is_in_doubt() or self._creating or self._puts.is_unsure
         return DOUBT_TICK_S if busy else TICK_S
 
     async def _plan_once(self) -> None:
-        term = self._office.term
+        term = self._lease.term
         await self._take_in()
         now = self._loop.time()
         observed = self._observe(now)
@@ -370,9 +371,9 @@ class Controller:
             self._yields_at = now + YIELD_AGAIN_S * 2 ** min(self._yields, YIELDS_MOST)
             self._yields += 1
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
-            await self._office.give_back()
+            await self._lease.give_back()
             return
-        async for _ in self._in_turns(observed.settle(now)):
+        async for _ in self._in_turns(observed.find_at_rest(now)):
             pass
         since = {
             each: self._since.get(each, now) async for found in self._in_turns(finding(observed, now)) for each in found
@@ -403,8 +404,8 @@ class Controller:
             self._spawn(self._forget(old[:FORGOTTEN_AT_ONCE]), "forget containers")
 
     def _is_still(self, term: int) -> bool:
-        """Whether this node is in the office that it held in a term, all the time."""
-        return self.in_office and self._office.term == term
+        """Whether this node has held the lease all the time since it took it in `term`."""
+        return self.holds_lease and self._lease.term == term
 
     async def _in_turns(self, steps: Iterable[T]) -> AsyncIterator[T]:
         """Take steps, with a turn for others after a few milliseconds. They are counted and not timed, as runs of the
@@ -417,7 +418,7 @@ class Controller:
     async def _take_in(self) -> None:
         """Have the inventory be as the view and the prober are now."""
         now = self._loop.time()
-        if self.in_office or now - self._own_looked_at >= OWN_S:
+        if self.holds_lease or now - self._own_looked_at >= OWN_S:
             self._own_looked_at = now
             self._told(self._own, self._own_told.take_all(self._own_probe().replicas))
         async for _ in self._in_turns(self._taking()):
@@ -482,8 +483,8 @@ class Controller:
 
     def _observe(self, now: float) -> Observed:
         """What is known. Of containers and replicas that is the inventory, as of the last plan."""
-        probes = self._prober.sights()
-        probes[self._own] = Sight(self._own_probe(), now)
+        probes = self._prober.results()
+        probes[self._own] = ProbeResult(self._own_probe(), now)
         cluster = self._view.cluster
         return Observed(
             own=self._own,
@@ -493,7 +494,7 @@ class Controller:
             volumes=dict(self._view.volumes),
             probes=probes,
             first_nodes=1 if cluster is None else cluster.first_nodes,
-            office_at=self._office.taken_at,
+            lease_since=self._lease.taken_at,
             started_at=self._started_at,
             counted_from=self._prober.counted_from(),
             since=self._since,
@@ -504,8 +505,8 @@ class Controller:
         )
 
     def _ask_witnesses(self, observed: Observed, now: float) -> None:
-        for node, sight in observed.probes.items():
-            if sight.refused_twice and self._asked_about.get(node, float("-inf")) < sight.refused_at:
+        for node, result in observed.probes.items():
+            if result.refused_twice and self._asked_about.get(node, float("-inf")) < result.refused_at:
                 self._asked_about[node] = now
                 self._prober.ask_about(node, observed.witnesses(node, now))
 
@@ -515,8 +516,8 @@ class Controller:
             before = self._lives.get(node)
             # Doubt passes, one way or the other.
             if life is Life.DEAD and before is not Life.DEAD:
-                sight = observed.probes.get(node)
-                how = "refuses connections" if sight is not None and sight.refused_twice else "is silent"
+                result = observed.probes.get(node)
+                how = "refuses connections" if result is not None and result.refused_twice else "is silent"
                 self.events.add("node", f"node {node} {how}", node=node)
             elif life is Life.ALIVE and before is Life.DEAD:
                 self.events.add("node", f"node {node} answers again", node=node)

@@ -1,8 +1,8 @@
-"""The controller's office: who holds the lease, and when another may take it.
+"""The controller's lease: which node is the controller, and when another may become it.
 
-The lease is a record that its holder renews twice a second. Others judge it by whether the renewals that they see go
-on, on their own monotonic clocks. It keeps two controllers from getting into each other's way, and no more: whoever
-thinks that it is in office may be wrong, and every change that it makes is a compare and set.
+The lease is a record that its holder renews twice a second. The other nodes judge by their own monotonic clocks whether
+renewals go on. The lease keeps two controllers from getting into each other's way, and no more: a node that believes to
+hold it may be wrong, and every change that a controller makes is a compare and set.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from msgspec import structs
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
-from headrace.control.observations import Sight
+from headrace.control.observations import ProbeResult
 from headrace.store import records
 from headrace.store.protocol import StoreCall, StoreUnavailable, VersionConflict
 from headrace.store.records import NOBODY, LeaseRecord
@@ -27,22 +27,24 @@ RENEW_S: Final = 0.5
 GIVE_BACK_TRIES: Final = 3
 RETRY_S: Final = 0.05
 TAKE_S: Final = 2.0
-"""Without a renewal seen, the lease is free."""
+"""Seconds without a visible renewal after which the lease is free."""
 TAKE_REFUSED_S: Final = 1.0
-"""The same where the holder's host says that its process is gone."""
+"""The same where the holder's host refuses connections: its process is gone."""
 TRUST_S: Final = 1.5
-"""So long after a renewal a holder acts as the controller."""
+"""Seconds after a renewal for which the holder acts as the controller."""
 LOOKED_S: Final = 1.2
-"""A view that is older shows no renewals, and tells nothing."""
+"""A view of the store that is older than this shows no renewals, and says nothing about the lease."""
 STOOD_STILL_S: Final = 1.0
 HOLD_OFF_S: Final = 2.0
-"""Who gave the lease back leaves it to others for so long."""
+"""Seconds for which a node that gave the lease back leaves it to others."""
 RELUCTANT_S: Final = 1.0
-"""So does who hears too few nodes, from when it sees the lease free: whoever takes it then hears no more."""
+"""Seconds for which a node that hears too few nodes leaves a free lease to others: if none takes it, none hears
+more."""
 
 
-class Office:
-    """Takes, renews and gives back the lease. `changed` is called when this node comes into office or leaves it."""
+class ControllerLease:
+    """Takes, renews and gives back the lease. `changed` is called when this node becomes the controller or ceases to be
+    it."""
 
     def __init__(
         self,
@@ -51,16 +53,16 @@ class Office:
         run: uuid.UUID,
         view: ClusterView,
         store_call: StoreCall,
-        sight: Callable[[NodeId], Sight | None],
+        probe_result: Callable[[NodeId], ProbeResult | None],
         changed: Callable[[bool], None],
         reluctant: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reluctant` says whether this node would rather leave the office to others at present."""
+        """`reluctant` says whether this node would rather leave the lease to others at present."""
         self._own = own
         self._run = run
         self._view = view
         self._store_call = store_call
-        self._sight = sight
+        self._probe_result = probe_result
         self._changed = changed
         self._reluctant = reluctant
         self._free_since: float | None = None
@@ -76,7 +78,7 @@ class Office:
 
     @property
     def term(self) -> int:
-        """Of the lease that this node holds or saw last; 0: there was none."""
+        """The term of the lease that this node holds or saw last; 0: there was none."""
         lease = self._held or self._view.lease
         return 0 if lease is None else lease.term
 
@@ -109,7 +111,7 @@ class Office:
             self._wake.clear()
 
     async def give_back(self, *, hold_off_s: float = HOLD_OFF_S) -> None:
-        """Leave office, so that another takes it at once; this node does not try for a while."""
+        """Give the lease back, so that another node takes it at once; this node does not try for a while."""
         self._hold_off_until = self._loop.time() + hold_off_s
         if self._held is None:
             return
@@ -178,8 +180,8 @@ class Office:
         if now - self._view.reachable_at > LOOKED_S:
             self._seen_at = now
             return False
-        sight = self._sight(lease.node)
-        gone = sight is not None and sight.refused_twice
+        result = self._probe_result(lease.node)
+        gone = result is not None and result.refused_twice
         return now - self._seen_at >= (TAKE_REFUSED_S if gone else TAKE_S)
 
     async def _take(self, lease: LeaseRecord | None, version: int | None, now: float) -> None:

@@ -32,7 +32,7 @@ class Event:
 class Status:
     """How things are, as this node's controller sees them."""
 
-    in_office: bool
+    holds_lease: bool
     controller: NodeId | None
     """The node that holds the lease."""
     term: int

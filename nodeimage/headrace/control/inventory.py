@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.kinds import CATALOG, CLOSED, DATA, DELETED, OPEN
+from headrace.control.container_states import CATALOG, CLOSED, DATA, DELETED, OPEN
 from headrace.control.placement import Held
 from headrace.peer.reports import ReplicaState
 from headrace.store.container_records import has_trace
@@ -28,8 +28,8 @@ from headrace.store.records import ContainerRecord, VolumeRecord
 _NOTHING: Final[Mapping[NodeId, ReplicaState]] = {}
 
 
-class Standing(NamedTuple):
-    """What of a node matters to whether its containers are at rest."""
+class NodeState(NamedTuple):
+    """What matters of a node to whether its containers are at rest."""
 
     leads: bool
     """What it leads may stay with it: it lives, stays, and its disk writes."""
@@ -52,7 +52,7 @@ class Inventory:
         """Those that have fewer replicas in sync than they want."""
         self.led: Counter[NodeId] = Counter()
         self.data_led: Counter[tuple[NodeId, str]] = Counter()
-        """Of records, by primary and volume."""
+        """Of records, by leader and volume."""
         self.open_led: Counter[tuple[NodeId, str]] = Counter()
         """Open ones of these."""
         self.held = Held()
@@ -70,7 +70,7 @@ class Inventory:
         """Those not at rest, as far as they have been looked at."""
         self._unseen: set[ContainerId] = set()
         """To be looked at again."""
-        self._standings: dict[NodeId, Standing] = {}
+        self._node_states: dict[NodeId, NodeState] = {}
         self._volumes: dict[str, VolumeRecord] = {}
 
     @classmethod
@@ -121,7 +121,7 @@ class Inventory:
 
     def _count(self, record: ContainerRecord, by: int) -> None:
         """Enter a record in what is looked up, or (-1) take it out."""
-        container, volume, primary = record.container_id, record.volume, record.primary
+        container, volume, leader = record.container_id, record.volume, record.primary
 
         def enter(containers: set[ContainerId]) -> None:
             if by > 0:
@@ -130,14 +130,14 @@ class Inventory:
                 containers.discard(container)
 
         in_sync = {node for node, _ in record.in_sync}
-        for node in {primary, *record.replicas, *in_sync}:
+        for node in {leader, *record.replicas, *in_sync}:
             enter(self._of_node[node])
         if record.state == DELETED:
             enter(self.deleted)
             return
         enter(self._of_volume[volume])
         self.held.add(record, record.replicas, by=by)
-        self.led[primary] += by
+        self.led[leader] += by
         if record.kind == CATALOG:
             enter(self.catalogs)
         if len(record.in_sync) < record.wanted:
@@ -147,12 +147,12 @@ class Inventory:
                 if node not in in_sync:
                     enter(self._lagging[node])
         if record.kind == DATA:
-            self.data_led[primary, volume] += by
+            self.data_led[leader, volume] += by
             if record.state == OPEN:
-                self.open_led[primary, volume] += by
+                self.open_led[leader, volume] += by
                 enter(self._open_data[volume])
             elif record.state == CLOSED:
-                enter(self._closed_led[primary])
+                enter(self._closed_led[leader])
 
     def _compare(self, container: ContainerId) -> None:
         record = self.containers.get(container)
@@ -210,16 +210,18 @@ class Inventory:
 
     # --- what a plan looks at
 
-    def settle(self, standings: Mapping[NodeId, Standing], volumes: Mapping[str, VolumeRecord]) -> Iterator[None]:
+    def find_at_rest(
+        self, node_states: Mapping[NodeId, NodeState], volumes: Mapping[str, VolumeRecord]
+    ) -> Iterator[None]:
         """Find out which containers are at rest, as nodes and volumes are now. In steps of some hundred microseconds;
         it counts once all have been taken."""
-        for node in standings.keys() | self._standings.keys():
-            if standings.get(node) != self._standings.get(node):
+        for node in node_states.keys() | self._node_states.keys():
+            if node_states.get(node) != self._node_states.get(node):
                 self._unseen |= self._of_node.get(node, set())
         for name in volumes.keys() | self._volumes.keys():
             if volumes.get(name) != self._volumes.get(name):
                 self._unseen |= self._of_volume.get(name, set())
-        self._standings, self._volumes = dict(standings), dict(volumes)
+        self._node_states, self._volumes = dict(node_states), dict(volumes)
         unseen, self._unseen = self._unseen, set()
         try:
             count = 0
@@ -241,12 +243,12 @@ class Inventory:
         return self._astir | {each for each in self._unseen if each in self.containers and each not in self.deleted}
 
     def _rests(self, record: ContainerRecord) -> bool:
-        """Whether the primary leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
+        """Whether the leader leads it as it should, and its replicas are as many as are wanted, on nodes that stay.
 
         Where each step of control.plan and control.replica_plan leaves such a container alone:
 
             frozen         no replica knows better than the record, and all have been heard
-            primary        lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped
+            leader         lives and stays, and its replica is in sync, leads, and is neither stalled nor cramped
             replicas       follow the volume; none is missing, has to leave, or is one too many
 
         The catalog's may move for more reasons, and never rests. Whether followers are in sync, or alive, matters to
@@ -254,17 +256,19 @@ class Inventory:
         """
         if record.kind == CATALOG or record.container_id in self._better:
             return False
-        standing = self._standings.get(record.primary)
+        state = self._node_states.get(record.primary)
         replica = self.replica(record.primary, record.container_id)
-        if standing is None or not standing.leads or replica is None:
+        if state is None or not state.leads or replica is None:
             return False
         if replica.role != "primary" or replica.stalled or replica.cramped:
             return False
-        if not any(node == record.primary and str(format) == replica.format for node, format in record.in_sync):
+        if not any(
+            node == record.primary and str(incarnation) == replica.format for node, incarnation in record.in_sync
+        ):
             return False
         for node in record.replicas:
-            standing = self._standings.get(node)
-            if standing is None or not (standing.stays and standing.heard):
+            state = self._node_states.get(node)
+            if state is None or not (state.stays and state.heard):
                 return False
         volume = self._volumes.get(record.volume)
         return (

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.kinds import CATALOG
+from headrace.control.container_states import CATALOG
 from headrace.control.observations import DEFAULT_VOLUME, Condition, Observed, up
 from headrace.store.records import ContainerRecord, VolumeRecord
 
@@ -74,7 +74,7 @@ def volumes_in_use(observed: Observed) -> list[VolumeRecord]:
 
 
 def idle(record: ContainerRecord) -> Condition:
-    """Its primary lives and does not lead it."""
+    """Its leader lives and does not lead it."""
     return "idle", record.container_id, str(record.epoch)
 
 
@@ -89,7 +89,7 @@ def set_back(container: ContainerId) -> Condition:
 
 
 def apart(record: ContainerRecord) -> Condition:
-    """The catalog's primary does not hear some node that lives."""
+    """The catalog's leader does not hear some node that lives."""
     return "apart", record.container_id, str(record.epoch)
 
 

@@ -69,7 +69,7 @@ def are_well(observed: Observed, now: float) -> bool:
 def _are_fenced(observed: Observed, level: int, now: float) -> bool:
     """Whether each node that is registered lives, and has its folder refuse older versions."""
     for node in observed.nodes:
-        sight = observed.probes.get(node)
-        if not observed.is_alive(node, now) or sight is None or sight.answer is None or sight.answer.fenced < level:
+        result = observed.probes.get(node)
+        if not observed.is_alive(node, now) or result is None or result.answer is None or result.answer.fenced < level:
             return False
     return True

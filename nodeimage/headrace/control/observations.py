@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Final
 
 from headrace.base.ids import ContainerId, NodeId
-from headrace.control.inventory import Inventory, Standing
-from headrace.control.kinds import DELETED
+from headrace.control.container_states import DELETED
+from headrace.control.inventory import Inventory, NodeState
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
@@ -40,9 +40,9 @@ class Settings:
     rebuild_after_s: float = 600.0
     """A node that has been dead for so long has its replicas rebuilt elsewhere."""
     idle_s: float = 10.0
-    """A primary that answers but does not lead for so long is replaced."""
+    """A leader that answers but does not lead for so long is replaced."""
     apart_s: float = 1.0
-    """So long the catalog's primary may fail to hear a node that lives; who hears more nodes leads then."""
+    """So long the catalog's leader may fail to hear a node that lives; who hears more nodes leads then."""
     witness_s: float = 0.5
     """So long others may take to say whether they hear a node that refuses."""
     openless_s: float = 3.0
@@ -69,11 +69,11 @@ class Life(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What probes told of one run of a node."""
+class ProbeResult:
+    """What probes of one process incarnation of a node told."""
 
     answer: ProbeAnswer | None = None
-    """The last one."""
+    """The last answer."""
     heard_at: float | None = None
     silent_since: float | None = None
     """When the first probe was sent that has no answer, since the last answer."""
@@ -108,10 +108,10 @@ class Observed:
     containers: Mapping[ContainerId, ContainerRecord]
     versions: Mapping[ContainerId, int]
     volumes: Mapping[str, VolumeRecord]
-    probes: Mapping[NodeId, Sight]
+    probes: Mapping[NodeId, ProbeResult]
     """Of the runs that are registered."""
     first_nodes: int = 1
-    office_at: float = 0.0
+    lease_since: float = 0.0
     started_at: float = float("-inf")
     """Of this process."""
     counted_from: float = float("-inf")
@@ -119,14 +119,14 @@ class Observed:
     since: Mapping[Condition, float] = field(default_factory=dict)
     """When each present condition began."""
     creating: frozenset[tuple[str, NodeId, str]] = frozenset()
-    """(kind, primary, volume) of containers that are being made."""
+    """(kind, leader, volume) of containers that are being made."""
     fell_at: float = float("-inf")
     """When this node saw the cluster store set back: of containers whose replicas have not been heard of since, nobody
     knows whether their records are the newest."""
     settings: Settings = Settings()
     kept: Inventory | None = None
-    """An inventory of `containers`, `versions` and what probes told, `settle`d, which does not change while this is in
-    use. None: one is made, and all containers are looked at."""
+    """An inventory of `containers`, `versions` and what probes told, brought up to date by `find_at_rest`, which does
+    not change while this is in use. None: one is made, and all containers are looked at."""
     inventory: Inventory = field(init=False, repr=False)
     _replaced: frozenset[NodeId] = field(init=False, repr=False)
     """Nodes whose disk is gone: a newer one runs where they ran."""
@@ -137,9 +137,9 @@ class Observed:
     def __post_init__(self) -> None:
         told = (
             (node, each)
-            for node, sight in self.probes.items()
-            if sight.answer is not None
-            for each in sight.answer.replicas
+            for node, result in self.probes.items()
+            if result.answer is not None
+            for each in result.answer.replicas
         )
         inventory = Inventory.of(self.containers, self.versions, told) if self.kept is None else self.kept
         object.__setattr__(self, "inventory", inventory)
@@ -149,9 +149,9 @@ class Observed:
 
     # --- which containers are looked at
 
-    def settle(self, now: float) -> Iterator[None]:
+    def find_at_rest(self, now: float) -> Iterator[None]:
         """Have the inventory find out which containers are at rest, in steps."""
-        return self.inventory.settle({node: self._standing(node, now) for node in self.nodes}, self.volumes)
+        return self.inventory.find_at_rest({node: self._node_state(node, now) for node in self.nodes}, self.volumes)
 
     def astir(self) -> Iterable[ContainerId]:
         """The containers that a plan looks at: none that is left out would have a change or a condition."""
@@ -159,11 +159,11 @@ class Observed:
             return (key for key, each in self.containers.items() if each.state != DELETED)
         return self.inventory.astir()
 
-    def _standing(self, node: NodeId, now: float) -> Standing:
+    def _node_state(self, node: NodeId, now: float) -> NodeState:
         registered = self.nodes[node]
         leads = self.is_alive(node, now) and not (registered.stopping or registered.draining or self.is_stuck(node))
         heard = self.fell_at == float("-inf") or self._is_heard_since(node, self.fell_at)
-        return Standing(leads=leads, stays=not self.is_gone(node, now), heard=heard)
+        return NodeState(leads=leads, stays=not self.is_gone(node, now), heard=heard)
 
     # --- containers and replicas
 
@@ -181,15 +181,15 @@ class Observed:
         return [node for node in record.replicas if node in self.nodes and not self._is_heard_since(node, self.fell_at)]
 
     def _is_heard_since(self, node: NodeId, at: float) -> bool:
-        sight = self.probes.get(node)
-        if sight is None or sight.heard_at is None or sight.partly:
+        result = self.probes.get(node)
+        if result is None or result.heard_at is None or result.partly:
             return False
-        return (sight.heard_at if sight.told_at is None else sight.told_at) > at
+        return (result.heard_at if result.told_at is None else result.told_at) > at
 
     def is_told(self, node: NodeId) -> bool:
         """Whether all of a node's replicas are known: else one that is not may be there."""
-        sight = self.probes.get(node)
-        return sight is not None and sight.answer is not None and not sight.partly
+        result = self.probes.get(node)
+        return result is not None and result.answer is not None and not result.partly
 
     # --- nodes
 
@@ -206,27 +206,27 @@ class Observed:
     def _find_life(self, node: NodeId, now: float) -> Life:
         if node not in self.nodes:
             return Life.DEAD
-        sight = self.probes.get(node)
-        if sight is None:
+        result = self.probes.get(node)
+        if result is None:
             return Life.DOUBT
-        silent = 0.0 if sight.silent_since is None else now - sight.silent_since
-        if sight.answer is not None and silent < self.settings.doubt_s and not sight.refused_twice:
+        silent = 0.0 if result.silent_since is None else now - result.silent_since
+        if result.answer is not None and silent < self.settings.doubt_s and not result.refused_twice:
             return Life.ALIVE
-        if sight.heard_at is None and now < self.started_at + self.settings.gather_s:
+        if result.heard_at is None and now < self.started_at + self.settings.gather_s:
             return Life.DOUBT
-        if sight.refused_twice:
+        if result.refused_twice:
             return Life.DOUBT if self.is_refused_here_alone(node, now) else Life.DEAD
         # A probe that has just been sent proves nothing, however long ago the one before it was answered.
         silent = min(silent, now - self.counted_from)
-        unheard = silent if sight.heard_at is None else now - sight.heard_at
+        unheard = silent if result.heard_at is None else now - result.heard_at
         lost = unheard >= self.settings.silence_s and silent >= self.settings.silence_s / 2
         return Life.DEAD if lost and not self._is_vouched_for(node, now) else Life.DOUBT
 
     def _is_vouched_for(self, node: NodeId, now: float) -> bool:
-        for other, sight in self.probes.items():
+        for other, result in self.probes.items():
             if other in (node, self.own) or node not in self.heard_by(other):
                 continue
-            if sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s:
+            if result.silent_since is None or now - result.silent_since < self.settings.doubt_s:
                 return True
         return False
 
@@ -234,11 +234,11 @@ class Observed:
         """The nodes whose word on one that refuses counts: some that answer, those that follow it in order of ids."""
         answering = sorted(
             other
-            for other, sight in self.probes.items()
+            for other, result in self.probes.items()
             if other not in (node, self.own)
-            and sight.answer is not None
-            and not sight.refused_twice
-            and (sight.silent_since is None or now - sight.silent_since < self.settings.doubt_s)
+            and result.answer is not None
+            and not result.refused_twice
+            and (result.silent_since is None or now - result.silent_since < self.settings.doubt_s)
         )
         after = bisect(answering, node)
         return (answering[after:] + answering[:after])[:WITNESSES]
@@ -247,12 +247,12 @@ class Observed:
         """Whether a node that refuses is heard by a witness that was asked since, or one has yet to say so."""
         refused_at = self.probes[node].refused_at
         for other in self.witnesses(node, now):
-            sight = self.probes[other]
-            assert sight.answer is not None
-            if sight.asked_at < refused_at:
+            result = self.probes[other]
+            assert result.answer is not None
+            if result.asked_at < refused_at:
                 if now - refused_at < self.settings.witness_s:
                     return True
-            elif node in sight.answer.heard:
+            elif node in result.answer.heard:
                 return True
         return False
 
@@ -273,14 +273,14 @@ class Observed:
             and not self.is_stuck(node)
         )
 
-    def is_settled(self, node: NodeId, now: float) -> bool:
+    def is_steady(self, node: NodeId, now: float) -> bool:
         """Whether it has been up for so long that clients which found it down try it again."""
         return now - self.since.get(up(node), now) >= self.settings.back_s
 
     def reaches_store(self, node: NodeId) -> bool:
         """Whether it said so."""
-        sight = self.probes.get(node)
-        return sight is not None and sight.answer is not None and sight.answer.reaches_store
+        result = self.probes.get(node)
+        return result is not None and result.answer is not None and result.answer.reaches_store
 
     def is_stuck(self, node: NodeId) -> bool:
         """Whether its disk hangs, as it told last: all its replicas are on it."""
@@ -304,8 +304,8 @@ class Observed:
         """The nodes that it hears, as it told last."""
         heard = self._heard.get(node)
         if heard is None:
-            sight = self.probes.get(node)
-            told = () if sight is None or sight.answer is None else sight.answer.heard
+            result = self.probes.get(node)
+            told = () if result is None or result.answer is None else result.answer.heard
             heard = self._heard[node] = frozenset(told)
         return heard
 
@@ -315,13 +315,13 @@ class Observed:
             other
             for other in self.nodes.keys() - self.heard_by(node) - {node}
             if self.life(other, now) is not Life.DEAD
-            and (sight := self.probes.get(other)) is not None  # else it has just been registered
-            and sight.heard_at is not None
+            and (result := self.probes.get(other)) is not None  # else it has just been registered
+            and result.heard_at is not None
         )
 
     def loads(self) -> dict[NodeId, NodeLoad]:
         """What each node said it carries."""
-        return {node: sight.answer.load for node, sight in self.probes.items() if sight.answer is not None}
+        return {node: result.answer.load for node, result in self.probes.items() if result.answer is not None}
 
 
 def cut_off(observed: Observed, now: float) -> str:
@@ -332,10 +332,10 @@ def cut_off(observed: Observed, now: float) -> str:
     settings = observed.settings
     heard = {observed.own} | {node for node in observed.nodes if observed.is_alive(node, now)}
     silent: dict[NodeId, float] = {}
-    for node, sight in observed.probes.items():
-        ended = sight.refused_twice and observed.life(node, now) is Life.DEAD
-        if node in observed.nodes and sight.silent_since is not None and not ended and node not in heard:
-            began = sight.silent_since if sight.heard_at is None else sight.heard_at
+    for node, result in observed.probes.items():
+        ended = result.refused_twice and observed.life(node, now) is Life.DEAD
+        if node in observed.nodes and result.silent_since is not None and not ended and node not in heard:
+            began = result.silent_since if result.heard_at is None else result.heard_at
             silent[node] = now - max(began, observed.counted_from)
     lost = [node for node, silence in silent.items() if _is_nearly_dead(observed, node, silence, now)]
     if len(lost) > len(heard):
@@ -351,8 +351,8 @@ def cut_off(observed: Observed, now: float) -> str:
 
 def _is_nearly_dead(observed: Observed, node: NodeId, silence: float, now: float) -> bool:
     """Somewhat before it counts as dead (`Observed.life`): as there, a probe that has just been sent proves nothing."""
-    sight, silence_s = observed.probes[node], observed.settings.silence_s
-    if sight.heard_at is None or sight.silent_since is None:
+    result, silence_s = observed.probes[node], observed.settings.silence_s
+    if result.heard_at is None or result.silent_since is None:
         return False
-    waited = now - max(sight.silent_since, observed.counted_from)
+    waited = now - max(result.silent_since, observed.counted_from)
     return silence >= 0.75 * silence_s and waited >= 0.75 * silence_s / 2

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.base.ids import NodeId
-from headrace.control.kinds import DELETED, OPEN
+from headrace.control.container_states import DELETED, OPEN
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 

@@ -3,7 +3,7 @@
 In this order, with at most one change for a container; the next plan sees what came of it:
 
     frozen       nothing is decided for a container whose record the store has only as an older copy, or may have
-    primaries    of nodes that are dead, stop, are drained, have a disk that hangs, stall or do not lead go to a member
+    leaders      of nodes that are dead, stop, are drained, have a disk that hangs, stall or do not lead go to a member
                  of the in-sync set
     replicas     there are as many as the volume wants, on nodes that stay (control.replicas)
     containers   the catalog, and for every node an open container of each volume that it leads; full disks lead none
@@ -12,7 +12,7 @@ In this order, with at most one change for a container; the next plan sees what 
 What is looked at are the containers that are not at rest (control.inventory), and counts of the others. A plan is made
 in steps, so that others get their turn in between; what it has by then can be carried out meanwhile.
 
-Nothing here makes it safe to be wrong: a change is a compare and set, and a new primary is always in sync. Being wrong
+Nothing here makes it safe to be wrong: a change is a compare and set, and a new leader is always in sync. Being wrong
 costs a change of role, no record.
 """
 
@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.control.candidates import hand_over, has_another, heirs, is_in_sync
+from headrace.control.candidates import candidates, hand_over, has_another, is_in_sync
 from headrace.control.changes import Change, CreateContainer, PutContainer, Wait
-from headrace.control.kinds import CATALOG, DATA, OPEN
+from headrace.control.container_states import CATALOG, DATA, OPEN
 from headrace.control.lasting_conditions import (
     apart,
     conditions,
@@ -84,7 +84,7 @@ class _Plan:
                 record = self._record(container)
                 if self._is_frozen(record):
                     continue
-                change = self._change_of_primary(record)
+                change = self._change_of_leader(record)
                 if change is not None:
                     self._add(change)
             yield self._new_ones()
@@ -166,40 +166,40 @@ class _Plan:
             self._add(Wait(container, f"{text}: bring it back, or remove it", set_back=True))
         return True
 
-    # --- primaries
+    # --- leaders
 
-    def _change_of_primary(self, record: ContainerRecord) -> PutContainer | Wait | None:
-        observed, primary, now = self._observed, record.primary, self._now
-        able = heirs(observed, record, self._led.__getitem__, now)
-        match observed.life(primary, now):
+    def _change_of_leader(self, record: ContainerRecord) -> PutContainer | Wait | None:
+        observed, leader, now = self._observed, record.primary, self._now
+        able = candidates(observed, record, self._led.__getitem__, now)
+        match observed.life(leader, now):
             case Life.DOUBT:
                 return None
             case Life.DEAD:
-                reason = self._why_dead(primary)
+                reason = self._why_dead(leader)
                 if able:
                     return self._hand_over(record, able[0], reason)
                 if self._has_yet_to_tell(record):
                     return None
                 names = ", ".join(str(node) for node, _ in record.in_sync)
                 return Wait(record.container_id, f"{reason}, and none of those in sync (nodes {names}) can lead")
-        if has_another(observed, record, primary):
-            reason = f"node {primary} has lost the replica that was in sync"
+        if has_another(observed, record, leader):
+            reason = f"node {leader} has lost the replica that was in sync"
             if able:  # whoever it is: nobody can read until one leads, also where that node is drained or has just come
                 return self._hand_over(record, able[0], reason)
             if self._has_yet_to_tell(record):
                 return None
             return Wait(record.container_id, f"{reason}, and no other that is in sync can lead")
-        willing = [node for node in able if node != primary and observed.takes_roles(node, now)]
-        registered = observed.nodes[primary]
+        willing = [node for node in able if node != leader and observed.takes_roles(node, now)]
+        registered = observed.nodes[leader]
         if registered.stopping or registered.draining:
             what = "is stopping" if registered.stopping else "is drained"
             if willing:
-                return self._hand_over(record, willing[0], f"node {primary} {what}")
+                return self._hand_over(record, willing[0], f"node {leader} {what}")
             # A drained node's container needs another replica first; the replicas' turn sees to it.
             return None
-        if willing and observed.is_stuck(primary):
-            return self._hand_over(record, willing[0], f"the disk of node {primary} hangs")
-        replica = observed.replica(primary, record.container_id)
+        if willing and observed.is_stuck(leader):
+            return self._hand_over(record, willing[0], f"the disk of node {leader} hangs")
+        replica = observed.replica(leader, record.container_id)
         # Of a container of records the partitions leave by themselves, unless not even their seals have room.
         is_shut_in = record.kind == CATALOG or (replica is not None and replica.cramped)
         if is_shut_in and (relieved := self._relieve_full(record, willing)):
@@ -208,7 +208,7 @@ class _Plan:
             return self._relieve(record, willing)
         began = observed.since.get(idle(record))
         if willing and began is not None and now - began >= self._settings.idle_s:
-            return self._hand_over(record, willing[0], f"node {primary} does not lead it")
+            return self._hand_over(record, willing[0], f"node {leader} does not lead it")
         return self._reconcile(record, willing)
 
     def _has_yet_to_tell(self, record: ContainerRecord) -> bool:
@@ -234,19 +234,19 @@ class _Plan:
         if record.room(self._full) > Room.NONE:
             return None
         for node in willing:
-            if record.room(self._full, primary=node) == Room.NONE or not self._hears_as_much(node, record):
+            if record.room(self._full, leader=node) == Room.NONE or not self._hears_as_much(node, record):
                 continue
             # The catalog lives on the reserve meanwhile: it need not follow a node that comes and goes.
-            if record.kind != CATALOG or self._observed.is_settled(node, self._now):
+            if record.kind != CATALOG or self._observed.is_steady(node, self._now):
                 return self._hand_over(record, node, f"the disk of node {record.primary} is full")
         return None
 
     def _hears_as_much(self, node: NodeId, record: ContainerRecord) -> bool:
-        """As much as the primary, or the container would be given back for that."""
-        observed, primary, now = self._observed, record.primary, self._now
-        return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(primary, now)) and self._followers_seen(
+        """As much as the leader, or the container would be given back for that."""
+        observed, leader, now = self._observed, record.primary, self._now
+        return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(leader, now)) and self._followers_seen(
             node, record.replicas
-        ) >= self._followers_seen(primary, record.replicas)
+        ) >= self._followers_seen(leader, record.replicas)
 
     def _followers_seen(self, node: NodeId, replicas: Collection[NodeId]) -> int:
         """How many of those that would follow it a node hears."""
@@ -259,7 +259,7 @@ class _Plan:
         return self._followers_seen(node, set(members) - self._full) + 1 >= least
 
     def _reconcile(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
-        """Hand over the catalog, whose primary does not hear some living node, to a member that hears more.
+        """Hand over the catalog, whose leader does not hear some living node, to a member that hears more.
 
         That node could submit nothing, and would learn nothing of what others submit, for as long as the cut lasts.
         """
@@ -274,8 +274,8 @@ class _Plan:
         reason = f"node {record.primary} does not hear nodes {names}, and node {best} hears more"
         return self._hand_over(record, best, reason)
 
-    def _hand_over(self, record: ContainerRecord, heir: NodeId, reason: str) -> PutContainer:
-        return hand_over(self._observed, record, heir, f"{reason}; node {heir} leads now", self._now)
+    def _hand_over(self, record: ContainerRecord, candidate: NodeId, reason: str) -> PutContainer:
+        return hand_over(self._observed, record, candidate, f"{reason}; node {candidate} leads now", self._now)
 
     def _why_dead(self, node: NodeId) -> str:
         if node not in self._observed.nodes:
@@ -331,7 +331,7 @@ class _Plan:
             return True
         if not all(self._observed.is_told(node.node_id) for node in nodes):
             return False  # one may have a replica of the catalog
-        waited = self._now - self._observed.office_at
+        waited = self._now - self._observed.lease_since
         return len(nodes) >= self._observed.first_nodes or waited >= self._settings.gather_s
 
     def _see_to_room(self, volume: VolumeRecord, nodes: list[NodeRecord]) -> None:
@@ -355,8 +355,8 @@ class _Plan:
         if changing or any(name == volume.name for _, _, name in self._observed.creating):
             return
         first = min(roomy, key=lambda node: (self._led[node.node_id], node.node_id))
-        for candidates in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
-            members = self._members(first, volume, candidates)
+        for choice in (nodes, roomy):  # without regard to zones and hosts, if that is what it takes
+            members = self._members(first, volume, choice)
             if len(set(members) - self._full) >= volume.min_in_sync:
                 reason = f"disks are full, and no container of volume {volume.name} takes records"
                 self._add(CreateContainer(DATA, tuple(members), volume.name, reason))
@@ -374,7 +374,7 @@ class _Plan:
         """Whether a member with room leads it from now on."""
         if not self._observed.is_alive(record.primary, self._now):
             return False
-        able = heirs(self._observed, record, self._led.__getitem__, self._now)
+        able = candidates(self._observed, record, self._led.__getitem__, self._now)
         change = self._relieve_full(record, [node for node in able if self._observed.takes_roles(node, self._now)])
         if change is None:
             return False
@@ -399,7 +399,7 @@ class _Plan:
             and self._could_commit(key, each.replicas, each.min_in_sync)
         ]
         waited = self._now - observed.since.get(openless(key, volume), self._now)
-        if back and observed.is_settled(key, self._now):
+        if back and observed.is_steady(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
             self._add(self._hand_over(chosen, key, reason))

@@ -24,7 +24,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
 from headrace.control.cluster_clock import Clocks
 from headrace.control.container_creation import Peers
-from headrace.control.observations import Sight
+from headrace.control.observations import ProbeResult
 from headrace.peer.messages import Probe, ProbeAnswer
 from headrace.peer.replica_pages import Change, ToldReplicas
 from headrace.peer.session import PeerUnreachable
@@ -61,9 +61,9 @@ class Nodes(Protocol):
 
 
 class Prober:
-    """Keeps a Sight of each other node. `changed` is called when something was seen that matters to a plan at once,
-    `told` with each answer: the node, what its replicas are, as it changes (they are not in its Sight), and whether it
-    has told of all of them now.
+    """Keeps a ProbeResult of each other node. `changed` is called when a result changes in a way that matters to a plan
+    at once; `told` with each answer: the node, the changes of its replicas (which are not in its ProbeResult), and
+    whether it has told of all of them by now.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Prober:
         self.clocks = Clocks(own=own, monotonic=self._loop.time)
         self._origin = self._beat_at = self._loop.time()
         self._counted_from = float("-inf")
-        self._sights: dict[NodeId, Sight] = {}
+        self._results: dict[NodeId, ProbeResult] = {}
         self._watched: dict[NodeId, _Watched] = {}
         self._beating = self._loop.create_task(self._beat(), name="prober")
         self.nodes_changed()
@@ -103,20 +103,20 @@ class Prober:
             if record is None or (record.run, *record.peer_address) != watched.place:
                 for task in watched.tasks():
                     task.cancel()
-                del self._watched[node], self._sights[node]
+                del self._watched[node], self._results[node]
                 self._told(node, [(container, None) for container in watched.told.replicas], False)
                 if record is None:
                     self.clocks.forget(node)
         for node, record in self._view.nodes.items():
             if node != self._own and node not in self._watched and record.peer_port:  # it has been up, that is
-                self._sights[node] = Sight(partly=True)
+                self._results[node] = ProbeResult(partly=True)
                 self.clocks.expect(node)
                 watched = self._watched[node] = _Watched(record)
                 watched.ticker = self._loop.create_task(self._watch(watched), name=f"probe node {node}")
 
-    def sights(self) -> dict[NodeId, Sight]:
+    def results(self) -> dict[NodeId, ProbeResult]:
         """What was seen of the other nodes."""
-        return dict(self._sights)
+        return dict(self._results)
 
     def counted_from(self) -> float:
         """When this process last stood still: the silence of others counts from then on."""
@@ -128,15 +128,15 @@ class Prober:
     def is_in_doubt(self) -> bool:
         """Whether it is not clear of some node how it is."""
         now = self._loop.time()
-        return any(_is_doubtful(sight, now) for sight in self._sights.values())
+        return any(_is_doubtful(result, now) for result in self._results.values())
 
     def heard(self) -> set[NodeId]:
         """The nodes that answered within the last 2 s."""
         now = self._loop.time()
         return {
             node
-            for node, sight in self._sights.items()
-            if sight.heard_at is not None and now - sight.heard_at < HEARD_S and not sight.refused_twice
+            for node, result in self._results.items()
+            if result.heard_at is not None and now - result.heard_at < HEARD_S and not result.refused_twice
         }
 
     def look_at(self, node: NodeId) -> None:
@@ -178,7 +178,7 @@ class Prober:
 
     def _pause(self, node: NodeId) -> float:
         """Until the next probe: when the next round begins, or soon while it is not clear how anybody is."""
-        if self.is_in_doubt() and not self._sights[node].refused_twice:
+        if self.is_in_doubt() and not self._results[node].refused_twice:
             return DOUBT_ROUND_S
         left = ROUND_S - (self._loop.time() - self._origin) % ROUND_S
         return left if left > ROUNDED_S else left + ROUND_S
@@ -194,9 +194,9 @@ class Prober:
         asked_at = self._loop.time()
         doubted, watched.doubted = tuple(sorted(watched.doubted)), set()
         asked = Probe(watched.told.since, watched.told.begun, doubted)
-        sight = self._sights[node]
-        if sight.silent_since is None:
-            self._sights[node] = replace(sight, silent_since=asked_at)
+        result = self._results[node]
+        if result.silent_since is None:
+            self._results[node] = replace(result, silent_since=asked_at)
         try:
             answer, _ = await self._peers.call(watched.address, asked, timeout_s=PROBE_S)
         except PeerUnreachable as error:
@@ -222,9 +222,9 @@ class Prober:
         if watched.refused_for != reason:
             log.warning("a node cannot say how it is", node=watched.node, reason=reason)
             watched.refused_for = reason
-        before = self._sights[watched.node]
+        before = self._results[watched.node]
         watched.refusals = watched.failures = 0
-        self._sights[watched.node] = replace(
+        self._results[watched.node] = replace(
             before, heard_at=self._loop.time(), silent_since=None, refused_twice=False, told_at=watched.told_at
         )
         watched.tell()
@@ -232,7 +232,7 @@ class Prober:
             self._changed()
 
     def _answered(self, watched: "_Watched", answer: ProbeAnswer, asked_at: float, asked: Probe) -> bool:
-        before, now = self._sights[watched.node], self._loop.time()
+        before, now = self._results[watched.node], self._loop.time()
         watched.refusals = watched.failures = 0
         watched.refused_for = ""
         news, known = watched.told.take(answer, asked_since=asked.since)
@@ -240,7 +240,7 @@ class Prober:
             self._told(watched.node, news.changes, not answer.more)
         if known and not answer.more:
             watched.told_at = now
-        self._sights[watched.node] = Sight(
+        self._results[watched.node] = ProbeResult(
             # Its replicas are told apart.
             structs.replace(answer, replicas=[], gone=[]),
             now,
@@ -262,17 +262,17 @@ class Prober:
         return known and answer.more and watched.told.since > asked.since
 
     async def _refused(self, watched: "_Watched", error: PeerUnreachable, asked_at: float) -> None:
-        sight = self._sights[watched.node]
-        if sight.heard_at is not None and sight.heard_at > asked_at:
+        result = self._results[watched.node]
+        if result.heard_at is not None and result.heard_at > asked_at:
             return  # it has answered since
         watched.failures += 1
         watched.refusals = watched.refusals + 1 if error.refused else 0
         if watched.refusals >= 2:
-            if not sight.refused_twice:
-                self._sights[watched.node] = replace(sight, refused_twice=True, refused_at=self._loop.time())
+            if not result.refused_twice:
+                self._results[watched.node] = replace(result, refused_twice=True, refused_at=self._loop.time())
                 self._changed()
             watched.tell()
-        elif not sight.refused_twice and watched.failures <= MOST_AT_ONCE:
+        elif not result.refused_twice and watched.failures <= MOST_AT_ONCE:
             await asyncio.sleep(AGAIN_S)
             watched.wake.set()
 
@@ -339,13 +339,13 @@ class _Watched:
         return [*self.under_way, *([] if self.ticker is None else [self.ticker])]
 
 
-def _is_doubtful(sight: Sight, now: float) -> bool:
+def _is_doubtful(result: ProbeResult, now: float) -> bool:
     """Not answering, and not for so long that it would be in vain to ask often."""
-    if sight.refused_twice and now - sight.refused_at < 1.0:
+    if result.refused_twice and now - result.refused_at < 1.0:
         return True  # others are asked about it
-    if sight.refused_twice or sight.silent_since is None:
+    if result.refused_twice or result.silent_since is None:
         return False
-    return DOUBT_ROUND_S <= now - sight.silent_since < 10
+    return DOUBT_ROUND_S <= now - result.silent_since < 10
 
 
 def _essence(answer: ProbeAnswer) -> object:

@@ -49,8 +49,8 @@ class PutQueue:
         changed: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        """`may_put`: whether this node is still in office. `changed` is called where a plan was behind. `spawn` starts
-        a task, and ends it with the controller."""
+        """`may_put`: whether this node still holds the lease. `changed` is called where a plan was behind. `spawn`
+        starts a task, and ends it with the controller."""
         self._view = view
         self._store_call = store_call
         self._events = events

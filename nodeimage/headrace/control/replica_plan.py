@@ -2,8 +2,8 @@
 
 Replicas are counted on nodes that stay: one that is drained, removed, or dead for `rebuild_after_s` counts no longer,
 and another node gets a replica in its place. It leaves once enough others are in sync. A removal takes the node out of
-the in-sync set too, in the same epoch; that is safe while the primary has not seen it, since it waits for more members
-than it must then. Nothing is ever added to the in-sync set here: that the primary does, when a follower has caught up.
+the in-sync set too, in the same epoch; that is safe while the leader has not seen it, since it waits for more members
+than it must then. Nothing is ever added to the in-sync set here: that the leader does, when a follower has caught up.
 
 Followers on full disks count. But what they have yet to take cannot be committed, nor the seals behind it, so that no
 partition gets away: where too few others are left for that, nodes with room get replicas beside them. Then those that
@@ -17,7 +17,7 @@ from msgspec import structs
 from headrace.base.ids import NodeId
 from headrace.control.candidates import is_in_sync
 from headrace.control.changes import PutContainer, Wait
-from headrace.control.kinds import CATALOG, OPEN
+from headrace.control.container_states import CATALOG, OPEN
 from headrace.control.observations import Observed
 from headrace.control.placement import choose_members, least_needed
 from headrace.peer.reports import NodeLoad
@@ -45,7 +45,7 @@ class Replication:
         if is_abandoned(observed, record):
             return self._stand_in(record)
         if not observed.is_alive(record.primary, now):
-            return None  # nobody to copy from; the primary comes first
+            return None  # nobody to copy from; the leader comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
         if len(lasting) < record.wanted and not self._has_turn(record) and not self._is_let_go(record, lasting):
             return None
@@ -160,7 +160,7 @@ class Replication:
         return added, f"{why}; node {', '.join(map(str, added))} gets one"
 
     def _with_room(self, record: ContainerRecord) -> list[NodeId]:
-        """Those in whose company the primary commits again; as many as that takes, or none."""
+        """Those in whose company the leader commits again; as many as that takes, or none."""
         observed, held_up = self._observed, self._held_up(record)
         if not held_up:
             return []
@@ -203,7 +203,7 @@ class Replication:
         return [node for node in chosen if node not in record.replicas]
 
     def _may_copy(self, record: ContainerRecord) -> bool:
-        """What is written to is copied at once; of the others, only so many at a time. Those of which a damaged primary
+        """What is written to is copied at once; of the others, only so many at a time. Those of which a damaged leader
         has the only replica may never be done, and hold up none that is whole.
         """
         if record.kind == CATALOG or record.state == OPEN:

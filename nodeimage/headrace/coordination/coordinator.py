@@ -76,7 +76,7 @@ class Coordinator:
         group = self._groups[group_id] = Group(group_id, self._shared)
         if snapshot is not None:
             group.restore(snapshot, now)
-        self._settle(group)
+        self._track_idle(group)
 
     def join(self, request: Join, *, token: Token, now: int) -> None:
         """JoinGroup. The answer is an effect, now or later."""
@@ -88,13 +88,13 @@ class Coordinator:
             group.answer(token, JoinResult(code=Code.UNKNOWN_MEMBER_ID, member_id=request.member_id))
         else:
             join(group, request, token=token, suffix=self._new_suffix(), now=now)
-        self._settle(group)
+        self._track_idle(group)
 
     def sync(self, request: Sync, *, token: Token, now: int) -> None:
         """SyncGroup. The answer is an effect, now or later."""
         group = self._groups[request.group_id]
         sync(group, request, token=token, now=now)
-        self._settle(group)
+        self._track_idle(group)
 
     def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, now: int) -> Code:
         """Heartbeat: the member's session starts again. Has no effects, and moves no deadline to earlier."""
@@ -113,7 +113,7 @@ class Coordinator:
         if group.state is GroupState.DEAD:
             return [Code.COORDINATOR_NOT_AVAILABLE] * len(departures)
         codes = [leave(group, departure, now=now) for departure in departures]
-        self._settle(group)
+        self._track_idle(group)
         return codes
 
     def admit_commit(
@@ -193,14 +193,14 @@ class Coordinator:
         group = self._groups.get(group_id)
         if group is not None:
             group.persisted(ticket, ok=ok, now=now)
-            self._settle(group)
+            self._track_idle(group)
 
     def tick(self, now: int) -> None:
         """Let everything happen that was due."""
         while (alarm := self._shared.deadlines.pop(now)) is not None:
             alarm.ring(now)
             assert isinstance(alarm.owner, Group)
-            self._settle(alarm.owner)
+            self._track_idle(alarm.owner)
 
     # --- inside
 
@@ -212,7 +212,7 @@ class Coordinator:
             return Code.ILLEGAL_GENERATION
         return code
 
-    def _settle(self, group: Group) -> None:
+    def _track_idle(self, group: Group) -> None:
         """Keep the list of idle groups, and the number of them bounded."""
         self._idle.pop(group.group_id, None)
         if group.idle:

@@ -259,7 +259,7 @@ class Group:
         self.answer(token, as_assigned(self, member))
         self.touch(member, now)
         self._unsynced.discard(member.member_id)
-        self._settle_syncs()
+        self._finish_sync_phase()
 
     # --- storing
 
@@ -295,7 +295,7 @@ class Group:
         self.state = GroupState.STABLE
         for member in self.members:
             self._end_sync(member, as_assigned(self, member), now)
-        self._settle_syncs()
+        self._finish_sync_phase()
         self._note("group is stable", "")
 
     def _persist(self) -> Ticket:
@@ -358,7 +358,7 @@ class Group:
     def _make_member(self, stored: StoredMember) -> Member:
         return Member.of(stored, owner=self, expired=self._session_expired)
 
-    def _settle_syncs(self) -> None:
+    def _finish_sync_phase(self) -> None:
         if not self._unsynced:
             self.shared.deadlines.cancel(self._phase)
 

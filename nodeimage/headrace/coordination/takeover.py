@@ -5,7 +5,7 @@
     this node has taken over        ->  the group service, in memory
     this node leads it no more      ->  whoever waits for a rebalance gets NOT_COORDINATOR, and the service is gone
 
-Taking over means: all that earlier primaries committed is known to be committed (invariant 8: the container serves) and
+Taking over means: all that earlier leaders committed is known to be committed (invariant 8: the container serves) and
 is applied here. From then on cursors and generations read from the tables are the newest there are. The service of an
 epoch is never that of another: what it held in memory is in the catalog, or was never promised.
 
@@ -28,9 +28,9 @@ from headrace.base.ids import NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import back_in_touch, committed_to
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination.service import GroupService
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import CoordinationAsked
 
 log = structlog.get_logger(__name__)
@@ -51,14 +51,14 @@ class Coordination:
     """Whether there is a group service here, and which."""
 
     def __init__(
-        self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, make: Callable[[], GroupService]
+        self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, make: Callable[[], GroupService]
     ) -> None:
         """`make` gives a new service, without any group in memory."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
         self._make = make
-        self._container: Container | None = None
+        self._container: Leader | None = None
         self._taking_over: asyncio.Task[None] | None = None
         self._service: GroupService | None = None
         self._finding: asyncio.Task[NodeId | None] | None = None
@@ -163,7 +163,7 @@ class Coordination:
 
     # --- events
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container; if it is the catalog's, it takes the groups over."""
         if container is not self._cluster.catalog_container or self._closed:
             return
@@ -172,7 +172,7 @@ class Coordination:
         self._taking_over = self._runtime.spawn(self._take_over(container))
         self._changed.set()
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more."""
         if container is not self._container:
             return
@@ -197,8 +197,8 @@ class Coordination:
 
     # --- inside
 
-    async def _take_over(self, container: Container) -> None:
-        start = container.primary.epoch_start
+    async def _take_over(self, container: Leader) -> None:
+        start = container.state.epoch_start
         while not container.serves:
             if container.lost:
                 return

@@ -7,7 +7,7 @@ from typing import Final
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.counters import Counters
 
 MOST_PENDING_BYTES: Final = 128 * 1024 * 1024
@@ -20,7 +20,7 @@ SATURATED_S: Final = 0.5
 class BackPressure:
     """Of what a node's containers hold back."""
 
-    def __init__(self, *, led: Mapping[ContainerId, Container], counters: Counters) -> None:
+    def __init__(self, *, led: Mapping[ContainerId, Leader], counters: Counters) -> None:
         self._led = led
         self._counters = counters
         self._was_saturated = False

@@ -19,7 +19,7 @@ from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.api import Api
 from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
 from headrace.kafka.connection import Connection
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import topic_rows, turn
 from headrace.partitions.partition_states import chains_of
@@ -42,7 +42,7 @@ class ClusterApis:
         *,
         topics: Topics,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         layout: Layout,
         node: NodeIdentity,
         folder: Path,

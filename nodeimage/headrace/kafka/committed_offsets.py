@@ -120,7 +120,7 @@ class CommittedOffsetApis:
     ) -> dict[str, Any]:
         """The cursors of these topics, or where that is None all that the group has."""
         if not ready:
-            return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
+            return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
         try:
             if topics is None:
                 return {"error_code": int(Code.NONE), "topics": await self._all_cursors(group_id, session)}
@@ -129,7 +129,7 @@ class CommittedOffsetApis:
             rows = await self._cursors(group_id, known)
         except HeadraceError:
             # Of the codes for "come again", this is the one that every client knows here.
-            return _no_cursors(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
+            return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
         cursors = {(row.topic_id, row.partition): row for row in rows}
         return {
             "error_code": int(Code.NONE),
@@ -238,7 +238,7 @@ def _cursor(partition: int, row: CursorRow | None) -> dict[str, object]:
     }
 
 
-def _no_cursors(topics: Sequence[Any], code: Code) -> dict[str, Any]:
+def _no_committed_offsets(topics: Sequence[Any], code: Code) -> dict[str, Any]:
     """An error as all versions show it: version 1 has a place for it only in partitions."""
     partitions = [(topic.name, [_cursor(index, None) for index in topic.partition_indexes]) for topic in topics]
     for _, cursors in partitions:

@@ -25,7 +25,7 @@ from headrace.coordination.limits import GroupLimits
 from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
 from headrace.kafka.node_configs import NodeFacts, node_configs
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
@@ -55,7 +55,7 @@ class ConfigApis:
     """Configs of topics and nodes."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, layout: Layout, node: NodeIdentity, folder: Path
+        self, *, catalog: Catalog, cluster: ClusterClient, layout: Layout, node: NodeIdentity, folder: Path
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

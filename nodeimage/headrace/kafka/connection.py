@@ -4,9 +4,9 @@ Framing: every request is a 4-byte length, then that many bytes (`wire.header` r
 the order in which the requests came, as Kafka clients expect, though several are under way at once: each request has a
 `Slot` in a queue, and whatever is ready at the head of the queue is written.
 
-Requests *start* in order too. One that has to wait before it can start (a partition that is not in memory, no room
-on the disk) *parks* the connection: nothing behind it starts before it has. A cold API parks it until its answer.
-Fetch and Produce wait without parking.
+Requests *start* in order too. One that has to wait before it can start (a partition that is not in memory, no room on
+the disk) *parks* the connection: nothing behind it starts before it has. An API of the generic codec parks it until its
+answer. Fetch and Produce wait without parking.
 
 Back-pressure: a connection that has 256 requests under way, has 1 MiB of answers to write, is parked with a full
 buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch.

@@ -25,7 +25,7 @@ from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
 from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import (
@@ -40,7 +40,7 @@ from headrace.partitions.lookups import (
     turn,
     volume_of,
 )
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
@@ -73,7 +73,13 @@ class CreateTopicsApis:
     """Makes topics and partitions."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, node: NodeIdentity, home_check: HomeCheck, placement: Placing
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterClient,
+        node: NodeIdentity,
+        home_check: HomeCheck,
+        placement: Placement,
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

@@ -2,7 +2,7 @@
 
 A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.Interest`) when something is
 committed, or the node's one timer when `max_wait` is over. Batches come from the log's tail in memory, from disk in a
-reader thread (the loop never reads a file), or, of partitionlets that lie in other nodes' containers, by `old_reads`.
+reader thread (the loop never reads a file), or, where partitionlets lie in other nodes' containers, by `remote_reads`.
 Records above the high watermark are never given out (invariant 2).
 
 What a node cannot answer is the error of that partition alone. A partition that this node leads no more wakes its

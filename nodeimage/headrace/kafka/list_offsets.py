@@ -20,13 +20,13 @@ from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import back_in_touch
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.refusals import told
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
@@ -42,7 +42,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
 SCANNED_AT_ONCE = 1 << 20
-SETTLED_S: Final = 5.0
+ROLL_WAIT_S: Final = 5.0
 """By then a roll is over, if nothing is wrong."""
 
 Found = tuple[int, int, int]
@@ -64,14 +64,14 @@ class ListOffsetsApi:
         partitions: Partitions,
         runtime: Runtime,
         rolls: Rolls,
-        old_reads: OldReads,
+        remote_reads: RemoteReads,
         read_failed: Callable[[Exception, ContainerId], None],
     ) -> None:
         self._topics = topics
         self._partitions = partitions
         self._runtime = runtime
         self._rolls = rolls
-        self._old_reads = old_reads
+        self._remote_reads = remote_reads
         self._read_failed = read_failed
 
     @property
@@ -139,23 +139,23 @@ class ListOffsetsApi:
         others wait no longer than for one.
         """
         found: dict[Partition, Found | KafkaError] = {}
-        unsure: dict[Container, list[Partition]] = {}
+        unsure: dict[Leader, list[Partition]] = {}
         for partition in dict.fromkeys(partitions):
             if partition.container.in_touch and partition.seal is None and not partition.left:
                 found[partition] = _end(partition)
             else:
                 unsure.setdefault(partition.container, []).append(partition)
 
-        async def settle(partition: Partition) -> None:
+        async def look_up(partition: Partition) -> None:
             try:
-                await settled(self._rolls, partition)
+                await wait_until_rolled(self._rolls, partition)
                 found[partition] = _end(partition) if partition.container.in_touch else OUT_OF_TOUCH
             except HeadraceError as error:
                 found[partition] = told(error)
 
-        async def wait(container: Container, partitions: Sequence[Partition]) -> None:
+        async def wait(container: Leader, partitions: Sequence[Partition]) -> None:
             if await back_in_touch(container):
-                await asyncio.gather(*map(settle, partitions))
+                await asyncio.gather(*map(look_up, partitions))
             else:
                 found.update(dict.fromkeys(partitions, OUT_OF_TOUCH))
 
@@ -220,7 +220,7 @@ class ListOffsetsApi:
     ) -> bytes | None:
         """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
         if row.id != partition.open:
-            return await self._old_reads.find_time(row, timestamp, limit)
+            return await self._remote_reads.find_time(row, timestamp, limit)
         container_log = partition.container.log
 
         def look() -> bytes | None:
@@ -244,7 +244,7 @@ class ListOffsetsApi:
                     partial(container_log.read, row.id, offset, limit=end, max_bytes=SCANNED_AT_ONCE),
                 )
             else:
-                batches = await self._old_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
+                batches = await self._remote_reads.read(row, offset=offset, limit=end, max_bytes=SCANNED_AT_ONCE)
             if not batches:
                 return None
             found, offset = await self._runtime.loop.run_in_executor(
@@ -331,13 +331,13 @@ def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:
     return history[after - 1][0] if after else asked, history[after][1]
 
 
-async def settled(rolls: Rolls, partition: Partition) -> None:
+async def wait_until_rolled(rolls: Rolls, partition: Partition) -> None:
     """Return once no sealed partitionlet of `partition` is the last that this node knows of.
 
     Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
     """
     try:
-        async with asyncio.timeout(SETTLED_S):
+        async with asyncio.timeout(ROLL_WAIT_S):
             while partition.seal is not None and not partition.left:
                 await rolls.roll(partition)
     except (StorageFull, TimeoutError) as error:

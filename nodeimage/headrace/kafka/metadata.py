@@ -154,7 +154,7 @@ class MetadataApi:
                 open_rows = rows.get(topic.row.number, [])
                 found[topic.row.number] = [self._meta(row) for row in open_rows]
                 for row in open_rows:
-                    self._partitions.adopt_fresh(topic, row)
+                    self._partitions.add_fresh(topic, row)
         return found
 
     async def _all(self, version: int, operations: int) -> list[TopicMeta | bytes]:

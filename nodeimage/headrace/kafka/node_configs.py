@@ -22,7 +22,7 @@ from headrace.kafka.limits import MAX_METADATA_BYTES, MAX_RESPONSE_BYTES
 from headrace.partitions.producer_state import IDLE_MS
 from headrace.partitions.topic_config_table import ConfigType, retention_of_limit, retention_of_ttl
 from headrace.partitions.topic_configs import ConfigSource
-from headrace.storage.expiry import CURSORS_EVERY_S, CURSORS_KEPT_S
+from headrace.storage.expiry import OFFSETS_EVERY_S, OFFSETS_KEPT_S
 from headrace.store.records import VolumeRecord
 
 PROTOCOL_LEVEL: Final = "3.9-IV0"
@@ -173,8 +173,8 @@ def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
     yield "group.max.session.timeout.ms", str(groups.max_session_timeout_ms), "The longest session timeout."
     yield "group.max.size", str(groups.max_size), "Members of a group."
     yield "offset.metadata.max.bytes", str(MAX_METADATA_BYTES), "Metadata of a committed offset."
-    yield "offsets.retention.minutes", str(CURSORS_KEPT_S // 60), "Committed offsets of a group that has been empty."
-    yield "offsets.retention.check.interval.ms", str(int(CURSORS_EVERY_S * 1000)), "How often these are looked for."
+    yield "offsets.retention.minutes", str(OFFSETS_KEPT_S // 60), "Committed offsets of a group that has been empty."
+    yield "offsets.retention.check.interval.ms", str(int(OFFSETS_EVERY_S * 1000)), "How often these are looked for."
 
 
 def _fixed() -> Iterator[tuple[str, str, str]]:

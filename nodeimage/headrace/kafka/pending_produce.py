@@ -8,7 +8,7 @@ from headrace.wire.produce import ProduceResult, encode_response
 
 log = structlog.get_logger()
 
-_UNSETTLED = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
+_PENDING = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
 
 class Produce:
@@ -24,18 +24,18 @@ class Produce:
         self._remaining = partitions
         self.timeout_ms = timeout_ms
 
-    def add(self, result: ProduceResult, *, settled: bool) -> None:
-        """The outcome for the next partition, in the request's order; not `settled` while it waits for its commit."""
+    def add(self, result: ProduceResult, *, complete: bool) -> None:
+        """The outcome for the next partition, in the request's order; not `complete` while it waits for its commit."""
         self._results.append(result)
-        if settled:
+        if complete:
             self.committed()
 
     def later(self) -> int:
-        """The outcome for the next partition is not known yet; its number, for `settle`."""
-        self._results.append(_UNSETTLED)
+        """The outcome for the next partition is not known yet; its number, for `complete`."""
+        self._results.append(_PENDING)
         return len(self._results) - 1
 
-    def settle(self, number: int, result: ProduceResult) -> None:
+    def complete(self, number: int, result: ProduceResult) -> None:
         """The outcome that `later` left open."""
         self._results[number] = result
         self.committed()
@@ -45,7 +45,7 @@ class Produce:
         self._slot.lose()
 
     def committed(self) -> None:
-        """One more partition is settled."""
+        """One more partition is complete."""
         self._remaining -= 1
         if self._remaining:
             return

@@ -8,7 +8,7 @@ Errors are per partition (KIP-467 message in versions 8 and above): a batch is r
 behind one that was refused for the moment shares its refusal (refusals.py).
 
 What happens when this node ceases to lead while a batch waits for its commit: the producer's connection is closed, for
-the batch may be committed by the next primary or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
+the batch may be committed by the next leader or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
 stored. The producer sends it again, and a repeat is recognised where it leads then (invariant 11).
 """
 
@@ -25,7 +25,7 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.base.runtime import Runtime
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.api import RawApi
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.common_refusals import NO_TRANSACTIONS
@@ -33,8 +33,8 @@ from headrace.kafka.connection import Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
-from headrace.partitions.cluster_client import ClusterLink
-from headrace.partitions.duplicate_check import Repeats
+from headrace.partitions.batch_comparison import BatchComparison
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.forwarding import Forwards, must_wait
 from headrace.partitions.home_check import HomeCheck, is_settled
 from headrace.partitions.partition import Partition
@@ -83,12 +83,12 @@ class ProduceApi:
         self,
         *,
         runtime: Runtime,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
         home_check: HomeCheck,
-        repeats: Repeats,
+        batch_comparison: BatchComparison,
         forwards: Forwards,
         back_pressure: BackPressure,
         counters: Counters,
@@ -101,7 +101,7 @@ class ProduceApi:
         self._rolls = rolls
         self._due = rolls.due
         self._home_check = home_check
-        self._repeats = repeats
+        self._batch_comparison = batch_comparison
         self._forwards = forwards
         self._back_pressure = back_pressure
         self._counters = counters
@@ -160,7 +160,7 @@ class ProduceApi:
         try:
             self._append(session, pending, part, topic, partition, now=self._now())
         except HeadraceError as error:
-            pending.add(self._refused(session, part, error, topic, partition.log_start), settled=True)
+            pending.add(self._refused(session, part, error, topic, partition.log_start), complete=True)
         return True
 
     # --- resolving: where each batch goes, and whether it can go there now
@@ -195,7 +195,7 @@ class ProduceApi:
             return _FORWARDING
         return None
 
-    def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Container]:
+    def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Leader]:
         """The containers that have no room for what the request adds. What repeats a stored batch adds nothing."""
         lacking = [container for container, length in _lengths(parts, places).items() if not container.has_room(length)]
         if not lacking:
@@ -290,7 +290,7 @@ class ProduceApi:
 
         async def rolled(index: int, topic: Topic, partition: Partition) -> None:
             try:
-                await self._rolls.settle(partition)
+                await self._rolls.wait_for_roll(partition)
                 places[index] = (topic, partition)
             except HeadraceError as error:
                 refused[index] = told(error)
@@ -341,13 +341,13 @@ class ProduceApi:
                         part, partition.producers, topic.topic_id, arrived=arrived or time.monotonic()
                     )
                     if shared is not None:
-                        pending.add(_refusal(part, shared, partition.log_start), settled=True)
+                        pending.add(_refusal(part, shared, partition.log_start), complete=True)
                         continue
                 self._append(session, pending, part, *place, now=now)
             except HeadraceError as error:
                 topic_now = self._topics.cached(part.topic)
                 log_start = place[1].log_start if place is not None else -1
-                pending.add(self._refused(session, part, error, topic_now, log_start), settled=True)
+                pending.add(self._refused(session, part, error, topic_now, log_start), complete=True)
 
     def _append(
         self,
@@ -398,7 +398,7 @@ class ProduceApi:
         known = None if producer_id == -1 else partition.known(header, name=part.topic)
         if known is not None:
             if partition.is_doubtful(header, known):
-                self._repeats.compare(partition, header, batch, known, source=session.number, name=part.topic)
+                self._batch_comparison.compare(partition, header, batch, known, source=session.number, name=part.topic)
                 raise KafkaError(
                     Code.LEADER_NOT_AVAILABLE, f"whether {part.topic} has this batch is looked up; try again"
                 )
@@ -407,7 +407,7 @@ class ProduceApi:
             result = _result(part, known.base_offset, -1, partition)
             if producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
                 result = result._replace(error=Code.DUPLICATE_SEQUENCE_NUMBER)
-            pending.add(result, settled=False)
+            pending.add(result, complete=False)
             if partition.high_watermark > known.base_offset:
                 pending.committed()
             else:
@@ -434,7 +434,7 @@ class ProduceApi:
         append_time = now if topic.policy.append_time else None
         # The result goes first: a commit may follow at once.
         base_offset = partition.next_offset
-        pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), settled=False)
+        pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), complete=False)
         partition.append(
             batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
         )
@@ -454,13 +454,13 @@ class ProduceApi:
             if outcome is None:
                 pending.lost()
             elif isinstance(outcome, ProduceResult):
-                pending.settle(number, outcome)
+                pending.complete(number, outcome)
             elif shared:
-                pending.settle(number, _refusal(part, outcome, partition.log_start))
+                pending.complete(number, _refusal(part, outcome, partition.log_start))
             else:
                 if outcome.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     outcome = self._early(session, part, None, str(outcome)) or outcome
-                pending.settle(number, self._refused(session, part, outcome, topic, partition.log_start))
+                pending.complete(number, self._refused(session, part, outcome, topic, partition.log_start))
 
         waits = part._replace(records=None if part.records is None else detached(part.records))
         self._forwards.send(session.number, topic, waits, timeout_ms=pending.timeout_ms, done=done)
@@ -501,12 +501,12 @@ class ProduceApi:
         return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{reason}; send it again")
 
 
-def _lengths(parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> dict[Container, int]:
+def _lengths(parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> dict[Leader, int]:
     """By container, the bytes that the request adds to its log: they have to fit into one new chunk."""
     if len(parts) == 1:
         (part,), (place,) = parts, places
         return {} if place is None else {place[1].container: len(part.records or b"")}
-    lengths: dict[Container, int] = {}
+    lengths: dict[Leader, int] = {}
     for part, place in zip(parts, places, strict=True):
         if place is not None:
             container = place[1].container

@@ -24,7 +24,7 @@ from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
 from headrace.catalog.streams import CreateStream
 from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
-from headrace.links.failover.failover import Moving
+from headrace.links.failover.failover import Failover
 from headrace.links.failover.name_clash import NameClashes
 from headrace.links.links import UNKNOWN, Links, LinkTold
 from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
@@ -78,7 +78,7 @@ class LinkChange(Params, frozen=True):
     credentials: dict[str, str] | None = None
 
 
-class Adoption(Params, frozen=True):
+class ClashResolution(Params, frozen=True):
     name: str
     topics: list[str] | None = None
 
@@ -90,7 +90,7 @@ class Move(Params, frozen=True):
     force: bool = False
 
 
-TAKEN: Final = (NewLink, OneLink, LinkChange, Adoption, Move)
+TAKEN: Final = (NewLink, OneLink, LinkChange, ClashResolution, Move)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
@@ -113,7 +113,7 @@ class LinkAdmin:
         self._states = states
         self._own = own_cluster
         self._clashes = clashes
-        self._moving = Moving(
+        self._failover = Failover(
             catalog=catalog,
             states=states,
             applier=applier,
@@ -133,7 +133,7 @@ class LinkAdmin:
             "link.pause": (OneLink, self._pause),
             "link.resume": (OneLink, self._resume),
             "link.delete": (OneLink, self._delete),
-            "link.adopt": (Adoption, self._adopt),
+            "link.adopt": (ClashResolution, self._resolve_clash),
             "home.move": (Move, self._move),
         }
 
@@ -321,9 +321,9 @@ class LinkAdmin:
 
     def _told_of(self, row: LinkRow, told: Sequence[LinkTold], partitions: int) -> dict[str, Any]:
         figures = together(each.figures for each in told if each.figures is not None)
-        keeper = next((each for each in told if each.kept), LinkTold())
+        syncing = next((each for each in told if each.kept), LinkTold())
         failed = next((each.failed for each in told if each.failed), None)
-        errors = [(keeper.last_error_ms or 0, keeper.last_error)]
+        errors = [(syncing.last_error_ms or 0, syncing.last_error)]
         if figures is not None:
             errors.append((figures.last_error_ms or 0, figures.reason or None))
         at, error = max(errors, key=lambda each: (each[1] is not None, each[0]))
@@ -340,7 +340,7 @@ class LinkAdmin:
             "stream": row.stream,
             "source": row.config.source,
             "source_stream": row.config.source_stream,
-            "source_cluster": row.config.source_cluster or keeper.source_cluster or None,
+            "source_cluster": row.config.source_cluster or syncing.source_cluster or None,
             "topics": row.config.topics,
             "direction": row.config.direction,
             "bootstrap": row.config.bootstrap,
@@ -357,7 +357,7 @@ class LinkAdmin:
             "last_error": error,
             "last_error_ms": at or None if error is not None else None,
             "refused": [
-                {"topic": name, "reason": reason} for name, reason in sorted(keeper.refused.items())[:MOST_SHOWN]
+                {"topic": name, "reason": reason} for name, reason in sorted(syncing.refused.items())[:MOST_SHOWN]
             ],
             "credentials": credential_names(row.config.credentials, self._links.secret),
         }
@@ -417,18 +417,18 @@ class LinkAdmin:
 
     # --- homes
 
-    async def _adopt(self, params: Adoption) -> list[dict[str, Any]]:
+    async def _resolve_clash(self, params: ClashResolution) -> list[dict[str, Any]]:
         link = await self._link(params.name)
         source = self._links.open_source(link)
         try:
-            return await self._clashes.adopt_source(source, link, params.topics)
+            return await self._clashes.resolve_to_source(source, link, params.topics)
         finally:
             await source.close()
 
     async def _move(self, params: Move) -> Any:
         check_stream(params.stream)
         if params.to in (None, "", self._own):
-            return await self._moving.move_here(params.stream, params.topics, force=params.force)
+            return await self._failover.move_here(params.stream, params.topics, force=params.force)
         links = await found_one(self._catalog, partial(_leading, stream=params.stream, to=params.to))
         if links is None:
             raise KafkaError(

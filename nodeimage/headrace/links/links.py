@@ -1,9 +1,9 @@
-"""All that links are on one node: pullers, the settler, what passes writes on, on the node that leads the catalog a
-keeper for each link, and the admin calls about them. Made running by `start`, and told of what changes by the node.
+"""All parts of links on one node: pullers, the home applier, forwarding of writes, and the admin calls about links; on
+the node that leads the catalog also a topic syncer for each link. `start` starts them; the node reports changes.
 
-A keeper runs where the catalog is led; when that moves, the old node's keeper ends as soon as it hears of it, and two
-at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose keeper ends for an
-unforeseen reason, is begun anew after a moment; the others go on.
+A topic syncer runs where the catalog is led; when that moves, the old node's topic syncer ends as soon as it hears of
+it, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose topic syncer
+ends for an unforeseen reason, is started again after a moment; the others go on.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from headrace.catalog.homes import SetHome
 from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
 from headrace.catalog.rows import RUNNING, LinkRow, Replaced, TopicRow
 from headrace.catalog.topics import DeleteTopics, TopicOutcome
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka_client.client import Client
 from headrace.links.config import is_kafka, unseal
 from headrace.links.failover.forwarding import Forwarding
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.pull.append import BackPressure
 from headrace.links.pull.home_links import HomeLinks
-from headrace.links.pull.lag import LinkFigures
+from headrace.links.pull.lag import LinkMetrics
 from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_pull import Status
 from headrace.links.pull.pullers import Pullers
@@ -40,8 +40,8 @@ from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import NO_OFFSET, Source
 from headrace.links.topics.topic_apply import TopicApplier
-from headrace.links.topics.topic_syncer import Keeper
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.links.topics.topic_syncer import TopicSyncer
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
@@ -66,7 +66,7 @@ UNKNOWN: Final = -1
 class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one node says of a link."""
 
-    figures: LinkFigures | None = None
+    figures: LinkMetrics | None = None
     failed: str | None = None
     kept: bool = False
     """This node keeps it, and says what follows."""
@@ -93,8 +93,8 @@ class Links:
         self,
         *,
         catalog: Catalog,
-        cluster: ClusterLink,
-        led: Mapping[ContainerId, Container],
+        cluster: ClusterClient,
+        led: Mapping[ContainerId, Leader],
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
@@ -102,7 +102,7 @@ class Links:
         back_pressure: BackPressure,
         states: PartitionStates,
         once: OnceAppender,
-        settler: Settler,
+        home_applier: HomeApplier,
         applier: TopicApplier,
         home_links: HomeLinks,
         forwarding: Forwarding,
@@ -111,11 +111,11 @@ class Links:
         own_cluster: str,
         secret: str,
     ) -> None:
-        """`led`: every container that this node leads. `settler` and `forwarding` are this object's to run, to tell of
-        changes, and to close. `secret`: the cluster's, with which credentials are sealed.
+        """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, tells them of
+        changes, and closes them. `secret`: the cluster's, with which credentials are sealed.
         """
         self.secret = secret
-        self.settler = settler
+        self.home_applier = home_applier
         self.forwarding = forwarding
         self._catalog = catalog
         self._cluster = cluster
@@ -141,7 +141,7 @@ class Links:
             on_higher=self._higher_found,
             on_ended=forwarding.link_ended,
         )
-        self._keepers: dict[str, tuple[LinkRow, Keeper, asyncio.Task[None]]] = {}
+        self._topic_syncers: dict[str, tuple[LinkRow, TopicSyncer, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
@@ -150,7 +150,7 @@ class Links:
         self._catalog.on_applied(self._applied)
         for container in list(self._led.values()):
             self.container_led(container)
-        self._runtime.spawn(self.settler.run())
+        self._runtime.spawn(self.home_applier.run())
         await self.pullers.start()
         self._changed.set()
         self._following = self._runtime.spawn(self._follow())
@@ -160,7 +160,7 @@ class Links:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        for name in list(self._keepers):
+        for name in list(self._topic_syncers):
             await self._end(name)
         await self.forwarding.close()
         await self.pullers.close()
@@ -178,27 +178,27 @@ class Links:
 
     # --- what happens
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
-        self.settler.container_led()
+        self.home_applier.container_led()
         self.pullers.container_led(container)
         self._changed.set()
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more."""
         self.pullers.container_left(container)
         self._changed.set()
 
     def _applied(self, changes: Sequence[Change]) -> None:
-        self.settler.applied(changes)
+        self.home_applier.applied(changes)
         for command, outcome in changes:
             match command:
                 case PutLink() | SetLinkState() | SetLinkSource() | DeleteLink():
                     self._changed.set()
                 case Replaced():
                     self._changed.set()
-                    for _, keeper, _ in self._keepers.values():
-                        keeper.look_at_all()
+                    for _, syncer, _ in self._topic_syncers.values():
+                        syncer.look_at_all()
                 case DeleteTopics() if isinstance(outcome, list):
                     self._tell_deleted(
                         [made.topic for made in outcome if isinstance(made, TopicOutcome) and made.topic]
@@ -212,24 +212,24 @@ class Links:
 
     def _tell(self, topic_ids: Sequence[bytes]) -> None:
         if topic_ids:
-            for _, keeper, _ in self._keepers.values():
-                keeper.changed_here(topic_ids)
+            for _, syncer, _ in self._topic_syncers.values():
+                syncer.changed_here(topic_ids)
 
     def _tell_deleted(self, rows: Sequence[TopicRow]) -> None:
-        for _, keeper, _ in self._keepers.values():
-            keeper.deleted_here(row.name for row in rows if row.stream == keeper.link.stream)
+        for _, syncer, _ in self._topic_syncers.values():
+            syncer.deleted_here(row.name for row in rows if row.stream == syncer.link.stream)
 
     def _higher_found(self, link: str, topic_id: bytes) -> None:
         """A puller met a higher home at the source."""
-        held = self._keepers.get(link)
+        held = self._topic_syncers.get(link)
         if held is not None:
             held[1].changed_here([topic_id])
 
-    # --- keepers
+    # --- topic syncers
 
-    def keeper(self, name: str) -> Keeper | None:
+    def topic_syncer(self, name: str) -> TopicSyncer | None:
         """A link's, where this node keeps it."""
-        held = self._keepers.get(name)
+        held = self._topic_syncers.get(name)
         return None if held is None else held[1]
 
     async def _follow(self) -> None:
@@ -252,17 +252,17 @@ class Links:
         leads = self._cluster.catalog_container is not None
         rows = await self._catalog.query(lambda reader: reader.links.all()) if leads else []
         wanted = {row.name: row for row in rows if row.state == RUNNING}
-        for name, (row, _, task) in list(self._keepers.items()):
+        for name, (row, _, task) in list(self._topic_syncers.items()):
             if name not in wanted or task.done() or not _same(row, wanted[name]):
                 await self._end(name)
         for name, row in wanted.items():
-            if name not in self._keepers:
+            if name not in self._topic_syncers:
                 try:
                     source = self.open_source(row)
                 except HeadraceError as error:
                     log.warning("a link cannot be opened", link=name, reason=str(error))
                     continue
-                keeper = Keeper(
+                syncer = TopicSyncer(
                     row,
                     source,
                     catalog=self._catalog,
@@ -270,14 +270,14 @@ class Links:
                     applier=self._applier,
                     own_cluster=self._own,
                     bootstrap=partial(self.bootstrap, row),
-                    brings_cursors=partial(self._brings_cursors, name),
+                    brings_committed_offsets=partial(self._brings_committed_offsets, name),
                 )
-                task = self._runtime.spawn(self._keep(keeper, source))
-                self._keepers[name] = (row, keeper, task)
+                task = self._runtime.spawn(self._run_syncer(syncer, source))
+                self._topic_syncers[name] = (row, syncer, task)
 
-    def _brings_cursors(self, name: str, home: str) -> bool:
+    def _brings_committed_offsets(self, name: str, home: str) -> bool:
         """That from the home itself brings them while it works: what comes by way of others comes later."""
-        held = self._keepers.get(name)
+        held = self._topic_syncers.get(name)
         if held is None or held[1].source_cluster == home:
             return True
         return not any(
@@ -285,21 +285,21 @@ class Links:
             and row.stream == held[0].stream
             and other.source_cluster == home
             and other.last_error is None
-            for row, other, _ in self._keepers.values()
+            for row, other, _ in self._topic_syncers.values()
         )
 
-    async def _keep(self, keeper: Keeper, source: Source) -> None:
+    async def _run_syncer(self, syncer: TopicSyncer, source: Source) -> None:
         try:
-            await keeper.run()
+            await syncer.run()
         except Exception:
-            log.exception("a link's keeper failed", link=keeper.link.name)
+            log.exception("a link's keeper failed", link=syncer.link.name)
             await asyncio.sleep(AGAIN_S)
         finally:
             await source.close()
         self._changed.set()  # at the very end: this task is done by the time that anybody looks
 
     async def _end(self, name: str) -> None:
-        _, _, task = self._keepers.pop(name)
+        _, _, task = self._topic_syncers.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -320,26 +320,26 @@ class Links:
     def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
         """What this node says of these links."""
         found: dict[str, LinkTold] = {}
-        settling = set(self.settler.unsettled.values())
+        applying = set(self.home_applier.unsettled.values())
         for name in names:
-            keeper = self.keeper(name)
+            syncer = self.topic_syncer(name)
             puller = self.pullers.puller(name)
             lacking = _behind(puller.state) if behind and puller is not None else {}
             told = LinkTold(
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
                 behind=lacking,
-                settling=puller is not None and puller.stream in settling,
+                settling=puller is not None and puller.stream in applying,
                 heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
             )
-            if keeper is not None:
+            if syncer is not None:
                 told = msgspec.structs.replace(
                     told,
                     kept=True,
-                    source_cluster=keeper.source_cluster,
-                    refused=dict(keeper.refused),
-                    last_error=keeper.last_error,
-                    last_error_ms=keeper.last_error_ms,
+                    source_cluster=syncer.source_cluster,
+                    refused=dict(syncer.refused),
+                    last_error=syncer.last_error,
+                    last_error_ms=syncer.last_error_ms,
                 )
             found[name] = told
         return found
@@ -367,7 +367,7 @@ def open_client(link: LinkRow, *, secret: str) -> Client:
 
 
 def _same(old: LinkRow, new: LinkRow) -> bool:
-    """Whether a keeper may go on; that the source has told who it is, it knows itself."""
+    """Whether a topic syncer may go on; that the source has told who it is, it knows itself."""
     config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
     return config == old.config and new._replace(config=old.config) == old
 

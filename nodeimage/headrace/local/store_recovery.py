@@ -2,7 +2,7 @@
 
 Each replica keeps its container's last known record; container.lost_record says what becomes of these. A replica whose
 node led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside,
-and its node begins anew: by their histories the two would pass for the same (local/parting.py).
+and its node begins anew: by their histories the two would pass for the same (local/log_divergence.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
 handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
@@ -39,7 +39,7 @@ from headrace.local.cluster import running_cluster
 from headrace.local.folder import expanded, node_folders, room_file, start_lock
 from headrace.local.founding import STORE_FILE, default_volume
 from headrace.local.hints import quoted
-from headrace.local.parting import parts
+from headrace.local.log_divergence import diverges
 from headrace.log.container_log import ContainerLog
 from headrace.log.synced_mark import read_mark
 from headrace.node.folder import DataFolder, Identity
@@ -109,7 +109,7 @@ def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundRep
                 closing(ContainerLog.open(each.folder, AS_IT_LIES)) as log,
                 closing(ContainerLog.open(best.folder, AS_IT_LIES)) as leading,
             ):
-                if parts(log, each.history, leading, best.history):
+                if diverges(log, each.history, leading, best.history):
                     parted.append(each)
         except CorruptLog as error:
             warnings.append(f"{each.folder} cannot be compared with {best.folder}, and is kept: {error}")

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.base.ids import Position
-from headrace.log import cutting, maintenance, raw, reading, regroup
+from headrace.log import cutting, frame_reading, maintenance, reading, regroup
 from headrace.log.appending import Appender, LogOptions, TailState
 from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup
 from headrace.log.files import lost_as_corrupt_log, sync_folder
+from headrace.log.frame_reading import Layouts, RawFrames
 from headrace.log.frames import Frame
 from headrace.log.gaps import give_back_gaps
 from headrace.log.index import Summary
-from headrace.log.raw import Layouts, RawFrames
 from headrace.log.reading import PartitionletState, ProducerEntry
 from headrace.log.recovery import Recovered, recover
 from headrace.log.synced_mark import remove_mark
@@ -258,7 +258,7 @@ class ContainerLog:
         the sum of lengths, that says where to go on. Every checksum has been checked. Raises `CorruptLog`, also where
         `position` lies within a frame.
         """
-        return raw.read_frames(
+        return frame_reading.read_frames(
             list(self.appender.chunks),
             position,
             until=min(until, self.appender.written),

@@ -41,9 +41,9 @@ from headrace.log.folder import (
     names_in,
     remove_chunk_files,
 )
+from headrace.log.frame_reading import Layouts, read_frames
 from headrace.log.frames import HEADER, HEADER_BYTES, FrameType, frame_fault, gap_frames
 from headrace.log.index import Part
-from headrace.log.raw import Layouts, read_frames
 from headrace.log.segment import Segment
 from headrace.log.synced_mark import remove_mark
 

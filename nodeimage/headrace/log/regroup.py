@@ -40,7 +40,7 @@ from headrace.log.files import (
 from headrace.log.folder import chunk_path
 from headrace.log.frames import HEADER_BYTES, frames_in
 from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
-from headrace.log.parent import end_with_parent
+from headrace.log.parent_death import end_with_parent
 from headrace.log.reading import ProducerEntry, merge_producers
 from headrace.log.segment import Segment, SegmentBuilder
 

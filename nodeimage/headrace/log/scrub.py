@@ -29,7 +29,7 @@ from headrace.log.folder import chunk_path, names_in
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in
 from headrace.log.gaps import gaps_of
 from headrace.log.index import Part, Place
-from headrace.log.parent import end_with_parent
+from headrace.log.parent_death import end_with_parent
 
 EXIT_NEWER: Final = 3
 """Of the helper process: a newer version wrote what it met."""

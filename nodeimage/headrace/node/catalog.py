@@ -1,11 +1,11 @@
-"""The catalog of one node: opened over this node's replica of its container, and kept up to date with its primary.
+"""The catalog of one node: opened over this node's replica of its container, and kept up to date with its leader.
 
-Commands are written by the primary of the catalog's container, wherever it is; a node that is too far behind the log
-takes over the primary's snapshot.
+Commands are written by the leader of the catalog's container, wherever it is; a node that is too far behind the log
+takes over the leader's snapshot.
 
 Where the tables are lost, and the log is whole but does not go back so far, the snapshot alone is fetched: the replica
 has all that it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave (invariant 6).
-What the primary has applied up to a position is what this log comes to, once it is committed up to there. Tables that
+What the leader has applied up to a position is what this log comes to, once it is committed up to there. Tables that
 are damaged come the same way (tables_repair.py).
 """
 
@@ -29,10 +29,10 @@ from headrace.catalog.streams import CreateStream
 from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
-from headrace.node.attempts import Arrivals, Attempts
 from headrace.node.catalog_log import CatalogLog
 from headrace.node.changes import Changes
 from headrace.node.snapshot_sending import GivenSnapshot, LentSnapshots, Pacer
+from headrace.node.submit_fencing import SubmitAttempts, SubmitFence
 from headrace.node.tables_repair import TablesRepair
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import ReadMarks, ReadSnapshot, SnapshotPart, Submit, Submitted, TableMarks
@@ -87,8 +87,8 @@ class NodeCatalog(ReplicaListener):
         self._room = room
         self._pacer = Pacer(snapshot_rate)
         self._lent = LentSnapshots()
-        self._attempts = Attempts(str(run))
-        self._arrivals = Arrivals()
+        self._submit_attempts = SubmitAttempts(str(run))
+        self._fence = SubmitFence()
         self._unusable: HeadraceError | None = None
         """Why this node's replica is: damaged and nowhere else, or without room."""
         self._opened = asyncio.Event()
@@ -128,7 +128,7 @@ class NodeCatalog(ReplicaListener):
         tables = self.tables = await Catalog.open(
             self._folder, catalog_log, route=self._route, may=self._view.may, room=self._room
         )
-        # What is applied was committed; a follower learns the rest from its primary.
+        # What is applied was committed; a follower learns the rest from its leader.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
         replica.has_tables(tables)
         self._repair = TablesRepair(
@@ -144,12 +144,12 @@ class NodeCatalog(ReplicaListener):
         return tables
 
     async def caught_up(self, replica: LocalReplica) -> None:
-        """Return when the catalog's tables here are those of now, as far as its primary has said."""
+        """Return when the catalog's tables here are those of now, as far as its leader has said."""
         while True:
             self._check_usable()
-            container, follower = replica.container, replica.follower
-            if container is not None and container.serves:
-                await self._applied(container.committed)
+            leader, follower = replica.leader, replica.follower
+            if leader is not None and leader.serves:
+                await self._applied(leader.committed)
                 return
             if follower is not None and follower.is_current:
                 await self._applied(replica.committed)
@@ -172,10 +172,10 @@ class NodeCatalog(ReplicaListener):
         await self._opened.wait()
 
         def admit() -> None:
-            container = self._replicas.led.get(CATALOG_ID)
-            if container is None:
+            leader = self._replicas.led.get(CATALOG_ID)
+            if leader is None:
                 raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
-            self._arrivals.admit(asked, led=container.epoch)
+            self._fence.admit(asked, led=leader.epoch)
 
         return Submitted(position=await self.tables.append(bytes(payload), admit=admit))
 
@@ -184,8 +184,8 @@ class NodeCatalog(ReplicaListener):
     ) -> tuple[SnapshotPart, list[bytes]]:
         """Another node has lost its tables, and wants those of this one, which leads the catalog."""
         await self._opened.wait()
-        container = self._replicas.led.get(CATALOG_ID)
-        if container is None or not container.serves:
+        leader = self._replicas.led.get(CATALOG_ID)
+        if leader is None or not leader.serves:
             raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
         position = asked.position
         if position < 0:
@@ -217,7 +217,7 @@ class NodeCatalog(ReplicaListener):
             self._fetching = asyncio.get_running_loop().create_task(self._fetch_tables(replica), name="catalog-tables")
 
     async def _fetch_tables(self, replica: LocalReplica) -> None:
-        """Once. Where the primary refuses it, the replica counts as damaged: with a log that is empty they come too."""
+        """Once. Where the leader refuses it, the replica counts as damaged: with a log that is empty they come too."""
         await self._opened.wait()
         record = self._view.containers.get(CATALOG_ID)
         node = None if record is None else self._view.nodes.get(record.primary)
@@ -263,19 +263,19 @@ class NodeCatalog(ReplicaListener):
             raise self._unusable
 
     async def _route(self, payload: bytes) -> Position:
-        """Have the catalog's primary write a command."""
+        """Have the catalog's leader write a command."""
         record = self._view.containers.get(CATALOG_ID)
         node = None if record is None else self._view.nodes.get(record.primary)
         if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
-        with self._attempts.one(record.epoch) as asked:
+        with self._submit_attempts.one(record.epoch) as asked:
             answer, _ = await self._while_it_leads(node)(
                 self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
             )
         return Position(answer.position)
 
     def _while_it_leads(self, node: NodeRecord) -> Callable[[Awaitable[T]], Awaitable[T]]:
-        """Await a call to the catalog's primary no longer than it is that: a dead one would be waited for in vain."""
+        """Await a call to the catalog's leader no longer than it is that: a dead one would be waited for in vain."""
 
         async def awaited(call: Awaitable[T]) -> T:
             task = asyncio.ensure_future(call)
@@ -294,7 +294,7 @@ class NodeCatalog(ReplicaListener):
         return awaited
 
     async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
-        """The primary is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
+        """The leader is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
         await self._opened.wait()
         return await self._begin(position, size, self.tables.install)
 

@@ -35,8 +35,8 @@ class CatalogLog:
     @property
     def leads(self) -> bool:
         """See CommandLog."""
-        container = self._replica.container
-        return container is not None and not container.lost
+        leader = self._replica.leader
+        return leader is not None and not leader.lost
 
     @property
     def end(self) -> Position:
@@ -50,9 +50,9 @@ class CatalogLog:
 
     def append_command(self, payload: bytes) -> asyncio.Future[Position]:
         """See CommandLog."""
-        container = self._replica.container
+        leader = self._replica.leader
         appended: asyncio.Future[Position] = self._loop.create_future()
-        if container is None or container.lost:
+        if leader is None or leader.lost:
             appended.set_exception(_not_here())
             return appended
 
@@ -68,7 +68,7 @@ class CatalogLog:
             else:
                 appended.set_exception(error)
 
-        container.append_command(payload).add_done_callback(done)
+        leader.append_command(payload).add_done_callback(done)
         return appended
 
     def recent(self, after: Position) -> list[tuple[Position, bytes]] | None:
@@ -91,7 +91,7 @@ class CatalogLog:
     def _unread(self, read: ContainerLog, is_trimmed: bool) -> None:
         if self._replica.log is not read or self._replica.cycle.is_closed:
             return  # it is another in a moment
-        if is_trimmed and self._tables_lost is not None and self._replica.container is None:
+        if is_trimmed and self._tables_lost is not None and self._replica.leader is None:
             self._tables_lost()
         else:
             self._replica.report_damage()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.listeners import ReplicaListener
 from headrace.container.local_replica import LocalReplica
 
@@ -23,11 +23,11 @@ class Changes(ReplicaListener):
         """Return at the next change."""
         await self._next.wait()
 
-    def container_led(self, _container: Container) -> None:
+    def container_led(self, _container: Leader) -> None:
         """See ContainerListener."""
         self.wake()
 
-    def container_left(self, _container: Container) -> None:
+    def container_left(self, _container: Leader) -> None:
         """See ContainerListener. Nobody waits for that."""
 
     def replica_opened(self, _replica: LocalReplica) -> None:

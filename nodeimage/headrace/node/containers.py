@@ -8,7 +8,7 @@ import structlog
 from msgspec import structs
 
 from headrace.base.errors import HeadraceError
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.node.changes import Changes
@@ -70,7 +70,7 @@ class NodeContainers:
 
     # --- asked by the broker
 
-    async def new(self, volume: str = "default") -> Container:
+    async def new(self, volume: str = "default") -> Leader:
         """The next container that this node leads first."""
         record = await self._controller.create(
             first=self._node.node_id, volume=self._view.volumes.get(volume) or records.VolumeRecord(volume)
@@ -81,17 +81,17 @@ class NodeContainers:
                 await self._changes.wait()
         return self._replicas.led[record.container_id]
 
-    async def close(self, container: Container) -> None:
+    async def close(self, container: Leader) -> None:
         """No more partitionlets are opened in it."""
         await self._set_state(container, "closed")
         # Not before: while the store is away, all others may close too, and partitions roll to and fro.
         container.closing = True
 
-    async def delete(self, container: Container) -> None:
+    async def delete(self, container: Leader) -> None:
         """Its replicas go, with all that they hold."""
         await self._set_state(container, "deleted")
 
-    async def _set_state(self, container: Container, state: str) -> None:
+    async def _set_state(self, container: Leader, state: str) -> None:
         def changed(present: ContainerRecord) -> ContainerRecord:
             # Who stood still may ask for it late: what is deleted stays so.
             return present if present.state == "deleted" else structs.replace(present, state=state)
@@ -106,7 +106,7 @@ class NodeContainers:
         led = [
             container.id
             for container in self._replicas.led.values()
-            if any(member.node != self._node.node_id for member in container.primary.in_sync)
+            if any(member.node != self._node.node_id for member in container.state.in_sync)
         ]
         if not led:
             return

@@ -1,6 +1,6 @@
 """Whether a node is ready, and whether it can stop, by the cluster's records and whom it hears. Pure.
 
-Ready says: it has its containers, and is not behind. A container that nobody leads, or whose primary does not answer,
+Ready says: it has its containers, and is not behind. A container that nobody leads, or whose leader does not answer,
 makes nobody unready, so nodes that start all at once do not wait for each other's readiness.
 """
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from headrace.base.runtime import Runtime
 from headrace.links.failover.forwarding import Forwarding
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.failover.name_clash import NameClashes
 from headrace.links.failover.quarantine import OnceAppender, Quarantine
 from headrace.links.link_admin import LinkAdmin
@@ -53,13 +53,13 @@ def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwardin
         catalog=catalog,
         cluster=parts.cluster,
         led=led,
-        remote_reads=parts.old_reads,
+        remote_reads=parts.remote_reads,
         placement=parts.placement,
         states=states,
         once=once,
         own_cluster=own,
     )
-    settler = Settler(
+    home_applier = HomeApplier(
         catalog=catalog,
         topics=topics,
         partitions=partitions,
@@ -80,7 +80,7 @@ def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwardin
         back_pressure=parts.back_pressure,
         states=states,
         once=once,
-        settler=settler,
+        home_applier=home_applier,
         applier=applier,
         home_links=home_links,
         forwarding=forwarding,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection
 
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.counters import Counters
 from headrace.peer.reports import NodeLoad
 
@@ -18,7 +18,7 @@ class LoadMeter:
         self._counts = (0, 0, 0)
         self._rates = (0.0, 0.0, 0.0)
 
-    def read(self, counters: Counters, led: Collection[Container], *, disk_used: int, disk_total: int) -> NodeLoad:
+    def read(self, counters: Counters, led: Collection[Leader], *, disk_used: int, disk_total: int) -> NodeLoad:
         """The load now."""
         now = time.monotonic()
         counts = (counters.bytes_in, counters.bytes_out, counters.requests)

@@ -28,7 +28,7 @@ from headrace.base.runtime import Runtime
 from headrace.base.sockets import keep_alive
 from headrace.catalog.catalog import Catalog
 from headrace.container import replica_folder
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
@@ -48,7 +48,7 @@ from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses
@@ -182,7 +182,7 @@ class Node:
             data=options.data,
             catalog=self.catalog,
             producer_block=self._producer_block,
-            link=ClusterLink(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
+            link=ClusterClient(node_id=record.node_id, view=self.view, replicas=self.replicas, peers=self.peers),
             store=self.store,
             controller=self.controller,
             containers=self.containers,
@@ -350,7 +350,7 @@ class Node:
             return {
                 **await self.parts.status.status(),
                 "ready": int(not self._why_not_ready()),
-                "controller": int(self.controller.in_office),
+                "controller": int(self.controller.holds_lease),
                 "store_silent_s": round(silent_s, 3),
             }
 
@@ -605,11 +605,11 @@ class _HeedsLevel:
     def __init__(self, heed: Callable[[], None]) -> None:
         self._heed = heed
 
-    def container_led(self, _container: Container) -> None:
+    def container_led(self, _container: Leader) -> None:
         """See ContainerListener."""
         self._heed()
 
-    def container_left(self, _container: Container) -> None:
+    def container_left(self, _container: Leader) -> None:
         """See ContainerListener."""
 
 
@@ -620,7 +620,7 @@ def make_parts(
     data: Path,
     catalog: Catalog,
     producer_block: Callable[[int], range],
-    link: ClusterLink,
+    link: ClusterClient,
     store: StoreCall,
     controller: Controller,
     containers: NodeContainers,

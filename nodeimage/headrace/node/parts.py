@@ -18,7 +18,7 @@ from headrace.admin.group_lag import GroupCalls
 from headrace.admin.node_probes import NodeProbes
 from headrace.admin.node_status import NodeStatus
 from headrace.admin.nodes import NodeCalls
-from headrace.admin.stream_metrics import StreamFigures
+from headrace.admin.stream_metrics import StreamMetrics
 from headrace.admin.streams import StreamCalls
 from headrace.admin.topics import TopicCalls
 from headrace.admin.volumes import VolumeCalls
@@ -29,7 +29,7 @@ from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
@@ -57,22 +57,22 @@ from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.serving.change_feed import ChangeFeed
 from headrace.partitions.applied_changes import AppliedChanges
-from headrace.partitions.cluster_client import ClusterLink, ControllerLink
+from headrace.partitions.batch_comparison import BatchComparison
+from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
-from headrace.partitions.duplicate_check import Repeats
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses, HomeCheck
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.reads.fetch_planner import FetchPlanner
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.redundancy import Redundancy
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.partitions.unclean_recovery import UncleanRecoveries
 from headrace.storage.container_closing import ContainerChanges
-from headrace.storage.maintenance import Space
+from headrace.storage.maintenance import Maintenance
 from headrace.storage.scrub import Scrub
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store.protocol import StoreCall
@@ -93,7 +93,7 @@ class NodeParts:
         runtime: Runtime,
         folder: Path,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         producer_block: Callable[[int], range],
         store: StoreCall,
         controller: ControllerLink,
@@ -110,7 +110,7 @@ class NodeParts:
         self.folder = folder
         self.catalog = catalog
         self.cluster = cluster
-        self.containers: Mapping[ContainerId, Container] = cluster.replicas.led
+        self.containers: Mapping[ContainerId, Leader] = cluster.replicas.led
         """Every container that this node leads, the catalog's among them."""
         self.layout = Layout(cluster, node)
         self.runtime = runtime
@@ -126,7 +126,7 @@ class NodeParts:
         self.loop_lag = LoopLag(runtime.loop)
         self.fetch_sessions = FetchSessions(time=runtime.loop.time)
         self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
-        self.placement = Placing(cluster)
+        self.placement = Placement(cluster)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -153,14 +153,14 @@ class NodeParts:
         self.home_check = HomeCheck(
             runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
         )
-        self.old_reads = OldReads(runtime=self.runtime, cluster=cluster, read_failed=self.scrub.read_failed)
-        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, old_reads=self.old_reads)
+        self.remote_reads = RemoteReads(runtime=self.runtime, cluster=cluster, read_failed=self.scrub.read_failed)
+        self.fetch_planner = FetchPlanner(runtime=self.runtime, led=self.containers, remote_reads=self.remote_reads)
         self.partition_states = PartitionStates(
-            catalog=catalog, cluster=cluster, topics=self.topics, old_reads=self.old_reads
+            catalog=catalog, cluster=cluster, topics=self.topics, remote_reads=self.remote_reads
         )
-        self.repeats = Repeats(runtime=self.runtime, old_reads=self.old_reads)
+        self.batch_comparison = BatchComparison(runtime=self.runtime, remote_reads=self.remote_reads)
         self.volume_limits = VolumeLimits(runtime=self.runtime, cluster=cluster, catalog_id=catalog_id)
-        self.space = Space(
+        self.maintenance = Maintenance(
             runtime=self.runtime,
             catalog=catalog,
             cluster=cluster,
@@ -169,7 +169,7 @@ class NodeParts:
             topics=self.topics,
             partitions=self.partitions,
             rolls=self.rolls,
-            remote_reads=self.old_reads,
+            remote_reads=self.remote_reads,
             scrub=self.scrub,
             volume_limits=self.volume_limits,
             changes=container_changes,
@@ -177,11 +177,15 @@ class NodeParts:
             regroup_enabled=regroup_enabled,
         )
         self.applied_changes = AppliedChanges(
-            runtime=self.runtime, cluster=cluster, topics=self.topics, partitions=self.partitions, space=self.space
+            runtime=self.runtime,
+            cluster=cluster,
+            topics=self.topics,
+            partitions=self.partitions,
+            maintenance=self.maintenance,
         )
         for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
             catalog.on_applied(applied)
-        self.stream_figures = StreamFigures(runtime=self.runtime, catalog=catalog, remote_reads=self.old_reads)
+        self.stream_metrics = StreamMetrics(runtime=self.runtime, catalog=catalog, remote_reads=self.remote_reads)
         self.producer_ids = ProducerIds(runtime=self.runtime, block=producer_block)
         limits = GroupLimits(initial_rebalance_delay_ms=node.settings.rebalance_delay_ms)
         self.coordination = Coordination(
@@ -196,7 +200,7 @@ class NodeParts:
             catalog=catalog,
             cluster=cluster,
             topics=self.topics,
-            space=self.space,
+            maintenance=self.maintenance,
             scrub=self.scrub,
             connections=self.connections.open,
             counters=self.counters,
@@ -226,7 +230,7 @@ class NodeParts:
         )
         self.admin = AdminApi(
             [
-                StreamCalls(catalog=catalog, volumes=self.volumes, figures=self.stream_figures).methods(),
+                StreamCalls(catalog=catalog, volumes=self.volumes, metrics=self.stream_metrics).methods(),
                 TopicCalls(
                     catalog=catalog,
                     cluster=cluster,
@@ -234,7 +238,7 @@ class NodeParts:
                     partitions=self.partitions,
                     rolls=self.rolls,
                     states=self.partition_states,
-                    remote_reads=self.old_reads,
+                    remote_reads=self.remote_reads,
                     home_check=self.home_check,
                 ).methods(),
                 self.status.methods(),
@@ -246,13 +250,13 @@ class NodeParts:
                 container_calls.methods(),
             ]
         )
-        self._led: set[Container] = set()
+        self._led: set[Leader] = set()
         self.list_offsets = ListOffsetsApi(
             topics=self.topics,
             partitions=self.partitions,
             runtime=self.runtime,
             rolls=self.rolls,
-            old_reads=self.old_reads,
+            remote_reads=self.remote_reads,
             read_failed=self.scrub.read_failed,
         )
         self.produce = ProduceApi(
@@ -262,7 +266,7 @@ class NodeParts:
             partitions=self.partitions,
             rolls=self.rolls,
             home_check=self.home_check,
-            repeats=self.repeats,
+            batch_comparison=self.batch_comparison,
             forwards=self.forwards,
             back_pressure=self.back_pressure,
             counters=self.counters,
@@ -345,7 +349,7 @@ class NodeParts:
 
     # --- the cluster
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
         if container in self._led or container.lost:
             return
@@ -354,17 +358,17 @@ class NodeParts:
         self.unclean.container_led(container)
         self.partitions.container_led(container)
         self.changes.restart()
-        self.space.container_led(container)
+        self.maintenance.container_led(container)
         self.coordination.container_led(container)
         self.rolls.take_up(container)
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more; whoever waited for it has been told."""
         self._led.discard(container)
         self.layout.changed()
         self.unclean.container_left(container)
         self.partitions.container_left(container)
-        self.space.container_left(container)
+        self.maintenance.container_left(container)
         self.coordination.container_left(container)
 
     def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
@@ -380,7 +384,7 @@ class NodeParts:
 
     async def start(self) -> None:
         """Begin the background work, and serve what this node leads by now."""
-        self.space.start()
+        self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()
         for container in list(self.containers.values()):
@@ -389,7 +393,7 @@ class NodeParts:
     async def close(self) -> None:
         """End connections, tasks and background work."""
         await self.scrub.close()
-        await self.space.close()
+        await self.maintenance.close()
         self.coordination.close()
         await self.changes.close()
         appended = [self._all_answered(container) for container in list(self.containers.values())]
@@ -400,7 +404,7 @@ class NodeParts:
         self.connections.close()
         self.runtime.close()
 
-    async def _all_answered(self, container: Container) -> None:
+    async def _all_answered(self, container: Leader) -> None:
         """What has been appended is answered, if its followers let it."""
         try:
             await committed_to(container, container.log.end, timeout_s=CLOSE_S)

@@ -9,7 +9,7 @@ it has.
 
 What is on the disk is checked by sums (catalog.row_sums), which does not show that a node has applied commands
 otherwise than the others have. So nodes compare the totals of their tables at the same positions of the log: where a
-node differs from most replicas of the catalog, or from the primary with as many on either side, its tables are damaged.
+node differs from most replicas of the catalog, or from the leader with as many on either side, its tables are damaged.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class TablesRepair:
         fetch: Callable[[], Awaitable[None]],
         tell: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """`fetch` gets the primary's tables, once, and says itself why not. `tell` hears of events, by kind."""
+        """`fetch` gets the leader's tables, once, and says itself why not. `tell` hears of events, by kind."""
         self._node_id = node_id
         self._tables = tables
         self._replica = replica
@@ -112,9 +112,9 @@ class TablesRepair:
         self._tell("repaired", f"the catalog's tables of node {self._node_id} are made anew")
 
     async def _try(self, *, patience_over: bool) -> None:
-        container = self._replica.container
-        if container is not None and not container.lost:
-            if container.primary.near(self._loop.time()) and not patience_over:
+        leader = self._replica.leader
+        if leader is not None and not leader.lost:
+            if leader.state.near(self._loop.time()) and not patience_over:
                 self._replica.report_damage()  # another one is to lead; repeated, it changes nothing
                 return
             await self._by_itself()
@@ -155,7 +155,7 @@ class TablesRepair:
         told = dict(zip(others, await asyncio.gather(*map(self._ask, others)), strict=True))
         own = dict([*before, *await self._tables.marks()])
         votes = self._node_id in record.replicas
-        if differs := differing(own, told, votes=votes, primary=record.primary):
+        if differs := differing(own, told, votes=votes, leader=record.primary):
             self._tables.found_damage(f"the tables differ from those of the nodes {', '.join(map(str, differs))}")
 
     async def _ask(self, node_id: NodeId) -> Marks:
@@ -169,7 +169,7 @@ class TablesRepair:
         return dict(answer.marks)
 
 
-def differing(own: Marks, others: Mapping[NodeId, Marks], *, votes: bool, primary: NodeId) -> list[NodeId]:
+def differing(own: Marks, others: Mapping[NodeId, Marks], *, votes: bool, leader: NodeId) -> list[NodeId]:
     """The nodes from which the tables here differ, where these are the ones that are wrong; else none.
 
     Of the newest position that is known of another node too. `votes`: this node has a replica of the catalog.
@@ -183,7 +183,7 @@ def differing(own: Marks, others: Mapping[NodeId, Marks], *, votes: bool, primar
             return []
         digest, most = against.most_common(1)[0]
         like_here = sum(each == own[position] for each in there.values()) + votes
-        if most > like_here or (most == like_here and there.get(primary, own[position]) != own[position]):
+        if most > like_here or (most == like_here and there.get(leader, own[position]) != own[position]):
             return [node for node, each in there.items() if each == digest]
         log.error("nodes differ in the catalog's tables", position=position, nodes=sorted(there))
         return []

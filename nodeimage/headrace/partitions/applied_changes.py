@@ -22,7 +22,7 @@ from headrace.catalog.rows import PartitionletRow, Replaced, TopicRow
 from headrace.catalog.streams import AlterStream, DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
 from headrace.log.frames import FrameType
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.frames import open_frames
 from headrace.partitions.topics import Topic, Topics
@@ -30,11 +30,11 @@ from headrace.partitions.topics import Topic, Topics
 log = structlog.get_logger()
 
 
-class DiskSpace(Protocol):
-    """Gives back the room of records that are not needed (storage.maintenance.Space)."""
+class DiskMaintenance(Protocol):
+    """What is told of records that died, and frees their bytes (storage.maintenance.Maintenance)."""
 
     def bytes_died(self) -> None:
-        """Some records have no owner any more."""
+        """Some records no longer have an owner."""
 
     def log_starts_moved(self, command: SetLogStart) -> None:
         """Some records lie below their partition's log start now."""
@@ -44,13 +44,19 @@ class AppliedChanges:
     """Brings applied commands to topics and partitions."""
 
     def __init__(
-        self, *, runtime: Runtime, cluster: ClusterLink, topics: Topics, partitions: Partitions, space: DiskSpace
+        self,
+        *,
+        runtime: Runtime,
+        cluster: ClusterClient,
+        topics: Topics,
+        partitions: Partitions,
+        maintenance: DiskMaintenance,
     ) -> None:
         self._runtime = runtime
         self._led = cluster.replicas.led
         self._topics = topics
         self._partitions = partitions
-        self._space = space
+        self._maintenance = maintenance
 
     def applied(self, changes: Sequence[Change]) -> None:
         """Commands were applied (Catalog.on_applied)."""
@@ -62,14 +68,14 @@ class AppliedChanges:
             topics.command_applied(command)
             match command:
                 case DeleteTopics():
-                    self._space.bytes_died()
+                    self._maintenance.bytes_died()
                     for topic_id in command.topic_ids:
                         topics.gone(topic_id)
                 case ForgetDeleted():
                     if getattr(outcome, "ended", False):
-                        self._space.bytes_died()
+                        self._maintenance.bytes_died()
                 case DeleteStream():
-                    self._space.bytes_died()
+                    self._maintenance.bytes_died()
                     topics.stream_gone(command.path)
                 case CreateTopics():
                     assert isinstance(outcome, list)
@@ -90,7 +96,7 @@ class AppliedChanges:
                         if code is Code.NONE:
                             topics.home_moved(change.topic_id, Home(change.counter, change.cluster))
                 case SetLogStart():
-                    self._space.log_starts_moved(command)
+                    self._maintenance.log_starts_moved(command)
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
@@ -122,7 +128,7 @@ class AppliedChanges:
         topic = self._topics.cached_id(item.topic_id)
         self._partitions.chain_changed(item.topic_id, item.partition)
         if item.resume >= 0:
-            self._space.bytes_died()
+            self._maintenance.bytes_died()
         if topic is None:
             return
         topic.encoded = None
@@ -160,7 +166,7 @@ class AppliedChanges:
         """All rows may be other ones."""
         self._partitions.rows_replaced()
         self._topics.rows_replaced()
-        self._space.bytes_died()
+        self._maintenance.bytes_died()
         in_use = self._topics.all()
         if in_use:
             self._runtime.spawn(self._look_again(in_use))

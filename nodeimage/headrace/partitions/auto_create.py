@@ -13,12 +13,12 @@ from headrace.base.ids import Millis
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import TopicName
 from headrace.catalog.topics import CreateTopics, NewTopic
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.refusals import told
 
 
 async def make_topics(
-    names: Sequence[TopicName], *, catalog: Catalog, placement: Placing
+    names: Sequence[TopicName], *, catalog: Catalog, placement: Placement
 ) -> dict[str, KafkaError | None]:
     """By full name, why each was not made; None for one that was made, or was there. By now it may be deleted again.
 

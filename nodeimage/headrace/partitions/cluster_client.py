@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Millis, NodeId, Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
 from headrace.log.container_log import ContainerLog
 from headrace.peer.client import PeerClient
@@ -21,7 +21,7 @@ from headrace.store.view import ClusterView
 A = TypeVar("A", bound=Message)
 
 CALL_S = 5.0
-"""A peer that has not answered by then is not waited for."""
+"""How long a peer's answer is waited for."""
 
 
 class Event(Protocol):
@@ -69,8 +69,8 @@ class ControllerLink(Protocol):
         """Make a container now."""
 
 
-class ClusterLink:
-    """The cluster, as one node sees it."""
+class ClusterClient:
+    """The cluster as this node sees it, and calls to its other nodes."""
 
     def __init__(self, *, node_id: NodeId, view: ClusterView, replicas: Replicas, peers: PeerClient) -> None:
         self.node_id = node_id
@@ -115,7 +115,7 @@ class ClusterLink:
         return next((each for each in self.view.containers.values() if each.kind == "catalog"), None)
 
     @property
-    def catalog_container(self) -> Container | None:
+    def catalog_container(self) -> Leader | None:
         """The catalog's container, where this node leads it."""
         record = self.catalog
         return None if record is None else self.replicas.led.get(record.container_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Placed(NamedTuple):
 class Layout:
     """What clients are told."""
 
-    def __init__(self, cluster: ClusterLink, node: NodeIdentity) -> None:
+    def __init__(self, cluster: ClusterClient, node: NodeIdentity) -> None:
         self.version = 0
         """Rises with every change of who leads what and of the nodes: what was made of them before is made anew."""
         self._cluster = cluster

@@ -111,9 +111,9 @@ class HomeCheck:
         `from_client` false), and it follows what was appended before, with or without a gap.
 
         Raises, with nothing changed: KafkaError NOT_LEADER_OR_FOLLOWER (look it up anew), LEADER_NOT_AVAILABLE (it
-        rolls, or a roll is due: await `Rolls.settle`), FENCED_LEADER_EPOCH (not settled for its topic's home, or home
-        is here: meet the source again), NOT_ENOUGH_REPLICAS (later), INVALID_RECORD (a batch that no sound source has),
-        and StorageFull (await `container.make_room`).
+        rolls, or a roll is due: await `Rolls.wait_for_roll`), FENCED_LEADER_EPOCH (not settled for its topic's home, or
+        home is here: meet the source again), NOT_ENOUGH_REPLICAS (later), INVALID_RECORD (a batch that no sound source
+        has), and StorageFull (await `container.make_room`).
         """
         container = partition.container
         if partition.left or partition.deleted or container.lost:

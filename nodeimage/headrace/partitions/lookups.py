@@ -16,10 +16,10 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreatePartitions
 from headrace.partitions.caller import Caller
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.topics import Topic, Topics
 from headrace.store.records import VolumeRecord
 
@@ -149,7 +149,7 @@ async def leaders(
 
 
 def growth(
-    placement: Placing,
+    placement: Placement,
     row: TopicRow,
     *,
     count: int,
@@ -173,12 +173,12 @@ def growth(
     )
 
 
-def replicas(cluster: ClusterLink, volume: str) -> int:
+def replicas(cluster: ClusterClient, volume: str) -> int:
     """Replicas that a new topic's partitions get: those of the containers of its volume that take them."""
     return max((len(record.replicas) for record in cluster.open_data(volume=volume)), default=1)
 
 
-def volume_of(cluster: ClusterLink, policy: StreamPolicy) -> VolumeRecord:
+def volume_of(cluster: ClusterClient, policy: StreamPolicy) -> VolumeRecord:
     """The volume of a stream, as this node last saw it."""
     return cluster.view.volumes.get(policy.volume) or VolumeRecord(policy.volume)
 

@@ -4,7 +4,7 @@ Responsible for numbering record batches (base offset, leader epoch), for the ch
 (idempotence, invariant 11), and for waking fetches when `high_watermark` moves (invariant 2). A `Partition` is made
 when a client asks for it and forgotten when it is idle: nothing in memory belongs to a topic that nobody uses.
 
-Knows nothing of requests and of the disk: it appends to a `Container` and is told what is committed. When this node
+Knows nothing of requests and of the disk: it appends to a `Leader` and is told what is committed. When this node
 ceases to lead its container, or it goes on in a container elsewhere, it has `left`: whoever holds it looks it up anew.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol
 from headrace.base.ids import Home, PartitionletId
 from headrace.catalog.rows import HomeStart, PartitionletRow
 from headrace.container.commit_waiters import Waiting
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.producer_state import KnownBatch, Producers
 from headrace.partitions.rolls.frames import Seal
 from headrace.wire.batch import BatchHeader, detached, stamp, stamp_append_time
@@ -51,7 +51,7 @@ class Append:
         self._request.committed()
 
     def lost(self) -> None:
-        """This node leads the container no more; the next primary says what became of the batch."""
+        """This node leads the container no more; the next leader says what became of the batch."""
         self._request.lost()
 
 
@@ -90,7 +90,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         chain: tuple[PartitionletRow, ...],
-        container: Container,
+        container: Leader,
         next_offset: int,
         log_start: int,
         producers: Producers,
@@ -113,22 +113,22 @@ class Partition:
         """True while its open partitionlet is being sealed and the next one opened: appends wait."""
         self.watchers: dict[Watcher, None] | None = None
         """None while there has been none: most partitions are written to and not waited for."""
-        self.adopt(
+        self.set_chain(
             chain=chain, container=container, next_offset=next_offset, producers=producers, size=size, epochs=epochs
         )
         self.high_watermark = next_offset
         self.gap: tuple[int, int] | None
         """From this offset on there was nothing to read up to that high watermark: a copy may have been cut there."""
-        self.settle(settled)
+        self.set_home(settled)
         self.seal = seal
         """The seal that the open partitionlet has in its container's log already, by a roll that was broken off: it
         takes no batch any more, and that roll has to be finished."""
 
-    def adopt(
+    def set_chain(
         self,
         *,
         chain: tuple[PartitionletRow, ...],
-        container: Container,
+        container: Leader,
         next_offset: int,
         producers: Producers,
         size: int,
@@ -152,7 +152,7 @@ class Partition:
         self.seal = None
         self.gap = None
 
-    def settle(self, settled: HomeStart | None) -> None:
+    def set_home(self, settled: HomeStart | None) -> None:
         """Take up the home that the partition was rolled for last, and where that begins in it; None: its first."""
         self.home: Home | None = None if settled is None else Home(settled.counter, settled.cluster)
         self.home_start = 0 if settled is None else settled.offset
@@ -179,7 +179,7 @@ class Partition:
         )
 
     def is_doubtful(self, header: BatchHeader, known: KnownBatch) -> bool:
-        """Whether a batch with the sequence of `known` may be another one all the same, see `duplicate_check`."""
+        """Whether a batch with the sequence of `known` may be another one all the same, see `batch_comparison`."""
         return (
             header.producer_id >= 0
             and header.max_timestamp != known.timestamp

@@ -12,9 +12,9 @@ from headrace.base.ids import Offset, PartitionletId
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, TopicRow
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads.local_reads import Extent
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.topics import Topics
 
 STATES = ("intended", "open", "sealed")
@@ -43,18 +43,18 @@ def chains_of(
 class PartitionStates:
     """Looks at partitions from outside."""
 
-    def __init__(self, *, catalog: Catalog, cluster: ClusterLink, topics: Topics, old_reads: OldReads) -> None:
+    def __init__(self, *, catalog: Catalog, cluster: ClusterClient, topics: Topics, remote_reads: RemoteReads) -> None:
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
-        self._old_reads = old_reads
+        self._remote_reads = remote_reads
 
     async def of_topic(self, topic: TopicRow) -> list[PartitionState]:
         """All partitions of a topic, in order."""
         rows, starts = await self._catalog.query(
             lambda reader: (reader.chains.chain(topic.number), reader.chains.log_starts([topic.number]))
         )
-        sizes = await self._old_reads.extents(rows)
+        sizes = await self._remote_reads.extents(rows)
         by_partition: dict[int, list[PartitionletRow]] = {}
         for row in rows:
             if row.state != INTENDED:
@@ -110,7 +110,7 @@ class PartitionStates:
         missing = asked - found.keys()
         if missing:
             rows = await self._catalog.query(lambda reader: _open_rows(reader, missing))
-            stored = await self._old_reads.extents(rows.values())
+            stored = await self._remote_reads.extents(rows.values())
             found |= {key: stored[row.id].end for key, row in rows.items() if row.id in stored}
         return found
 

@@ -11,7 +11,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import Offset, PartitionletId, Position
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, HomeStart, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.frames import FrameType
 from headrace.log.reading import NEVER, PartitionletState
 from headrace.partitions.producer_state import KnownBatch, Producer, Producers
@@ -57,7 +57,7 @@ def read_chain(reader: Reader, topic: int, partition: int) -> Chain | None:
     return Chain(rows, log_start, reader.homes.settled_at(topic, partition))
 
 
-def read_tail(container: Container, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
+def read_tail(container: Leader, partitionlet: PartitionletId, first: int, *, since: Position = NOTHING) -> Tail:
     """[blocking] Where an open partitionlet stands that ends at `first` or later; its frames lie behind `since`."""
     state = container.log.load(partitionlet, since=since)
     torn_below = _torn_below(container, state)
@@ -98,7 +98,7 @@ def read_tail(container: Container, partitionlet: PartitionletId, first: int, *,
     return Tail(next_offset, Producers(known), state.bytes, seal, certain, state.epochs)
 
 
-def _torn_below(container: Container, state: PartitionletState) -> int:
+def _torn_below(container: Leader, state: PartitionletState) -> int:
     """The end of a partitionlet at the container's last unclean recovery (invariant 15): behind it more had been."""
     if not container.recovered_epoch:
         return NOWHERE
@@ -120,7 +120,7 @@ def read_chains(reader: Reader, wanted: list[tuple[Topic, int]]) -> Mapping[Key,
     return found
 
 
-def read_tails(asked: list[tuple[Key, Chain, Container]]) -> dict[Key, Tail | Exception]:
+def read_tails(asked: list[tuple[Key, Chain, Leader]]) -> dict[Key, Tail | Exception]:
     """[blocking] Each partition's tail, or why it cannot be read: damage harms those alone whom it meets."""
     tails: dict[Key, Tail | Exception] = {}
     for key, chain, container in asked:

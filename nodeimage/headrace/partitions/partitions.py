@@ -21,8 +21,8 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.container.leader import Leader
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Feed, Partition
 from headrace.partitions.partition_tail import Chain, Key, Tail, read_chain, read_chains, read_tail, read_tails
 from headrace.partitions.producer_state import Producers
@@ -47,7 +47,7 @@ class Partitions:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         unclean: UncleanRecoveries,
         feed: Feed,
@@ -76,7 +76,7 @@ class Partitions:
         """Containers that this node is about to lead, and the loop time at which somebody first asked for them."""
         self._changes = asyncio.Event()
         """Set, and replaced, whenever who leads what changes."""
-        self._caught_up: set[Container] = set()
+        self._caught_up: set[Leader] = set()
         """Containers led here of which the catalog here knows what had been committed when they were taken over."""
         self._catching_up: asyncio.Task[None] | None = None
         self._rows_of = self._known_rows_of = 0
@@ -148,7 +148,7 @@ class Partitions:
 
     # --- who leads
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on."""
         self._led_at[container.id] = self._runtime.loop.time()
         self._awaited.pop(container.id, None)
@@ -159,7 +159,7 @@ class Partitions:
         self._changes.set()
         self._changes = asyncio.Event()
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads it no more: what is in memory of its partitions is not true any longer."""
         self._led_at.pop(container.id, None)
         self._moved_away.pop(container.id, None)
@@ -228,19 +228,19 @@ class Partitions:
                 continue
             partition.chain = chain.rows
             partition.log_start = max(partition.log_start, chain.log_start)
-            partition.settle(chain.settled)
+            partition.set_home(chain.settled)
             partition.wake_all()
 
-    async def _serving(self, containers: Collection[Container]) -> dict[Container, KafkaError]:
+    async def _serving(self, containers: Collection[Leader]) -> dict[Leader, KafkaError]:
         """Wait until these containers serve (invariant 8), and the catalog here knows all that they may have lost
         (invariant 15); why not, for those that do not."""
-        refused: dict[Container, KafkaError] = {}
+        refused: dict[Leader, KafkaError] = {}
 
-        async def served(container: Container) -> None:
+        async def served(container: Leader) -> None:
             led_at = self._led_at.get(container.id, 0.0)
             left_s = max(0.0, led_at + SERVES_S - self._runtime.loop.time())
             try:
-                await committed_to(container, container.primary.epoch_start, timeout_s=left_s)
+                await committed_to(container, container.state.epoch_start, timeout_s=left_s)
                 await self._unclean.caught_up(container, timeout_s=left_s)
             except KafkaError as error:
                 refused[container] = error
@@ -251,7 +251,7 @@ class Partitions:
             await asyncio.gather(*map(served, waiting))
         return refused
 
-    def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Container) -> bool:
+    def _is_unsure(self, tail: Tail | Exception, chain: Chain, container: Leader) -> bool:
         """Whether only the catalog tells where a partitionlet of another epoch ends, and may be behind here."""
         if not isinstance(tail, Tail) or tail.seal is not None or container.lost:
             return False
@@ -260,7 +260,7 @@ class Partitions:
         certain = tail.certain or chain.rows[-1].container_epoch == container.epoch
         return not certain and container not in self._caught_up
 
-    async def _catch_up(self, containers: Set[Container]) -> KafkaError | None:
+    async def _catch_up(self, containers: Set[Leader]) -> KafkaError | None:
         """Wait until the catalog here knows what had been committed when this node began to lead these; or why not."""
         led_at = max(self._led_at.get(each.id, 0.0) for each in containers)
         try:
@@ -290,7 +290,7 @@ class Partitions:
 
     # --- loading
 
-    def adopt_fresh(self, topic: Topic, row: PartitionletRow) -> None:
+    def add_fresh(self, topic: Topic, row: PartitionletRow) -> None:
         """Bring a partition into memory without asking the disk, if that is possible."""
         if row.partition not in topic.partitions and (topic.topic_id, row.partition) not in self._loading:
             partition = self._fresh(topic, row)
@@ -370,7 +370,7 @@ class Partitions:
     async def _read_older(self, wanted: list[tuple[Topic, int]]) -> dict[Key, Partition | KafkaError]:
         chains = await self._catalog.query(lambda reader: read_chains(reader, wanted))
         outcomes: dict[Key, Partition | KafkaError] = {}
-        asked: list[tuple[Key, Chain, Container]] = []
+        asked: list[tuple[Key, Chain, Leader]] = []
         for topic, index in wanted:
             key = (topic.topic_id, index)
             chain = chains.get(key)

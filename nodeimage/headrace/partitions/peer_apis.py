@@ -11,8 +11,8 @@ import msgspec
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, NodeId, Offset
 from headrace.base.runtime import Runtime
-from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.container.leader import Leader
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads import local_reads
 from headrace.partitions.reads.local_reads import ReadFailed, Replica
 from headrace.partitions.reads.remote_reads import extents_of, replica_of, sum_of
@@ -60,7 +60,7 @@ class PeerApis:
         self,
         *,
         runtime: Runtime,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         rolls: Rolls,
         sent: SentBytes,
         read_failed: ReadFailed,
@@ -173,7 +173,7 @@ class PeerApis:
     ) -> CoordinationTold:
         return CoordinationTold(self._coordinator() or NodeId(0))
 
-    def _led(self, container_id: ContainerId) -> Container:
+    def _led(self, container_id: ContainerId) -> Leader:
         container = self._cluster.replicas.led.get(container_id)
         if container is None or container.lost:
             raise KafkaError(

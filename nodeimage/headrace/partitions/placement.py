@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.store.records import ContainerRecord, NodeRecord, Room, VolumeRecord
 
 REMEMBERED: Final = 1_000
@@ -24,10 +24,10 @@ FEW: Final = 16
 """Up to so many candidates are all compared, so that the partitions of a small topic lie on different nodes."""
 
 
-class Placing:
-    """Places what this node is asked for."""
+class Placement:
+    """Chooses containers for the new partitionlets that this node creates."""
 
-    def __init__(self, cluster: ClusterLink) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._newest: deque[NodeId] = deque()
         self._count: Counter[NodeId] = Counter()

@@ -20,7 +20,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import TopicRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.home_check import home_of, is_settled_for
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ Ended = tuple[TopicRow, Home | None]
 """A topic of which a partition ended in a container, and the home that the partition is settled for."""
 
 
-async def retake_homes(container: Container, *, catalog: Catalog, own_cluster: str) -> None:
+async def retake_homes(container: Leader, *, catalog: Catalog, own_cluster: str) -> None:
     """Take the homes anew of topics at home here that a recovered container, led here, may have lost records of.
 
     Raises HeadraceError: some are not taken yet.

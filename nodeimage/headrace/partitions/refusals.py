@@ -28,7 +28,7 @@ import time
 from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.producer_state import Producers
 from headrace.wire.batch import read_batch
 from headrace.wire.produce import PartitionRecords
@@ -78,7 +78,7 @@ def told(error: HeadraceError) -> KafkaError:
     return KafkaError(code, str(error))
 
 
-def why_not_committed(container: Container) -> KafkaError | None:
+def why_not_committed(container: Leader) -> KafkaError | None:
     """Of a batch that would wait until something changes: a follower comes back (invariant 6), or the cluster store.
 
     NOT_LEADER_OR_FOLLOWER where another node may lead by now, so that clients ask others who does.

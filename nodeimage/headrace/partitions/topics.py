@@ -21,7 +21,7 @@ from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.streams import AlterStream, DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, DeleteTopics
 from headrace.partitions.auto_create import make_topics
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
 from headrace.partitions.topic_configs import EffectivePolicy, effective
 
@@ -36,7 +36,7 @@ _EVERYTHING = ""
 class Topics:
     """The cache, and the way to the catalog behind it."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placing) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement) -> None:
         self._catalog = catalog
         self._placement = placement
         self._by_name: dict[str, Topic] = {}

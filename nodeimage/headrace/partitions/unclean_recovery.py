@@ -34,8 +34,8 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.recovery import SkipNumbers
 from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.container.leader import Leader
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads.local_reads import stored_end
 from headrace.partitions.recovered_homes import retake_homes
 
@@ -54,19 +54,19 @@ Sealed = tuple[bytes, PartitionletRow]
 class UncleanRecoveries:
     """One node's part in it."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterLink, own_cluster: str) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, own_cluster: str) -> None:
         """`own_cluster`: this cluster's id."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
         self._led = cluster.replicas.led
         self._own_cluster = own_cluster
-        self._behind: dict[Container, asyncio.Future[None]] = {}
+        self._behind: dict[Leader, asyncio.Future[None]] = {}
         """Recovered containers that are led here, while the catalog here may be behind what they lost."""
         self._catalogs = 0
         """Recoveries of the catalog, as last seen."""
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on, and nothing has been written to it yet."""
         record = self._cluster.record(container.id)
         if record is None:
@@ -80,7 +80,7 @@ class UncleanRecoveries:
         if record.recovered or self._of_catalog():
             self._repeat(container, partial(self._look_at, container))
 
-    def container_left(self, container: Container) -> None:
+    def container_left(self, container: Leader) -> None:
         """This node leads a container no more."""
         self._caught_up(container)
 
@@ -93,11 +93,11 @@ class UncleanRecoveries:
                 if container is not self._cluster.catalog_container:
                     self._repeat(container, partial(self._look_at, container))
 
-    def is_behind(self, container: Container) -> bool:
+    def is_behind(self, container: Leader) -> bool:
         """Whether partitions of a container are not to be loaded yet."""
         return container in self._behind
 
-    async def caught_up(self, container: Container, *, timeout_s: float) -> None:
+    async def caught_up(self, container: Leader, *, timeout_s: float) -> None:
         """Return when they are. Raises KafkaError LEADER_NOT_AVAILABLE."""
         behind = self._behind.get(container)
         if behind is not None:
@@ -114,10 +114,10 @@ class UncleanRecoveries:
         record = self._cluster.catalog
         return 0 if record is None else record.recovered
 
-    def _repeat(self, container: Container, work: Callable[[], Awaitable[None]]) -> None:
+    def _repeat(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
         self._runtime.spawn(self._until_done(container, work))
 
-    async def _until_done(self, container: Container, work: Callable[[], Awaitable[None]]) -> None:
+    async def _until_done(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
         """Try again for as long as this node leads a container."""
         pause = FIRST_PAUSE_S
         while not container.lost:
@@ -138,7 +138,7 @@ class UncleanRecoveries:
 
     # --- the catalog
 
-    def _skip_numbers(self, container: Container, recovered: int) -> None:
+    def _skip_numbers(self, container: Leader, recovered: int) -> None:
         command = SkipNumbers(recovered)
         if container.log.end >= self._catalog.applied:  # at once, before anybody else's command
             container.append_command(encode(command)).add_done_callback(_retrieve)
@@ -158,13 +158,13 @@ class UncleanRecoveries:
 
     # --- containers of records
 
-    def _caught_up(self, container: Container) -> None:
+    def _caught_up(self, container: Leader) -> None:
         behind = self._behind.pop(container, None)
         if behind is not None and not behind.done():
             behind.set_result(None)
 
-    async def _look_at(self, container: Container) -> None:
-        await committed_to(container, container.primary.epoch_start, timeout_s=SERVES_S)
+    async def _look_at(self, container: Leader) -> None:
+        await committed_to(container, container.state.epoch_start, timeout_s=SERVES_S)
         await self._catalog.catch_up()
         if container in self._behind:  # before anything is appended where records were lost
             await retake_homes(container, catalog=self._catalog, own_cluster=self._own_cluster)
@@ -180,7 +180,7 @@ class UncleanRecoveries:
         container: ContainerId,
         end_of: Callable[[PartitionletRow], int],
         *,
-        only_while: Container | None = None,
+        only_while: Leader | None = None,
     ) -> None:
         """Tell the catalog where sealed partitionlets of a container end. `only_while`: this node leads that."""
         after = PartitionletId(0)

@@ -120,7 +120,7 @@ class ProbeAnswer(Message, frozen=True):
     ready: bool
     heard: list[NodeId] = []
     """The nodes that answered its own probes within 2 s: those that hear it and that it hears. (A stream proves one of
-    the two: a follower goes on hearing a primary to which nothing gets through.)"""
+    the two: a follower goes on hearing a leader to which nothing gets through.)"""
     clock: Millis = Millis(0)
     """What its wall clock shows. 0: it does not tell."""
     fenced: int = 0
@@ -202,13 +202,13 @@ class Submitted(Message, frozen=True):
 
 
 class Submit(Request[Submitted], frozen=True):
-    """A catalog command, in the payload. Only the catalog's primary takes it; others refuse with NOT_CONTROLLER.
+    """A catalog command, in the payload. Only the catalog's leader takes it; others refuse with NOT_CONTROLLER.
 
-    The fields tell an attempt from others (node/attempts.py): one that was given up must not land late.
+    The fields tell an attempt from others (node/submit_fencing.py): one that was given up must not land late.
     """
 
     epoch: Epoch = Epoch(0)
-    """Of the primary that it is for; 0: a node of the version before does not say, and is not refused."""
+    """Of the leader that it is for; 0: a node of the version before does not say, and is not refused."""
     run: str = ""
     """Of the process that makes it."""
     number: int = 0
@@ -224,7 +224,7 @@ class Opened(Message, frozen=True):
 
 
 class OpenPartitionlet(Request[Opened], frozen=True):
-    """Open a partitionlet, with the payload of its OPEN frame as payload. Idempotent; only the primary takes it."""
+    """Open a partitionlet, with the payload of its OPEN frame as payload. Idempotent; only the leader takes it."""
 
     container: ContainerId
     partitionlet: PartitionletId
@@ -379,7 +379,7 @@ class SnapshotPart(Message, frozen=True):
 
 
 class ReadSnapshot(Request[SnapshotPart], frozen=True):
-    """Read a snapshot of the catalog's primary, from byte `at` on: the tables here are lost, and the log is whole.
+    """Read a snapshot of the catalog's leader, from byte `at` on: the tables here are lost, and the log is whole.
 
     A node of the version before refuses it: then the log is fetched anew too, if the replica may leave the in-sync set.
     """
@@ -409,7 +409,7 @@ class ReadMarks(Request[TableMarks], frozen=True):
 
 
 class Follow(Opening, frozen=True):
-    """A follower asks the primary for a container's frames. Answered by Following or Refused."""
+    """A follower asks the leader for a container's frames. Answered by Following or Refused."""
 
     container: ContainerId
     epoch: Epoch
@@ -428,7 +428,7 @@ class Follow(Opening, frozen=True):
 
 
 class Following(Message, frozen=True):
-    """The primary's answer: what matches, and what comes."""
+    """The leader's answer: what matches, and what comes."""
 
     epoch: Epoch
     history: list[tuple[Epoch, Position]]
@@ -447,11 +447,11 @@ class Frames(Message, frozen=True):
 
 
 class Commit(Message, frozen=True):
-    """`committed` moved; also the primary's heartbeat."""
+    """`committed` moved; also the leader's heartbeat."""
 
     committed: Position
     sent_at: float = 0.0
-    """Of a heartbeat: the primary's loop time, which the follower gives back at once. 0: not a heartbeat."""
+    """Of a heartbeat: the leader's loop time, which the follower gives back at once. 0: not a heartbeat."""
 
 
 class Acked(Message, frozen=True):
@@ -464,7 +464,7 @@ class Acked(Message, frozen=True):
 
 
 class SnapshotPiece(Message, frozen=True):
-    """The next bytes of a snapshot are the payload. Without bytes: the primary lives, and they are on their way."""
+    """The next bytes of a snapshot are the payload. Without bytes: the leader lives, and they are on their way."""
 
     last: bool
     crc: int | None = None

@@ -23,7 +23,7 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     end: Position
     committed: Position
     stalled: bool = False
-    """A primary that cannot commit, as it would go below the minimum in sync."""
+    """A leader that cannot commit, as it would go below the minimum in sync."""
     in_sync: list[NodeId] = []
     format: str = ""
     """Of the replica's folder (invariant 5)."""
@@ -32,7 +32,7 @@ class ReplicaState(msgspec.Struct, frozen=True, omit_defaults=True):
     stuck: bool = False
     """Its disk hangs: what is to be written has not got on for some seconds. It concerns the whole node."""
     cramped: bool = False
-    """A primary whose disk is full so that not even seals have room: its partitions cannot go on elsewhere."""
+    """A leader whose disk is full so that not even seals have room: its partitions cannot go on elsewhere."""
     change: str = ""
     """The id of the newest change of its record that it knows (store.lineage)."""
     recovered: int = 0

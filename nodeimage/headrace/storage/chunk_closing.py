@@ -13,9 +13,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import Owner, StreamRetention
 from headrace.log.container_log import Chunk, ContainerLog
 from headrace.log.reading import NEVER
-from headrace.storage.chunk_gc import GivingBack
-from headrace.storage.chunk_inventory import FAILURES, Held, Upkeep
-from headrace.storage.retention import Share
+from headrace.storage.chunk_gc import ChunkGc
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
+from headrace.storage.retention_rules import Share
 
 EARLY_EVERY_S = 20.0
 """How often the open chunk is looked at for dead bytes, where it has grown or something of it may have died."""
@@ -46,11 +46,11 @@ class _Looked(NamedTuple):
 class ChunkClosing:
     """Closes this node's chunks."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep, giving_back: GivingBack) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, inventory: ChunkInventory, chunk_gc: ChunkGc) -> None:
         self._runtime = runtime
         self._catalog = catalog
-        self._upkeep = upkeep
-        self._giving_back = giving_back
+        self._inventory = inventory
+        self._chunk_gc = chunk_gc
         self._early_due = 0.0
         self._looked: dict[ContainerId, _Looked] = {}
         """A chunk may hold a hundred thousand idle topics, which cost something only where something happens."""
@@ -64,32 +64,32 @@ class ChunkClosing:
 
     async def close_full(self) -> None:
         """Close the chunks that are full."""
-        for held in self._upkeep.held():
+        for held in self._inventory.held():
             for chunk in held.log.chunks_to_close(held.committed):
                 key = (held.id, chunk.start)
                 try:
-                    await self._upkeep.blocking(lambda held=held, chunk=chunk: held.log.close_chunk(chunk))  # type: ignore[misc]
+                    await self._inventory.blocking(lambda held=held, chunk=chunk: held.log.close_chunk(chunk))  # type: ignore[misc]
                 except FAILURES as error:
-                    self._upkeep.failed(key, error)
+                    self._inventory.failed(key, error)
                 else:
-                    self._upkeep.done(key)
-                    self._giving_back.look_at(key)
+                    self._inventory.done(key)
+                    self._chunk_gc.look_at(key)
 
     async def close_early(self) -> None:
         """Close open chunks of which enough is dead."""
         if self._runtime.loop.time() < self._early_due:
             return
         self._early_due = self._runtime.loop.time() + EARLY_EVERY_S
-        here = self._upkeep.data()
+        here = self._inventory.data()
         for held in here:
             chunks = held.log.chunks()
             if chunks and chunks[-1].end is None:
                 try:
                     await self._close_early_one(held, chunks[-1])
                 except FAILURES as error:
-                    self._upkeep.failed((held.id, chunks[-1].start), error)
+                    self._inventory.failed((held.id, chunks[-1].start), error)
                 else:
-                    self._upkeep.done((held.id, chunks[-1].start))
+                    self._inventory.done((held.id, chunks[-1].start))
         gone = self._looked.keys() - {held.id for held in here}
         for each in gone:
             self._looked.pop(each, None)
@@ -102,12 +102,12 @@ class ChunkClosing:
         if not closing and await self._is_as_it_was(held, chunk):
             return
         died, end = self._died, held.log.end
-        shares = await self._upkeep.shares(held, chunk)
+        shares = await self._inventory.shares(held, chunk)
         if closing and any(share.bytes for share in shares):
             # Nothing is written behind these, and while they stand in an open chunk nothing younger can expire.
             close_open(held, chunk)
             return
-        owners = await self._upkeep.owners(shares)
+        owners = await self._inventory.owners(shares)
         streams = frozenset(stream_of(share.partitionlet) for share in shares)
         rules = await self._catalog.query(lambda reader: reader.streams.retention_of(streams))
         dead, lives_until = _dead(shares, owners, rules, self._runtime.now())

@@ -1,9 +1,10 @@
-"""Gives the disk back what is dead: closed chunks in which nothing lives go, out of the others dead bytes are punched.
+"""Garbage collection of chunks: the step that frees bytes. Closed chunks without live records are dropped; dead bytes
+are punched out of the others.
 
-Every replica does so on its own, by the catalog of its own node: what is dead there is dead by a committed command
+Every replica collects its own chunks, by the catalog of its own node: what is dead there is dead by a committed command
 (invariant 12). A catalog may lag behind the containers, and tables that a snapshot replaced may be older than they
-were: what it does not know yet is not dead. What a later reader needs of a chunk that goes, the state of idempotent
-producers, the leader appends anew before; a follower keeps the chunk until that frame is here.
+were: partitionlets that it does not know yet are not dead. Before a chunk is dropped, the leader appends again what a
+later reader needs of it, the state of idempotent producers; a follower keeps the chunk until that frame has arrived.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from headrace.log.container_log import Chunk
 from headrace.log.frames import FrameType
 from headrace.partitions.partitions import read_tail
 from headrace.partitions.rolls.frames import carried
-from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Held, Upkeep
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, ChunkKey, Held
 from headrace.storage.producer_retention import is_carried_on, is_sealed_in
-from headrace.storage.retention import gone
+from headrace.storage.retention_rules import gone
 
 log = structlog.get_logger()
 
@@ -33,13 +34,13 @@ AGAIN_S: Final = 30.0
 """How long a chunk is left alone that has to wait for its container's leader."""
 
 
-class GivingBack:
-    """Drops and punches this node's closed chunks."""
+class ChunkGc:
+    """Frees dead bytes: drops and punches this node's closed chunks."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, upkeep: Upkeep) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, inventory: ChunkInventory) -> None:
         self._runtime = runtime
         self._catalog = catalog
-        self._upkeep = upkeep
+        self._inventory = inventory
         self._anywhere = True
         """Something may have died in any chunk."""
         self._dead_in: set[StreamNumber] = set()
@@ -53,13 +54,13 @@ class GivingBack:
         self.freed_bytes = 0
 
     def died(self, *, streams: Collection[StreamNumber] = (), topics: Collection[bytes] = ()) -> None:
-        """Records of these died; without any: somewhere."""
+        """Records of these streams or topics died; without either, records died somewhere."""
         self._dead_in.update(streams)
         self._dead_topics.update(topics)
         self._anywhere |= not streams and not topics
 
     def look_at(self, key: ChunkKey) -> None:
-        """A chunk is closed now, or in another order: more of it may be given back."""
+        """A chunk was closed or regrouped: more of it may be freed."""
         self._unseen.add(key)
 
     async def step(self) -> None:
@@ -76,20 +77,20 @@ class GivingBack:
             if dead_topics:
                 topics = await self._catalog.query(lambda reader: reader.topics.by_ids(dead_topics))
                 dead_in.update(topic.stream_number for topic in topics.values())
-            for held in self._upkeep.data():
+            for held in self._inventory.data():
                 for chunk in held.log.closed_chunks():
                     key = (held.id, chunk.start)
                     if not anywhere and key not in unseen:
-                        oldest = await self._upkeep.oldest(held, chunk)
+                        oldest = await self._inventory.oldest(held, chunk)
                         if oldest is None or dead_in.isdisjoint(oldest):
                             continue
                     try:
-                        await self._give_back_of(held, chunk)
+                        await self._collect(held, chunk)
                     except FAILURES as error:
                         self._unseen.add(key)
-                        self._upkeep.failed(key, error)
+                        self._inventory.failed(key, error)
                     else:
-                        self._upkeep.done(key)
+                        self._inventory.done(key)
         except BaseException:
             self._anywhere |= anywhere
             self._dead_in |= dead_in
@@ -97,13 +98,13 @@ class GivingBack:
             self._unseen |= unseen
             raise
 
-    async def _give_back_of(self, held: Held, chunk: Chunk) -> None:
+    async def _collect(self, held: Held, chunk: Chunk) -> None:
         if chunk.end is None or chunk.end > held.committed:  # of a log that has just been opened
             self._unseen.add((held.id, chunk.start))
             return
-        blocking = self._upkeep.blocking
-        shares = await self._upkeep.shares(held, chunk)
-        owners = await self._upkeep.fates(shares)
+        blocking = self._inventory.blocking
+        shares = await self._inventory.shares(held, chunk)
+        owners = await self._inventory.fates(shares)
         if owners is None:
             self._unseen.add((held.id, chunk.start))
             return
@@ -114,7 +115,7 @@ class GivingBack:
                 return
             size = chunk.body.frames_end
             await blocking(lambda: held.log.drop_chunk(chunk))
-            self._upkeep.forget((held.id, chunk.start))
+            self._inventory.forget((held.id, chunk.start))
             self.freed_bytes += size
             log.info("chunk dropped", container=held.id, chunk=chunk.start)
             return
@@ -169,7 +170,7 @@ class GivingBack:
                         anew.append((partitionlet, msgspec.msgpack.encode(carried(tail.producers))))
             return lost, anew
 
-        lost, anew = await self._upkeep.blocking(wanting)
+        lost, anew = await self._inventory.blocking(wanting)
         if led is not None and anew:
             await asyncio.gather(
                 *(

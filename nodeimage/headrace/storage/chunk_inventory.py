@@ -1,7 +1,7 @@
-"""What looking after this node's disk has in common: its replicas, what their chunks hold, and to whom that belongs.
+"""The inventory that all steps of maintenance share: this node's replicas, what their chunks hold, and who owns it.
 
-A closed chunk is read once, and a note of it kept: most rounds have nothing to do with most chunks. Belongs to the loop
-thread, but what is marked [blocking].
+A closed chunk is read once and summarized in a note, since most rounds have nothing to do with most chunks. All of it
+belongs to the loop thread, except functions marked [blocking].
 """
 
 import os
@@ -17,11 +17,11 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Owner
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.chunk import Body
 from headrace.log.container_log import Chunk, ContainerLog
-from headrace.partitions.cluster_client import ClusterLink
-from headrace.storage.retention import Share
+from headrace.partitions.cluster_client import ClusterClient
+from headrace.storage.retention_rules import Share
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class Held(NamedTuple):
     id: ContainerId
     log: ContainerLog
     committed: Position
-    led: Container | None
+    led: Leader | None
     kick: Callable[[], None]
 
 
@@ -53,15 +53,15 @@ class _Note(NamedTuple):
     oldest: Mapping[StreamNumber, int]
 
 
-class Upkeep:
-    """This node's replicas, and notes of what their closed chunks hold."""
+class ChunkInventory:
+    """This node's replicas, with notes of what their closed chunks hold."""
 
     def __init__(
         self,
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         catalog_id: ContainerId,
         suspect: Callable[[ContainerId], None],
     ) -> None:
@@ -97,7 +97,7 @@ class Upkeep:
         """Those that hold records."""
         return [each for each in self.held() if each.id != self.catalog_id]
 
-    def led(self) -> list[Container]:
+    def led(self) -> list[Leader]:
         """The containers of records that this node leads."""
         return [container for container in list(self._cluster.replicas.led.values()) if container.id != self.catalog_id]
 

@@ -19,13 +19,13 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import RetireContainer
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, Owner, PartitionletRow
-from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.container.leader import Leader
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
 from headrace.storage.chunk_closing import close_open
-from headrace.storage.chunk_inventory import FAILURES, Held, Upkeep
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 
 log = structlog.get_logger()
 
@@ -44,10 +44,10 @@ class ContainerChanges(Protocol):
     async def new(self, volume: str, /) -> object:
         """Make one, for a volume."""
 
-    async def close(self, container: Container, /) -> None:
+    async def close(self, container: Leader, /) -> None:
         """Have one take no new partitionlets."""
 
-    async def delete(self, container: Container, /) -> None:
+    async def delete(self, container: Leader, /) -> None:
         """Have one go, with all of its replicas."""
 
 
@@ -59,13 +59,13 @@ class ContainerClosing:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
         changes: ContainerChanges,
         container_bytes: int,
-        upkeep: Upkeep,
+        inventory: ChunkInventory,
         wake: Callable[[], None],
     ) -> None:
         """`container_bytes`: with as many a container closes; `wake`: begin another round soon."""
@@ -77,7 +77,7 @@ class ContainerClosing:
         self._rolls = rolls
         self._changes = changes
         self._container_bytes = container_bytes
-        self._upkeep = upkeep
+        self._inventory = inventory
         self._wake = wake
         self._closed_at: dict[ContainerId, float] = {}
         """Since when this node has known, as their leader, that containers are closed."""
@@ -92,7 +92,7 @@ class ContainerClosing:
     async def close_full(self) -> None:
         """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
         failed: set[str] = set()
-        for container in self._upkeep.led():
+        for container in self._inventory.led():
             if container.closing or not container.serves or container.volume in failed:
                 continue
             if (
@@ -107,7 +107,7 @@ class ContainerClosing:
                         self._failing[container.id] = str(error)
                         log.warning("a full container cannot be closed", container=container.id, error=str(error))
 
-    async def _close_one(self, container: Container) -> None:
+    async def _close_one(self, container: Leader) -> None:
         if not self._has_other(container):
             await self._changes.new(container.volume)
         await self._changes.close(container)
@@ -115,7 +115,7 @@ class ContainerClosing:
         self._closed_at[container.id] = self._runtime.loop.time()
         log.info("container closed", container=container.id)
 
-    def _has_other(self, container: Container) -> bool:
+    def _has_other(self, container: Leader) -> bool:
         """Whether there is no need of another: this node drains, or leads one already that is fresh."""
         cluster = self._cluster
         node = cluster.node(cluster.node_id)
@@ -130,7 +130,7 @@ class ContainerClosing:
 
     async def delete_empty(self) -> None:
         """Roll partitions out of closed containers, and delete those that nobody needs."""
-        for held in self._upkeep.data():
+        for held in self._inventory.data():
             container = held.led
             if container is not None and container.closing and container.serves:
                 self._closed_at.setdefault(container.id, self._runtime.loop.time())
@@ -138,9 +138,9 @@ class ContainerClosing:
                     try:
                         await self._delete_if_empty(held, container)
                     except FAILURES as error:
-                        self._upkeep.failed((container.id, container.log.start), error)
+                        self._inventory.failed((container.id, container.log.start), error)
 
-    async def _delete_if_empty(self, held: Held, container: Container) -> None:
+    async def _delete_if_empty(self, held: Held, container: Leader) -> None:
         rows = await self._catalog.query(lambda reader: reader.chains.open_in(container.id, limit=ROLLS_AT_ONCE))
         if rows:
             await self._roll_away(rows)
@@ -154,7 +154,7 @@ class ContainerClosing:
         if chunks and not chunks[-1].body.closed:
             close_open(held, chunks[-1])
             return
-        here = {share.partitionlet for chunk in chunks for share in await self._upkeep.shares(held, chunk)}
+        here = {share.partitionlet for chunk in chunks for share in await self._inventory.shares(held, chunk)}
         # What was placed here before is applied when it is, and nothing is placed here afterwards.
         await self._catalog.submit(RetireContainer(container.id))
         if await self._catalog.query(lambda reader: _is_needed(reader, container.id, here)):
@@ -181,7 +181,7 @@ class ContainerClosing:
             return
         try:
             partition = await self._partitions.leader(topic, row.partition)
-            await self._rolls.settle(partition)
+            await self._rolls.wait_for_roll(partition)
         except HeadraceError as error:
             log.info("a partition was not rolled", topic=topic.name, reason=str(error))
 

@@ -1,11 +1,12 @@
-"""Expiry: the log starts of what has outlived its time or its partition's size move, by a committed command.
+"""Expiry: a committed command moves the log starts of records that have outlived their time or their partition's size.
 
-Only leaders expire, each what lies in its own containers. Chunks of which nothing can have expired are not read. A size
-limit counts what other nodes lead of the partition too; they are asked now and then, and count as empty where they do
-not answer: that keeps more than the limit, never less. Cursors of groups that have been empty for long go as well.
+Nothing is freed here: chunk_gc.py does so afterwards. Only leaders expire, each the records in its own containers.
+Chunks of which nothing can have expired are not read. A size limit also counts what other nodes lead of the partition;
+they are asked now and then, and count as empty where they do not answer: that keeps more than the limit, never less.
+Committed offsets of groups that have been empty for long expire as well.
 
-Age is counted by the cluster's time (control.cluster_clock), so that no node drops anything early whose own clock is
-ahead. While that is not known, since too few nodes have been heard, nothing is too old.
+Age is counted by the cluster's time (control.cluster_clock), so that a node whose own clock is ahead drops nothing
+early. While the cluster's time is not known, since too few nodes have been heard, nothing is too old.
 """
 
 import asyncio
@@ -23,16 +24,16 @@ from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
 from headrace.log.container_log import ContainerLog
-from headrace.partitions.cluster_client import ClusterLink, ClusterTime
-from headrace.partitions.reads.remote_reads import OldReads
-from headrace.storage.chunk_gc import GivingBack
-from headrace.storage.chunk_inventory import Upkeep
-from headrace.storage.retention import PartitionKey, Share, expired, rule_of
+from headrace.partitions.cluster_client import ClusterClient, ClusterTime
+from headrace.partitions.reads.remote_reads import RemoteReads
+from headrace.storage.chunk_gc import ChunkGc
+from headrace.storage.chunk_inventory import ChunkInventory
+from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_of
 
 COMMANDS_AT_ONCE: Final = 500
 """Log starts of one command: some 15 ms to apply."""
-CURSORS_KEPT_S: Final = 7 * 24 * 3600
-CURSORS_EVERY_S: Final = 3600.0
+OFFSETS_KEPT_S: Final = 7 * 24 * 3600
+OFFSETS_EVERY_S: Final = 3600.0
 NEVER: Final = Millis(-(1 << 62))
 """When all is younger than any time to live."""
 ELSEWHERE_EVERY_S: Final = 30.0
@@ -47,24 +48,24 @@ class Expiry:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         cluster_time: ClusterTime,
-        remote_reads: OldReads,
-        upkeep: Upkeep,
-        giving_back: GivingBack,
+        remote_reads: RemoteReads,
+        inventory: ChunkInventory,
+        chunk_gc: ChunkGc,
     ) -> None:
         self._runtime = runtime
         self._catalog = catalog
         self._led = cluster.replicas.led
         self._cluster_time = cluster_time
         self._remote_reads = remote_reads
-        self._upkeep = upkeep
-        self._giving_back = giving_back
+        self._inventory = inventory
+        self._chunk_gc = chunk_gc
         self._own: SetLogStart | None = None
         self._elsewhere: dict[PartitionKey, int] = {}
         """Bytes that other nodes lead of partitions that lie here too."""
         self._elsewhere_due = 0.0
-        self._cursors_due = runtime.loop.time() + CURSORS_EVERY_S
+        self._committed_offsets_due = runtime.loop.time() + OFFSETS_EVERY_S
         self._forgetting: asyncio.Task[None] | None = None
 
     def is_own(self, command: SetLogStart) -> bool:
@@ -75,10 +76,10 @@ class Expiry:
         """Move the log starts of what has expired in closed chunks."""
         oldest = [
             (held, chunk, found)
-            for held in self._upkeep.data()
+            for held in self._inventory.data()
             if held.led is not None and held.led.serves
             for chunk in held.log.closed_chunks()
-            if (found := await self._upkeep.oldest(held, chunk)) is not None
+            if (found := await self._inventory.oldest(held, chunk)) is not None
         ]
         streams = {stream for _, _, found in oldest for stream in found}
         if not streams:
@@ -94,12 +95,12 @@ class Expiry:
             due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
             if due:
                 touched |= due
-                here = await self._upkeep.shares(held, chunk, due)
+                here = await self._inventory.shares(held, chunk, due)
                 shares += here
                 logs |= {share.partitionlet: held.log for share in here}
         if not shares:
             return
-        owners = await self._upkeep.owners(shares)
+        owners = await self._inventory.owners(shares)
         elsewhere = await self._bytes_elsewhere(shares, owners, rules)
 
         def due_starts() -> list[LogStart]:
@@ -107,11 +108,11 @@ class Expiry:
             # A partition's records may lie in several containers: by offset they are in order.
             return expired(sorted(shares, key=_first), owners=seen, rules=rules, now=now, elsewhere=elsewhere)
 
-        starts = await self._upkeep.blocking(due_starts)
+        starts = await self._inventory.blocking(due_starts)
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
             self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
             await self._catalog.submit(self._own)
-            self._giving_back.died(streams=touched)
+            self._chunk_gc.died(streams=touched)
 
     async def _bytes_elsewhere(
         self,
@@ -140,15 +141,16 @@ class Expiry:
         }
         return self._elsewhere
 
-    async def forget_cursors(self) -> None:
-        """Cursors of groups that have been empty for `CURSORS_KEPT_S` go, as in Kafka (offsets.retention.minutes)."""
+    async def expire_committed_offsets(self) -> None:
+        """Delete committed offsets of groups that have been empty for `OFFSETS_KEPT_S`, as Kafka does
+        (offsets.retention.minutes)."""
         now = self._runtime.loop.time()
-        if now < self._cursors_due:
+        if now < self._committed_offsets_due:
             return
-        self._cursors_due = now + CURSORS_EVERY_S
+        self._committed_offsets_due = now + OFFSETS_EVERY_S
         agreed = self._cluster_time.agreed()
-        if agreed is not None and self._upkeep.catalog_id in self._led:  # one node is enough
-            before = Millis(agreed - CURSORS_KEPT_S * 1000)
+        if agreed is not None and self._inventory.catalog_id in self._led:  # one node is enough
+            before = Millis(agreed - OFFSETS_KEPT_S * 1000)
             if await self._catalog.query(lambda reader: reader.level()) < Level.FENCED:
                 await self._catalog.submit(ExpireCursors(before=before))
                 return
@@ -160,14 +162,14 @@ class Expiry:
         """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
         if self._forgetting is not None and not self._forgetting.done():
             return
-        leads = self._upkeep.catalog_id in self._led
+        leads = self._inventory.catalog_id in self._led
         if leads and await self._catalog.query(lambda reader: reader.is_forgetting()):
             self._forgetting = self._runtime.spawn(self._forget_all())
 
     async def _forget_all(self) -> None:
         """One command after the other, so that others come in between. The next round goes on behind an error."""
         more = True
-        while more and self._upkeep.catalog_id in self._led:
+        while more and self._inventory.catalog_id in self._led:
             more = (await self._catalog.submit(ForgetDeleted(), here=True)).more
 
 

@@ -1,14 +1,14 @@
-"""The node's disk: closing chunks, expiry, giving space back, regrouping, which containers take new partitions, and
-volumes' limits.
+"""Maintenance of the node's disk: chunk closing, expiry, chunk garbage collection, regrouping, container closing, and
+the limits of volumes.
 
-One task looks after it, every few seconds and when something asks for it; nothing here has a timer per topic. Disk
-work runs in threads, regrouping in a helper process of low priority. It covers every replica of this node: each closes,
-gives back and regroups on its own, by the catalog that its node has applied; what moves log starts, appends, or closes
-and deletes containers is their leaders' alone.
+One task runs all steps, every few seconds and whenever another part wakes it; no topic has a timer of its own. Disk
+work runs in threads, regrouping in a helper process of low priority. Every replica of this node is covered: each
+closes, collects and regroups its chunks independently, by the catalog that its node has applied. Only a container's
+leader moves log starts, appends, or closes and deletes the container.
 
-Order matters (invariant 12): the log start moves by a committed command first, bytes go afterwards; what a later reader
-needs of a chunk that goes is appended anew before. A step that fails, or a chunk that is damaged, keeps no other
-waiting.
+Order matters (invariant 12): a committed command moves the log start first (expiry.py), and the bytes are freed
+afterwards (chunk_gc.py). What a later reader needs of a chunk is appended again before the chunk is dropped. A step
+that fails, or a damaged chunk, does not delay the others.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import SetLogStart
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body
 from headrace.log.container_log import ContainerLog
 from headrace.log.writing import Spare
-from headrace.partitions.cluster_client import ClusterLink, ClusterTime
+from headrace.partitions.cluster_client import ClusterClient, ClusterTime
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.storage.chunk_closing import ChunkClosing
-from headrace.storage.chunk_gc import GivingBack
-from headrace.storage.chunk_inventory import FAILURES, ChunkKey, Upkeep
+from headrace.storage.chunk_gc import ChunkGc
+from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, ChunkKey
 from headrace.storage.container_closing import ContainerChanges, ContainerClosing
 from headrace.storage.expiry import Expiry
 from headrace.storage.regroup import Regrouping
@@ -46,21 +46,21 @@ log = structlog.get_logger()
 EVERY_S = 5.0
 
 
-class Space(ReplicaListener):
-    """Looks after the replicas' disk space."""
+class Maintenance(ReplicaListener):
+    """The one task that maintains the disk space of all replicas of this node."""
 
     def __init__(
         self,
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         cluster_time: ClusterTime,
         settings: NodeSettings,
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
-        remote_reads: OldReads,
+        remote_reads: RemoteReads,
         scrub: Scrub,
         volume_limits: VolumeLimits,
         changes: ContainerChanges,
@@ -75,12 +75,12 @@ class Space(ReplicaListener):
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._round_lock = asyncio.Lock()
-        self._upkeep = Upkeep(
+        self._inventory = ChunkInventory(
             runtime=runtime, catalog=catalog, cluster=cluster, catalog_id=catalog_id, suspect=scrub.suspect
         )
-        self._giving_back = GivingBack(runtime=runtime, catalog=catalog, upkeep=self._upkeep)
+        self._chunk_gc = ChunkGc(runtime=runtime, catalog=catalog, inventory=self._inventory)
         self._chunk_closing = ChunkClosing(
-            runtime=runtime, catalog=catalog, upkeep=self._upkeep, giving_back=self._giving_back
+            runtime=runtime, catalog=catalog, inventory=self._inventory, chunk_gc=self._chunk_gc
         )
         self._container_closing = ContainerClosing(
             runtime=runtime,
@@ -91,7 +91,7 @@ class Space(ReplicaListener):
             rolls=rolls,
             changes=changes,
             container_bytes=settings.container_bytes,
-            upkeep=self._upkeep,
+            inventory=self._inventory,
             wake=self._wake.set,
         )
         self._expiry = Expiry(
@@ -100,19 +100,19 @@ class Space(ReplicaListener):
             cluster=cluster,
             cluster_time=cluster_time,
             remote_reads=remote_reads,
-            upkeep=self._upkeep,
-            giving_back=self._giving_back,
+            inventory=self._inventory,
+            chunk_gc=self._chunk_gc,
         )
         self._regrouping = Regrouping(runtime=runtime, disk_reserve=settings.disk_reserve, done=self._chunk_regrouped)
 
     # --- what others tell
 
-    def container_led(self, _container: Container) -> None:
+    def container_led(self, _container: Leader) -> None:
         """This node leads a container from now on."""
         self._wake.set()
 
-    def container_left(self, container: Container) -> None:
-        """This node leads a container no more; it may follow."""
+    def container_left(self, container: Leader) -> None:
+        """This node no longer leads a container; it may follow."""
         self._container_closing.left(container.id)
 
     def chunk_full(self, _container: ContainerId) -> None:
@@ -124,15 +124,15 @@ class Space(ReplicaListener):
         self._wake.set()
 
     def bytes_died(self) -> None:
-        """Some records have no owner any more."""
-        self._giving_back.died()
+        """Some records no longer have an owner."""
+        self._chunk_gc.died()
         self._chunk_closing.look_early()
         self._wake.set()
 
     def log_starts_moved(self, command: SetLogStart) -> None:
         """Some records lie below their partition's log start now, by whoever's command."""
         if command.items and not self._expiry.is_own(command):
-            self._giving_back.died(topics={item.topic_id for item in command.items})
+            self._chunk_gc.died(topics={item.topic_id for item in command.items})
             self._chunk_closing.look_early()
             self._wake.set()
 
@@ -141,7 +141,7 @@ class Space(ReplicaListener):
     @property
     def catalog_id(self) -> ContainerId:
         """The catalog's container."""
-        return self._upkeep.catalog_id
+        return self._inventory.catalog_id
 
     @property
     def regrouped(self) -> int:
@@ -150,12 +150,12 @@ class Space(ReplicaListener):
 
     @property
     def freed_bytes(self) -> int:
-        """Given back since the start."""
-        return self._giving_back.freed_bytes
+        """Bytes freed since the start."""
+        return self._chunk_gc.freed_bytes
 
-    def open_containers(self) -> list[Container]:
+    def open_containers(self) -> list[Leader]:
         """The containers led here that take new partitionlets."""
-        return [container for container in self._upkeep.led() if not container.closing]
+        return [container for container in self._inventory.led() if not container.closing]
 
     # --- life
 
@@ -176,8 +176,8 @@ class Space(ReplicaListener):
         await self._round()
 
     def _chunk_regrouped(self, key: ChunkKey) -> None:
-        """Its dead bytes lie together now: more of them can be given back."""
-        self._giving_back.look_at(key)
+        """A chunk's dead bytes lie together now, so that more of them can be freed."""
+        self._chunk_gc.look_at(key)
         self._wake.set()
 
     # --- the task
@@ -199,10 +199,10 @@ class Space(ReplicaListener):
                 ("close chunks", self._chunk_closing.close_full),
                 ("close containers", self._container_closing.close_full),
                 ("expire", self._expiry.step),
-                ("give back", self._giving_back.step),
+                ("give back", self._chunk_gc.step),
                 ("close chunks early", self._chunk_closing.close_early),
                 ("delete containers", self._container_closing.delete_empty),
-                ("forget cursors", self._expiry.forget_cursors),
+                ("forget cursors", self._expiry.expire_committed_offsets),
                 ("forget what was deleted", self._expiry.forget_deleted),
                 ("regroup", self._regroup),
                 ("forget what has gone", self._forget_gone),
@@ -219,14 +219,14 @@ class Space(ReplicaListener):
 
     async def _regroup(self) -> None:
         if self._regroup_enabled:
-            await self._regrouping.step(self._upkeep.data())
+            await self._regrouping.step(self._inventory.data())
 
     async def _forget_gone(self) -> None:
         """Notes of chunks that are not here any more, which would keep their files open; and of containers to which
         nothing but seals is written any more, what rests in memory, and large chunks that were to come."""
         here: dict[ChunkKey, Body] = {}
         rested: list[tuple[ContainerLog, list[Spare]]] = []
-        for held in self._upkeep.held():
+        for held in self._inventory.held():
             chunks = held.log.chunks()
             here |= {(held.id, chunk.start): chunk.body for chunk in chunks}
             record = self._cluster.record(held.id)
@@ -236,10 +236,10 @@ class Space(ReplicaListener):
                     held.led.forget_recent()
                 if spares := held.log.rest():
                     rested.append((held.log, spares))
-        self._upkeep.keep(here)
+        self._inventory.keep(here)
         self._regrouping.forget(lambda key: key not in here)
         if rested:
-            await self._upkeep.blocking(partial(_make_smaller, rested))
+            await self._inventory.blocking(partial(_make_smaller, rested))
 
 
 def _make_smaller(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:

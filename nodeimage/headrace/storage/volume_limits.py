@@ -15,7 +15,7 @@ import structlog
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import HeldBytes
 from headrace.storage.disk_usage import bytes_on_disk
 from headrace.store.records import NodeRecord
@@ -27,9 +27,9 @@ ASK_S: Final = 1.0
 
 
 class VolumeLimits:
-    """Knows what volumes hold. `step` sets `Container.refuses` of those led here."""
+    """Knows what volumes hold. `step` sets `Leader.refuses` of those led here."""
 
-    def __init__(self, *, runtime: Runtime, cluster: ClusterLink, catalog_id: ContainerId) -> None:
+    def __init__(self, *, runtime: Runtime, cluster: ClusterClient, catalog_id: ContainerId) -> None:
         """`catalog_id`: the container that no limit holds for."""
         self._runtime = runtime
         self._cluster = cluster

@@ -1,7 +1,7 @@
 """The records of containers in the cluster store (record_types.ContainerRecord), and what each of them may become.
 
-Invariants 3 and 5: primary, epoch and in-sync set change here alone, by compare and set; an epoch never falls, and a
-new primary has a new one. Which change is wanted is for others to decide: for a primary, the controller, an operator.
+Invariants 3 and 5: leader, epoch and in-sync set change here alone, by compare and set; an epoch never falls, and a
+new leader has a new one. Which change is wanted is for others to decide: for a leader, the controller, an operator.
 
 All functions block; any number of processes may call them at a time.
 """
@@ -53,13 +53,13 @@ def create_container(
     wanted: int = 1,
     traced: bool = False,
 ) -> ContainerRecord:
-    """A new open container at epoch 1, the first member its primary, all of them in sync.
+    """A new open container at epoch 1, the first member its leader, all of them in sync.
 
     Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
     format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
     later gets the one that is there. So does who was not told whether the container is there, and makes it again as
     long as it is as it was made, maybe with other members. Raises StoreUnavailable: it may be there nevertheless, with
-    an id that nobody else gets. VersionConflict: it is, and has another primary or is closed by now. `traced`: see
+    an id that nobody else gets. VersionConflict: it is, and has another leader or is closed by now. `traced`: see
     `stamped`.
     """
     if primary is not None:
@@ -146,8 +146,8 @@ def put_container(store: ClusterStore, record: ContainerRecord, expected_version
     """Write a container's record, `stamped`, if it is at `expected_version`; its new version.
 
     Raises VersionConflict, StoreUnavailable (it may have landed, or may yet), and HeadraceError for a record that no
-    container may have: a primary that is not in sync or no replica, or a node named twice. Another member of the
-    in-sync set may for a moment be no replica any more; the primary sees to that.
+    container may have: a leader that is not in sync or no replica, or a node named twice. Another member of the
+    in-sync set may for a moment be no replica any more; the leader sees to that.
     """
     if (
         record.primary not in record.replicas
@@ -165,7 +165,7 @@ def change_container(
     """Replace a container's record with what `decide` makes of it; decided anew when somebody else was faster.
 
     `decide` may run more than once, and may raise to leave the record as it is. Raises HeadraceError where there is no
-    such container, for a change that breaks invariant 3 (an epoch that falls, a new primary at an old epoch), and where
+    such container, for a change that breaks invariant 3 (an epoch that falls, a new leader at an old epoch), and where
     a deleted one would be back.
     """
 
@@ -224,7 +224,7 @@ def leave_in_sync(
     container_id: ContainerId,
     member: tuple[NodeId, uuid.UUID],
     *,
-    heirs: Collection[NodeId],
+    candidates: Collection[NodeId],
     hand_over: bool = True,
     known: ContainerRecord | None = None,
 ) -> ContainerRecord:
@@ -232,8 +232,8 @@ def leave_in_sync(
     is an old copy of the one that is `known`: by it those who are damaged, or lack something, might be in sync.
 
     It stays where fewer than the minimum would be left, as its copy may be the last good one of something else. A
-    primary hands over to another member among `heirs`, in a new epoch; where it stays in sync only with `hand_over`:
-    what it cannot read to others that one may.
+    leader hands over to another member among `candidates`, in a new epoch; where it stays in sync only with
+    `hand_over`: what it cannot read to others that one may.
     """
     node, _ = member
 
@@ -241,7 +241,7 @@ def leave_in_sync(
         if known is not None:
             check_descent(present, known)
         others = tuple(each for each in present.in_sync if each != member)
-        able = [each for each, _ in others if each in present.replicas and each in heirs]
+        able = [each for each, _ in others if each in present.replicas and each in candidates]
         leaves = len(others) >= max(1, present.min_in_sync)
         leads = present.primary == node
         if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):

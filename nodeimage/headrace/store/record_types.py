@@ -171,14 +171,14 @@ class ContainerRecord(Record, frozen=True):
     changes: Changes = ()
     """The ids of its last changes (store.lineage)."""
 
-    def room(self, full: Collection[NodeId], *, primary: NodeId | None = None) -> Room:
-        """Which of its nodes have room, where the disks of `full` have none; with `primary`: if that one led."""
+    def room(self, full: Collection[NodeId], *, leader: NodeId | None = None) -> Room:
+        """Which of its nodes have room, where the disks of `full` have none; with `leader`: if that one led."""
         without = sum(node in full for node in self.replicas)
         if not without:
             return Room.ALL
         # Of more than are wanted some are still being copied: these help nobody to commit.
         able = self.replicas if len(self.replicas) <= self.wanted else [node for node, _ in self.in_sync]
-        if (primary or self.primary) in full or sum(node not in full for node in able) < self.min_in_sync:
+        if (leader or self.primary) in full or sum(node not in full for node in able) < self.min_in_sync:
             return Room.NONE
         return Room.ENOUGH
 

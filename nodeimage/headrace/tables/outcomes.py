@@ -1,7 +1,7 @@
 """What submitted commands came to: brings each outcome from the log's order to the submitter that waits for it.
 
 A submitter here learns the position of its command from whoever wrote it to the log (this node's container, or the
-catalog's primary over the network), and the command is applied here when this node's replica has it committed. Either
+catalog's leader over the network), and the command is applied here when this node's replica has it committed. Either
 may come first. So an outcome is kept from the moment it is decided until its submitter is gone, but only of commands
 whose bytes equal those of a submit under way here: what others submit costs one look into a dict.
 

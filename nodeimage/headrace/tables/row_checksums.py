@@ -60,7 +60,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Of each table, without its sum, in the order of the schema."""
 KEYS: Final[Mapping[str, int]] = {"log_starts": 2, "cursors": 3, "home_starts": 4, "settled_homes": 2}
-"""How many of a table's first columns are its primary key, where that is not one."""
+"""How many of a table's first columns are its leader key, where that is not one."""
 SUMMED_FORMAT: Final = 4
 """The first format whose rows have sums."""
 FORMAT: Final = SUMMED_FORMAT

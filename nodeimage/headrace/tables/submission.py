@@ -1,12 +1,12 @@
 """Gets a command into the catalog's log, from whichever node, and waits until it is applied here.
 
     this node leads     append to the container -> committed -> applied here
-    another one leads   `route` to the catalog's primary -> committed there -> this node follows -> applied here
+    another one leads   `route` to the catalog's leader -> committed there -> this node follows -> applied here
 
-What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a primary that stepped down,
+What fails before the commit is tried again, after a pause that grows, for LIMIT_S in all: a leader that stepped down,
 one that does not answer, or none at all. An attempt that failed may have left its command in the log all the same, so
 commands may be repeated (catalog/command.py says what a repeat comes to); but none that this process had given up
-lands after one that it began later (node/attempts.py). Belongs to the loop thread.
+lands after one that it began later (node/submit_fencing.py). Belongs to the loop thread.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from headrace.tables.outcomes import NotCommitted, Outcomes, Submitted
 from headrace.tables.schema import Command, Outcome
 
 Route = Callable[[bytes], Awaitable[Position]]
-"""Has the catalog's primary write a command's payload; the position behind it, once committed.
+"""Has the catalog's leader write a command's payload; the position behind it, once committed.
 
 One call is one attempt: where the command may have been sent already it raises rather than send it again, so that a
 repeat is known to be one. Errors that may pass (nobody leads, no contact) are HeadraceError or OSError.
@@ -47,7 +47,7 @@ _AGAIN: Final = frozenset(
         Code.NOT_CONTROLLER,
     }
 )
-"""Another attempt, perhaps at another primary, may succeed."""
+"""Another attempt, perhaps at another leader, may succeed."""
 
 
 class Submitter:

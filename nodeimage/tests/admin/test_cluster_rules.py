@@ -183,7 +183,7 @@ class TestRedundancy:
         assert lack.reason == "node 3 catches up"
         assert lack.behind_bytes == 70
 
-    def test_a_container_whose_primary_died_says_so(self) -> None:
+    def test_a_container_whose_leader_died_says_so(self) -> None:
         (lack,) = self.lacks(container(5, 1, 1, 2, 3), n2=replica(5, 2), n3=replica(5, 3))
         assert "node 1, its primary," in lack.reason
         assert lack.behind_bytes is None
@@ -222,41 +222,44 @@ class TestUncleanRecovery:
 
     def test_of_the_replicas_that_are_left_the_one_with_most_leads(self) -> None:
         answers = {NodeId(2): replica(5, 2, end=500, last_epoch=3), NodeId(3): replica(5, 3, end=40, epoch=6)}
-        heir = rules.unclean_heir(self.record, answers, nodes=self.nodes)
-        assert heir.node == 3
-        assert heir.record.primary == 3
-        assert heir.record.in_sync == ((NodeId(3), FORMATS[3]),)
-        assert heir.record.epoch == 7, "above all that anybody has seen"
-        assert heir.record.recovered == 1
-        assert heir.record.recovered_epoch == heir.record.epoch
-        assert "node 1" in heir.loss
-        assert rules.unclean_heir(self.record, answers, nodes=self.nodes, asked=NodeId(2)).node == 2
+        candidate = rules.unclean_candidate(self.record, answers, nodes=self.nodes)
+        assert candidate.node == 3
+        assert candidate.record.primary == 3
+        assert candidate.record.in_sync == ((NodeId(3), FORMATS[3]),)
+        assert candidate.record.epoch == 7, "above all that anybody has seen"
+        assert candidate.record.recovered == 1
+        assert candidate.record.recovered_epoch == candidate.record.epoch
+        assert "node 1" in candidate.loss
+        assert rules.unclean_candidate(self.record, answers, nodes=self.nodes, asked=NodeId(2)).node == 2
 
     def test_a_container_that_can_be_led_cleanly_is_refused(self) -> None:
         with pytest.raises(KafkaError, match="node 1 is in sync"):
-            rules.unclean_heir(self.record, {NodeId(1): replica(5, 1), NodeId(2): replica(5, 2)}, nodes=self.nodes)
+            rules.unclean_candidate(self.record, {NodeId(1): replica(5, 1), NodeId(2): replica(5, 2)}, nodes=self.nodes)
 
     def test_a_member_that_lost_its_disk_is_no_member(self) -> None:
         other = ReplicaState(
             ContainerId(5), "none", Epoch(0), Epoch(0), Position(0), Position(0), format=str(FORMATS[9])
         )
-        assert rules.unclean_heir(self.record, {NodeId(1): other, NodeId(2): replica(5, 2)}, nodes=self.nodes).node == 2
+        assert (
+            rules.unclean_candidate(self.record, {NodeId(1): other, NodeId(2): replica(5, 2)}, nodes=self.nodes).node
+            == 2
+        )
 
     def test_where_no_replica_is_left_there_is_nobody_to_choose(self) -> None:
         with pytest.raises(KafkaError, match="nodes 1, 2, 3"):
-            rules.unclean_heir(self.record, {}, nodes=self.nodes)
+            rules.unclean_candidate(self.record, {}, nodes=self.nodes)
         with pytest.raises(KafkaError, match="node 4 has no replica"):
-            rules.unclean_heir(self.record, {NodeId(2): replica(5, 2)}, nodes=self.nodes, asked=NodeId(4))
+            rules.unclean_candidate(self.record, {NodeId(2): replica(5, 2)}, nodes=self.nodes, asked=NodeId(4))
 
     def test_of_nodes_that_were_removed_none_is_to_be_started(self) -> None:
         with pytest.raises(KafkaError, match="start one of node 3"):
-            rules.unclean_heir(self.record, {}, nodes={NodeId(3), NodeId(4)})
+            rules.unclean_candidate(self.record, {}, nodes={NodeId(3), NodeId(4)})
         with pytest.raises(KafkaError, match="their nodes were removed"):
-            rules.unclean_heir(self.record, {}, nodes={NodeId(4)})
+            rules.unclean_candidate(self.record, {}, nodes={NodeId(4)})
 
     def test_a_deleted_container_stays_deleted(self) -> None:
         with pytest.raises(KafkaError, match="deleted"):
-            rules.unclean_heir(container(5, 1, 1, state="deleted"), {NodeId(2): replica(5, 2)}, nodes=self.nodes)
+            rules.unclean_candidate(container(5, 1, 1, state="deleted"), {NodeId(2): replica(5, 2)}, nodes=self.nodes)
 
 
 def test_containers_of_which_somebody_knows_a_newer_record_are_told_with_who_does() -> None:

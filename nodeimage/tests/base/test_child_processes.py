@@ -196,7 +196,7 @@ async def test_a_child_for_which_no_thread_is_left_is_put_off(monkeypatch: pytes
 
 async def test_the_thread_that_started_a_child_stays_as_long_as_the_child() -> None:
     """The kernel ends a child that asked to be ended with its parent when the thread that started it ends."""
-    ends_with_parent = f"from headrace.log.parent import end_with_parent; end_with_parent({os.getpid()})"
+    ends_with_parent = f"from headrace.log.parent_death import end_with_parent; end_with_parent({os.getpid()})"
     goes_on = "import time; time.sleep(0.3); print('to its end')"
     child = ChildProcess([sys.executable, "-c", f"{ends_with_parent}; {goes_on}"], output_limit=100)
     assert await child.run() == (0, b"to its end\n", False)

@@ -1,4 +1,4 @@
-"""Tables replaced by a snapshot of the primary, with readers, listeners and submitters under way."""
+"""Tables replaced by a snapshot of the leader, with readers, listeners and submitters under way."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from kit.catalog import MemoryLog, paths, stream, topics, until
 
 
 class Pair:
-    """A primary whose log begins after two streams and many topics, and a follower that has only one other stream."""
+    """A leader whose log begins after two streams and many topics, and a follower that has only one other stream."""
 
     def __init__(self, folder: Path, *, level: int = NEWEST) -> None:
         self.folder = folder

@@ -140,7 +140,7 @@ async def test_listeners_get_the_very_command_that_was_submitted_here(nodes: Nod
     assert heard[0] is command
 
 
-async def test_a_command_that_the_primary_lost_is_submitted_to_the_next(nodes: Nodes) -> None:
+async def test_a_command_that_the_leader_lost_is_submitted_to_the_next(nodes: Nodes) -> None:
     await nodes.catalogs[0].submit(stream("/s"))
     nodes.logs[0].held = True
     submitting = asyncio.create_task(nodes.catalogs[0].submit(stream("/lost")))
@@ -154,7 +154,7 @@ async def test_a_command_that_the_primary_lost_is_submitted_to_the_next(nodes: N
 
 
 async def survive_and_repeat(nodes: Nodes, command: Any) -> Any:
-    """The old primary does not know that the command is in the next one's log, so it is submitted once more."""
+    """The old leader does not know that the command is in the next one's log, so it is submitted once more."""
     nodes.logs[0].held = True
     written = len(nodes.logs[0].frames)
     submitting = asyncio.create_task(nodes.catalogs[0].submit(command))
@@ -434,7 +434,7 @@ async def test_who_waits_for_a_position_hears_of_the_close(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_to_primaries_all_nodes_agree_and_answers_hold(nodes: Nodes, seed: int) -> None:
+async def test_whatever_happens_to_leaders_all_nodes_agree_and_answers_hold(nodes: Nodes, seed: int) -> None:
     """Random fail-overs under load: what was answered is there once, at every node, with its own id."""
     chance = random.Random(seed)
     await nodes.catalogs[0].submit(stream("/s"))
@@ -461,7 +461,7 @@ async def test_whatever_happens_to_primaries_all_nodes_agree_and_answers_hold(no
         for _ in range(chance.randint(1, 30)):
             await asyncio.sleep(0)
         new = chance.choice([index for index in range(3) if index != old])
-        if chance.random() < 0.5:  # what was not committed reached the next primary
+        if chance.random() < 0.5:  # what was not committed reached the next leader
             nodes.logs[new].follow(nodes.logs[old])
         nodes.logs[old].step_down()
         nodes.leader = None

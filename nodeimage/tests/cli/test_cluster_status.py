@@ -89,7 +89,7 @@ def test_a_controller_that_does_not_answer_is_told_apart() -> None:
     assert controller_in_words(None, nodes) == "none at present"
 
 
-def test_a_containers_bytes_are_those_of_its_primary() -> None:
+def test_a_containers_bytes_are_those_of_its_leader() -> None:
     found = [{"container": 1, "primary": 2, "bytes": None}, {"container": 2, "primary": 3, "bytes": 5}]
     answers = {2: [{"container": 1, "bytes": 7}, {"container": 2, "bytes": 6}], 3: None}
     assert [each["bytes"] for each in with_bytes(found, answers)] == [7, None]

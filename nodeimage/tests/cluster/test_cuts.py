@@ -8,7 +8,7 @@ import pytest
 
 from kit.cluster_clients import FILLING, Load
 from kit.cluster_nodes import Cluster, until
-from kit.cluster_targets import TARGETS, Target, busiest_primary, catalog_primary, controller
+from kit.cluster_targets import TARGETS, Target, busiest_leader, catalog_leader, controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ def others(cluster: Cluster, number: int) -> list[int]:
 
 
 def leads(cluster: Cluster, number: int) -> list[int]:
-    """The containers of which a node is the primary."""
+    """The containers of which a node is the leader."""
     node_id = cluster.nodes[number].node_id
     return [each.container_id for each in cluster.containers() if each.primary == node_id]
 
@@ -48,9 +48,9 @@ def test_a_node_that_no_other_hears_is_replaced_and_comes_back_as_a_follower(thr
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["it hears", "it is heard"])
-def test_a_primary_that_is_cut_one_way_is_replaced_or_goes_on(three: Cluster, hears: bool) -> None:
+def test_a_leader_that_is_cut_one_way_is_replaced_or_goes_on(three: Cluster, hears: bool) -> None:
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     for other in others(three, victim):
         three.ways.cut(*((other, victim) if not hears else (victim, other)))
     load.await_writes(time.monotonic())
@@ -62,7 +62,7 @@ def test_a_primary_that_is_cut_one_way_is_replaced_or_goes_on(three: Cluster, he
 
 def test_two_nodes_that_hear_nothing_of_each_other_go_on_through_the_third(three: Cluster) -> None:
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     for other in others(three, victim):
         three.ways.cut_both(victim, other)
         load.await_writes(time.monotonic())
@@ -73,10 +73,10 @@ def test_two_nodes_that_hear_nothing_of_each_other_go_on_through_the_third(three
 
 
 def test_two_followers_that_are_cut_from_each_other_change_nothing(three: Cluster) -> None:
-    """For the catalog: their primary hears both. What one of them leads goes on without the other."""
+    """For the catalog: their leader hears both. What one of them leads goes on without the other."""
     load = Load(three)
     before = three.catalog()
-    one, other = others(three, catalog_primary(three, load))
+    one, other = others(three, catalog_leader(three, load))
     three.ways.cut_both(one, other)
     load.await_writes(time.monotonic())
     load.write_on_for(CUT_S)
@@ -86,7 +86,7 @@ def test_two_followers_that_are_cut_from_each_other_change_nothing(three: Cluste
     load.finish()
 
 
-def test_a_node_that_the_catalogs_primary_does_not_hear_takes_changes_and_learns_of_them(three: Cluster) -> None:
+def test_a_node_that_the_catalogs_leader_does_not_hear_takes_changes_and_learns_of_them(three: Cluster) -> None:
     """The two live, and the third hears both: it leads the catalog then."""
     load = Load(three)
     for turn in range(2):  # one of the two may be the controller, or neither
@@ -104,7 +104,7 @@ def test_a_node_that_the_catalogs_primary_does_not_hear_takes_changes_and_learns
 
 def test_slow_and_broken_connections_cost_time_alone(three: Cluster) -> None:
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     for other in others(three, victim):
         three.ways.slow(victim, other, 0.2)
         three.ways.slow(other, victim, 0.1)
@@ -135,9 +135,9 @@ def test_packets_that_are_lost_cost_time_alone(three: Cluster) -> None:
 
 
 def test_a_bit_that_flips_between_nodes_is_never_acknowledged(three: Cluster) -> None:
-    """TCP's checksum has 16 bits. What a follower takes counts as a copy, and is read once the primary is gone."""
+    """TCP's checksum has 16 bits. What a follower takes counts as a copy, and is read once the leader is gone."""
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     three.ways.flip(b"." * (FILLING // 2), FLIPS)
     load.await_writes(time.monotonic())
     until("enough has been damaged", lambda: three.ways.flipped == FLIPS)
@@ -151,7 +151,7 @@ def test_a_bit_that_flips_between_nodes_is_never_acknowledged(three: Cluster) ->
     load.finish()
 
 
-@pytest.mark.parametrize("target", [busiest_primary, controller], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("target", [busiest_leader, controller], ids=lambda each: each.__name__)
 def test_a_node_away_from_the_store_goes_on_with_what_it_leads(three: Cluster, target: Target) -> None:
     load = Load(three)
     victim = target(three, load)
@@ -189,7 +189,7 @@ def test_with_the_store_away_from_all_reads_and_writes_go_on(three: Cluster) -> 
 def test_puts_whose_answers_are_lost_do_no_harm(three: Cluster) -> None:
     """A compare and set that landed, but was told as unavailable (invariant 3)."""
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     for node in three.nodes.values():
         node.switch("store-deaf", True)
     three.ways.isolate(others(three, victim)[0])

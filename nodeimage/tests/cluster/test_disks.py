@@ -17,7 +17,7 @@ from headrace.log.synced_mark import read_mark
 from headrace.store.records import ContainerRecord
 from kit.cluster_clients import CALL_S, GO_ON_S, Load, at, make_topics
 from kit.cluster_nodes import Cluster, MakeCluster, until
-from kit.cluster_targets import Target, busiest_primary, catalog_follower, catalog_primary
+from kit.cluster_targets import Target, busiest_leader, catalog_follower, catalog_leader
 from kit.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,11 +28,11 @@ FULL_S = 30.0
 WRITTEN_S = 60.0 * PATIENCE
 """Nodes that are let go first, and copies that are made, included."""
 PARTITIONS = 8
-PICKED: tuple[Target, ...] = (busiest_primary, catalog_follower)
+PICKED: tuple[Target, ...] = (busiest_leader, catalog_follower)
 
 
 @pytest.mark.parametrize(
-    ("fault", "target"), [("full", busiest_primary), ("full", catalog_follower), ("over-quota", busiest_primary)]
+    ("fault", "target"), [("full", busiest_leader), ("full", catalog_follower), ("over-quota", busiest_leader)]
 )
 def test_a_full_disk_of_one_node_stops_nobody(make_cluster: MakeCluster, fault: str, target: Target) -> None:
     three = make_cluster("--chunk-bytes=262144")
@@ -182,10 +182,8 @@ def test_a_sync_that_fails_ends_that_node_alone(three: Cluster, target: Target) 
     load.finish()
 
 
-@pytest.mark.parametrize("target", [busiest_primary, catalog_primary], ids=lambda each: each.__name__)
-def test_a_primary_whose_disk_hangs_is_replaced_and_follows_when_it_writes_again(
-    three: Cluster, target: Target
-) -> None:
+@pytest.mark.parametrize("target", [busiest_leader, catalog_leader], ids=lambda each: each.__name__)
+def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_writes_again(three: Cluster, target: Target) -> None:
     load = Load(three)
     victim = target(three, load)
     hangs = three.nodes[victim].node_id
@@ -223,7 +221,7 @@ def test_a_wiped_folder_comes_back_as_a_new_node_and_takes_replicas(make_cluster
 def test_a_wiped_replica_of_a_node_that_kept_its_name_counts_as_empty(three: Cluster) -> None:
     """node.json is there, the containers are not: another format, which is never in sync by its name (invariant 14)."""
     load = Load(three)
-    victim = catalog_primary(three, load)
+    victim = catalog_leader(three, load)
     three.kill(victim)
     for folder in (three.nodes[victim].data / "containers").iterdir():
         for file in sorted(folder.rglob("*"), reverse=True):
@@ -242,7 +240,7 @@ def test_a_damaged_log_on_a_minority_is_made_anew_from_the_others(make_cluster: 
     """What is damaged of the newest chunk makes another format of the replica, of which the rest is damaged still."""
     three = make_cluster("--chunk-bytes=262144")
     load = Load(three)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     containers = three.nodes[victim].data / "containers"
     until(
         "each container of records has a chunk that is closed",

@@ -1,4 +1,4 @@
-"""How long nothing is acknowledged when a primary fails: the median and the worst of HEADRACE_GAPS times (5)."""
+"""How long nothing is acknowledged when a leader fails: the median and the worst of HEADRACE_GAPS times (5)."""
 
 import os
 import statistics
@@ -9,7 +9,7 @@ import pytest
 
 from kit.cluster_clients import Load
 from kit.cluster_nodes import Cluster
-from kit.cluster_targets import busiest_primary
+from kit.cluster_targets import busiest_leader
 
 TIMES = int(os.environ.get("HEADRACE_GAPS", "5"))
 MEDIAN_S = 2.5
@@ -27,7 +27,7 @@ def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], No
     load = Load(cluster, topics=1, partitions=12, writer_settings=RECONNECT)
     found = []
     for _ in range(TIMES):
-        victim = busiest_primary(cluster, load)
+        victim = busiest_leader(cluster, load)
         since = time.monotonic()
         fail(victim)
         took = load.await_writes(since, within_s=30.0)
@@ -41,8 +41,8 @@ def gaps(cluster: Cluster, fail: Callable[[int], None], mend: Callable[[int], No
     return found
 
 
-def test_a_killed_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
-    """Measures how long partitions are without an acknowledgement when their primary is killed."""
+def test_a_killed_leader_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    """Measures how long partitions are without an acknowledgement when their leader is killed."""
 
     def mend(victim: int) -> None:
         three.start(victim)
@@ -53,8 +53,8 @@ def test_a_killed_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> 
     assert max(found) < WORST_S
 
 
-def test_an_isolated_primary_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
-    """Measures how long partitions are without an acknowledgement when nobody hears their primary."""
+def test_an_isolated_leader_costs_its_partitions_a_few_seconds(three: Cluster) -> None:
+    """Measures how long partitions are without an acknowledgement when nobody hears their leader."""
     found = gaps(three, three.ways.isolate, lambda _: three.ways.heal())
     assert statistics.median(found) < 2 * MEDIAN_S
     assert max(found) < 2 * WORST_S

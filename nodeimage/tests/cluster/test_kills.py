@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Producer
 from kit.cluster_clients import Load, at, read_to
 from kit.cluster_history import Where
 from kit.cluster_nodes import Cluster, until
-from kit.cluster_targets import TARGETS, Target, busiest_primary
+from kit.cluster_targets import TARGETS, Target, busiest_leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,7 +46,7 @@ def test_all_nodes_killed_at_once_come_back_with_everything(three: Cluster) -> N
 def test_two_nodes_killed_within_a_round_trip_lose_nothing_that_was_acknowledged(three: Cluster) -> None:
     """With two of three gone nothing is acknowledged; what was before is there when one of them is back."""
     load = Load(three)
-    first = busiest_primary(three, load)
+    first = busiest_leader(three, load)
     second = next(number for number in three.nodes if number != first)
     three.kill(first, second)
     three.start(second)
@@ -64,7 +64,7 @@ def test_the_last_replica_standing_takes_nothing_reads_on_and_forgets_nothing(th
     What the last one led before, it reads out; of what it leads since, it may not know all (invariant 8).
     """
     load = Load(three)
-    last = busiest_primary(three, load)
+    last = busiest_leader(three, load)
     first, second = (number for number in three.nodes if number != last)
     three.kill(first)
     load.await_writes(time.monotonic())
@@ -121,7 +121,7 @@ def refusal(cluster: Cluster, where: Where) -> int:
 def test_the_same_node_killed_again_as_soon_as_it_serves_loses_nothing(three: Cluster) -> None:
     load = Load(three)
     for _ in range(4):
-        victim = busiest_primary(three, load)
+        victim = busiest_leader(three, load)
         three.kill(victim)
         three.start(victim)
         three.await_ready(victim)

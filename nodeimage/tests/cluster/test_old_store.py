@@ -11,7 +11,7 @@ import pytest
 
 from kit.cluster_clients import Load
 from kit.cluster_nodes import Cluster, until
-from kit.cluster_targets import busiest_primary
+from kit.cluster_targets import busiest_leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def in_sync_sets_shrank(three: Cluster, load: Load) -> tuple[Path, int]:
     nothing there."""
     copy = three.copy_store()
     epochs = {each.container_id: each.epoch for each in three.containers()}
-    stale = next(number for number in three.nodes if number not in (busiest_primary(three, load), three.controller()))
+    stale = next(number for number in three.nodes if number not in (busiest_leader(three, load), three.controller()))
     three.kill(stale)
     node_id = three.nodes[stale].node_id
     until("it has left", lambda: all(node_id not in dict(each.in_sync) for each in three.containers()))
@@ -43,7 +43,7 @@ def all_changed_hands(three: Cluster, load: Load) -> tuple[Path, int]:
     """
     copy = three.copy_store()
     epochs = {each.container_id: each.epoch for each in three.containers()}
-    stale = busiest_primary(three, load)
+    stale = busiest_leader(three, load)
     three.kill(stale)
     for number in three.nodes:
         if number != stale:
@@ -114,7 +114,7 @@ def test_a_node_whose_volume_was_put_back_to_a_snapshot_is_in_sync_no_more_and_c
     """By its record it was in sync, and it led: but what was acknowledged since the snapshot is not there."""
     load = Load(three)
     load.forgive_coordinators_lost_twice()
-    victim = three.nodes[busiest_primary(three, load)]
+    victim = three.nodes[busiest_leader(three, load)]
     three.terminate(victim.number)
     snapshot = victim.folder / "snapshot"
     shutil.copytree(victim.data, snapshot)

@@ -14,7 +14,7 @@ from headrace.base.levels import NEWEST
 from kit.cluster_clients import Load
 from kit.cluster_nodes import HOST, until
 from kit.cluster_on_kubernetes import CONTAINERS, NODES, KubernetesCluster
-from kit.cluster_targets import busiest_primary
+from kit.cluster_targets import busiest_leader
 from kit.toy_api import ToyApi, toy_api
 
 STORE = "/api/v1/namespaces/ns/configmaps/c-store"
@@ -56,7 +56,7 @@ def are_ready(cluster: KubernetesCluster, *numbers: int) -> Callable[[], bool]:
 def test_a_node_that_is_killed_takes_nothing_with_it(three: KubernetesCluster, api: ToyApi) -> None:
     load = Load(three)
     until("all are ready", are_ready(three))
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     others = [number for number in three.nodes if number != victim]
     written = api.count("PUT", "storagecontainers")
     three.kill(victim)
@@ -89,7 +89,7 @@ def test_writes_go_on_while_the_api_server_is_away_and_roles_change_when_it_is_b
     assert are_ready(three)()
     api.away = False
     until("the nodes see it again", lambda: all("store answers again" in node.log() for node in three.nodes.values()))
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     three.kill(victim)
     load.await_writes(time.monotonic(), within_s=15.0)
     three.start(victim)
@@ -168,7 +168,7 @@ def test_a_node_hands_over_before_it_stops_and_an_empty_folder_is_another_node_i
     three: KubernetesCluster, api: ToyApi
 ) -> None:
     load = Load(three)
-    number = busiest_primary(three, load)
+    number = busiest_leader(three, load)
     before = three.nodes[number].node_id
     assert three.http(number, "/hand-over", method="POST") == (200, "ok\n")
     assert all(each.primary != before for each in three.containers())
@@ -264,7 +264,7 @@ def test_a_restore_of_etcd_that_takes_nothing_back_is_noticed_and_failover_goes_
         lambda: all("the cluster store was set back" in node.log() for node in three.nodes.values()),
     )
     load.write_on_for(HEARD_S)
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     three.kill(victim)
     load.await_writes(time.monotonic())
     three.start(victim)
@@ -288,7 +288,7 @@ def test_what_a_restore_of_etcd_took_back_is_not_followed_but_mended(
         member.forgives = lambda error: True  # there is no coordinator for a while
     load.forgive_missing_containers()
     load.await_writes(time.monotonic())
-    stale = next(number for number in three.nodes if number not in (busiest_primary(three, load), three.controller()))
+    stale = next(number for number in three.nodes if number not in (busiest_leader(three, load), three.controller()))
     node_id = three.nodes[stale].node_id
     backup = api.backup()
     three.kill(stale)

@@ -7,7 +7,7 @@ import pytest
 
 from kit.cluster_clients import GO_ON_S, Load, leaders
 from kit.cluster_nodes import Cluster, until
-from kit.cluster_targets import TARGETS, Target, busiest_primary
+from kit.cluster_targets import TARGETS, Target, busiest_leader
 
 SHORT_S = 0.6
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def test_a_node_that_stands_still_is_replaced_and_does_no_harm_when_it_goes_on(t
 def test_a_pause_shorter_than_a_failover_costs_nobody_a_role(three: Cluster) -> None:
     load = Load(three)
     leads = {each.container_id: (each.primary, each.epoch) for each in three.containers()}
-    victim = busiest_primary(three, load)
+    victim = busiest_leader(three, load)
     with three.paused(victim):
         threading.Event().wait(SHORT_S)
     load.await_writes(time.monotonic())

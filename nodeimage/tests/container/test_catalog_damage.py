@@ -70,24 +70,24 @@ async def whole(nodes: WithTables, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["follower", "observer"])
-async def test_damaged_tables_of_a_node_that_follows_come_from_the_primary_and_its_replica_stays(
+async def test_damaged_tables_of_a_node_that_follows_come_from_the_leader_and_its_replica_stays(
     nodes: WithTables, number: int
 ) -> None:
-    format = nodes.several.replica(number, CATALOG_ID).format
+    incarnation = nodes.several.replica(number, CATALOG_ID).incarnation
     damage(nodes, number)
     await finds(nodes, number)
     await until(lambda: nodes.tables(number).damage or None)
     assert nodes.node(number).replicas.states()[0].damaged
     await nodes.write(0, "/d", applied_by=())
     await whole(nodes, number)
-    assert nodes.several.replica(number, CATALOG_ID).format == format
+    assert nodes.several.replica(number, CATALOG_ID).incarnation == incarnation
     assert not nodes.node(number).replicas.states()[0].damaged
     assert len(nodes.node(0).view.containers[CATALOG_ID].in_sync) == 2
     await nodes.write(0, "/e", applied_by=(1, 2))
 
 
 @pytest.mark.parametrize("minimum", [1, 2])
-async def test_a_primary_with_damaged_tables_lets_another_lead_and_gets_its_tables(
+async def test_a_leader_with_damaged_tables_lets_another_lead_and_gets_its_tables(
     nodes: WithTables, minimum: int
 ) -> None:
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=minimum))
@@ -144,7 +144,7 @@ async def test_a_node_that_has_applied_in_another_way_finds_it_by_the_others(nod
         assert not nodes.tables(number).damage
 
 
-async def test_a_primary_that_is_alone_makes_its_tables_anew_of_its_own_log(nodes: WithTables) -> None:
+async def test_a_leader_that_is_alone_makes_its_tables_anew_of_its_own_log(nodes: WithTables) -> None:
     for number in (1, 2):
         await nodes.several.change(
             CATALOG_ID,
@@ -161,14 +161,14 @@ async def test_a_primary_that_is_alone_makes_its_tables_anew_of_its_own_log(node
     await nodes.write(0, "/d", applied_by=())
 
 
-def test_most_of_the_replicas_count_and_the_primary_where_they_are_as_many() -> None:
+def test_most_of_the_replicas_count_and_the_leader_where_they_are_as_many() -> None:
     at, before = Position(200), Position(100)
     mine, others = {before: "x", at: "a"}, {at: "b"}
-    assert differing(mine, {TWO: {at: "a"}, THREE: {at: "a"}}, votes=True, primary=ONE) == []
-    assert differing(mine, {TWO: others, THREE: others}, votes=True, primary=ONE) == [TWO, THREE]
-    assert differing(mine, {TWO: {at: "a"}, THREE: others}, votes=True, primary=THREE) == []
-    assert differing(mine, {TWO: others}, votes=True, primary=TWO) == [TWO]
-    assert differing(mine, {TWO: others}, votes=True, primary=ONE) == []
-    assert differing(mine, {TWO: others}, votes=False, primary=TWO) == [TWO]
-    assert differing(mine, {TWO: {}, THREE: {Position(300): "b"}}, votes=True, primary=TWO) == []
-    assert differing(mine, {TWO: {before: "y"}}, votes=False, primary=TWO) == [TWO]
+    assert differing(mine, {TWO: {at: "a"}, THREE: {at: "a"}}, votes=True, leader=ONE) == []
+    assert differing(mine, {TWO: others, THREE: others}, votes=True, leader=ONE) == [TWO, THREE]
+    assert differing(mine, {TWO: {at: "a"}, THREE: others}, votes=True, leader=THREE) == []
+    assert differing(mine, {TWO: others}, votes=True, leader=TWO) == [TWO]
+    assert differing(mine, {TWO: others}, votes=True, leader=ONE) == []
+    assert differing(mine, {TWO: others}, votes=False, leader=TWO) == [TWO]
+    assert differing(mine, {TWO: {}, THREE: {Position(300): "b"}}, votes=True, leader=TWO) == []
+    assert differing(mine, {TWO: {before: "y"}}, votes=False, leader=TWO) == [TWO]

@@ -1,5 +1,5 @@
 """Followers of the catalog's container with the tables that they apply it to: whatever becomes of the log, the tables
-become those of the primary."""
+become those of the leader."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.container import follower_feed
 from headrace.log.container_log import ContainerLog
-from headrace.log.raw import RawFrames
+from headrace.log.frame_reading import RawFrames
 from headrace.node import snapshot_sending
 from headrace.peer.messages import ReadSnapshot, SnapshotPart, Submit
 from headrace.peer.session import PeerUnreachable, Session
@@ -44,10 +44,10 @@ async def nodes(tmp_path: Path) -> AsyncIterator[WithTables]:
         await nodes.stop(number)
 
 
-async def test_tables_ahead_of_the_primary_become_its_own_though_its_snapshot_is_older_than_what_is_left_of_the_log(
+async def test_tables_ahead_of_the_leader_become_its_own_though_its_snapshot_is_older_than_what_is_left_of_the_log(
     nodes: WithTables,
 ) -> None:
-    """After an unclean recovery: the log is cut to what the primary has, its snapshot lies below that."""
+    """After an unclean recovery: the log is cut to what the leader has, its snapshot lies below that."""
     await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
     snapshot = await nodes.tables(1).snapshot()
     end = await nodes.write(0, "/behind-it", applied_by=(1, 2))
@@ -92,7 +92,7 @@ async def test_a_command_that_its_sender_had_given_up_does_not_land_late(
     assert await nodes.paths(1) == []
 
 
-async def test_tables_become_those_of_a_primary_that_ends_before_where_their_log_begins(nodes: WithTables) -> None:
+async def test_tables_become_those_of_a_leader_that_ends_before_where_their_log_begins(nodes: WithTables) -> None:
     await nodes.write(0, "/in-the-snapshot", applied_by=(1, 2))
     snapshot = await nodes.tables(1).snapshot()
     await nodes.write(0, "/behind-it", applied_by=(1, 2))
@@ -136,7 +136,7 @@ async def test_tables_are_looked_at_before_their_log_grows_over_what_it_lost(nod
     assert "/lost" not in await nodes.paths(2)
 
 
-async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_the_primary(
+async def test_tables_that_apply_what_their_log_loses_meanwhile_become_those_of_the_leader(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commands were read before the log was cut: they said to be applied up to where another log had others."""
@@ -257,13 +257,13 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
     nodes.node(0).handlers[ReadSnapshot] = slow
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
     replica = nodes.several.replica(1, CATALOG_ID)
-    format, start = replica.format, replica.log.start
+    incarnation, start = replica.incarnation, replica.log.start
     before, end = await tables_lost(nodes, 1)
     await asyncio.wait_for(nodes.tables(1).wait_applied(end), 20)
     assert pieces * 0.25 > 2.0, "they were longer on their way than a node waits for the next piece"
     assert await nodes.paths(1) == before
     replica = nodes.several.replica(1, CATALOG_ID)
-    assert (replica.format, replica.log.start > start, replica.log.end) == (format, True, end)
+    assert (replica.incarnation, replica.log.start > start, replica.log.end) == (incarnation, True, end)
     record = nodes.node(0).view.containers[CATALOG_ID]
     assert (len(record.in_sync), record.epoch) == (2, 1)
     assert not nodes.node(1).replicas.states()[0].damaged
@@ -272,16 +272,16 @@ async def test_tables_that_are_lost_come_back_where_the_minimum_forbids_to_leave
     await until(lambda: not list((nodes.node(1).folder.parent / "catalog").glob("*.tmp")) or None)
 
 
-async def test_a_primary_that_has_lost_its_tables_lets_another_lead_and_gets_them_where_it_may_not_leave_the_set(
+async def test_a_leader_that_has_lost_its_tables_lets_another_lead_and_gets_them_where_it_may_not_leave_the_set(
     nodes: WithTables,
 ) -> None:
     await nodes.several.change(CATALOG_ID, lambda record: structs.replace(record, min_in_sync=2))
-    format = nodes.several.replica(0, CATALOG_ID).format
+    incarnation = nodes.several.replica(0, CATALOG_ID).incarnation
     before, end = await tables_lost(nodes, 0)
     await asyncio.wait_for(nodes.tables(0).wait_applied(end), 20)
     assert await nodes.paths(0) == before
     await until(lambda: nodes.leads_in(1) or None)
     record = nodes.node(1).view.containers[CATALOG_ID]
     assert (record.primary, len(record.in_sync)) == (nodes.node(1).node_id, 2)
-    assert nodes.several.replica(0, CATALOG_ID).format == format
+    assert nodes.several.replica(0, CATALOG_ID).incarnation == incarnation
     await nodes.write(1, "/after", applied_by=(0, 2))

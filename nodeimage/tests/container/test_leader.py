@@ -12,7 +12,7 @@ import pytest
 
 from headrace.base.errors import StorageFull, TrimmedLog
 from headrace.base.ids import ContainerId, Epoch, NodeId, PartitionletId, Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.sync_cycle import HANGS_S
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
@@ -35,8 +35,8 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], None]) -> Container:
-    return Container(
+def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], None]) -> Leader:
+    return Leader(
         container_id=ContainerId(2),
         member=Member(NodeId(1), "format"),
         epoch=Epoch(1),

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.ids import Epoch, NodeId, Position
-from headrace.container.leader_state import IN_TOUCH_S, LET_GO_S, STUCK_S, Member, Primary
+from headrace.container.leader_state import IN_TOUCH_S, LET_GO_S, STUCK_S, LeaderState, Member
 
 MEMBERS = [Member(NodeId(number), f"format-{number}") for number in (1, 2, 3)]
 
 
-def primary(count: int, *, start: int = 0, min_in_sync: int = 1) -> Primary:
-    return Primary(
+def leader(count: int, *, start: int = 0, min_in_sync: int = 1) -> LeaderState:
+    return LeaderState(
         me=MEMBERS[0],
         epoch=Epoch(4),
         in_sync=MEMBERS[:count],
@@ -21,14 +21,14 @@ def primary(count: int, *, start: int = 0, min_in_sync: int = 1) -> Primary:
 
 
 def test_a_single_replica_commits_what_it_has_on_disk() -> None:
-    one = primary(1)
+    one = leader(1)
     assert one.on_disk(MEMBERS[0], Position(100))
     assert one.committed == 100
     assert not one.on_disk(MEMBERS[0], Position(100))
 
 
 def test_nothing_is_committed_before_every_member_has_it() -> None:
-    three = primary(3)
+    three = leader(3)
     three.on_disk(MEMBERS[0], Position(100))
     three.on_disk(MEMBERS[1], Position(80))
     assert three.committed == 0
@@ -36,19 +36,19 @@ def test_nothing_is_committed_before_every_member_has_it() -> None:
     assert three.committed == 80
 
 
-def test_another_format_of_the_same_node_does_not_count() -> None:
-    one = primary(1)
+def test_another_incarnation_of_the_same_node_does_not_count() -> None:
+    one = leader(1)
     assert not one.on_disk(Member(NodeId(1), "a new folder"), Position(100))
     assert one.committed == 0
 
 
 def test_too_few_members_commit_nothing() -> None:
-    one = primary(1, min_in_sync=2)
+    one = leader(1, min_in_sync=2)
     assert not one.on_disk(MEMBERS[0], Position(100))
 
 
-def test_a_new_primary_serves_once_the_start_of_its_epoch_is_committed() -> None:
-    two = primary(2, start=50)
+def test_a_new_leader_serves_once_the_start_of_its_epoch_is_committed() -> None:
+    two = leader(2, start=50)
     two.on_disk(MEMBERS[0], Position(60))
     assert not two.serves
     two.on_disk(MEMBERS[1], Position(50))
@@ -57,7 +57,7 @@ def test_a_new_primary_serves_once_the_start_of_its_epoch_is_committed() -> None
 
 def test_a_silent_follower_is_proposed_out_and_commits_wait_for_both_sets_meanwhile() -> None:
     """Invariant 3: a put that is under way, or timed out, may have landed or not."""
-    three = primary(3, min_in_sync=2)
+    three = leader(3, min_in_sync=2)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
     three.on_disk(MEMBERS[0], Position(100))
@@ -71,7 +71,7 @@ def test_a_silent_follower_is_proposed_out_and_commits_wait_for_both_sets_meanwh
 
 
 def test_a_follower_that_has_left_a_stopping_node_is_proposed_out_at_once() -> None:
-    three = primary(3)
+    three = leader(3)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
     stopping = {MEMBERS[1].node}
@@ -82,7 +82,7 @@ def test_a_follower_that_has_left_a_stopping_node_is_proposed_out_at_once() -> N
 
 
 def test_a_follower_without_progress_is_proposed_out() -> None:
-    two = primary(2)
+    two = leader(2)
     two.follows(MEMBERS[1], Position(0), now=0.0)
     two.on_disk(MEMBERS[0], Position(100))
     two.end = Position(100)
@@ -95,7 +95,7 @@ def test_a_follower_without_progress_is_proposed_out() -> None:
 
 def test_the_set_never_shrinks_below_the_minimum_but_grows() -> None:
     """Invariant 6."""
-    two = primary(2, min_in_sync=2)
+    two = leader(2, min_in_sync=2)
     assert two.proposal(10.0) is None
     assert two.stalled
     two.follows(MEMBERS[2], Position(0), now=10.0)
@@ -105,7 +105,7 @@ def test_the_set_never_shrinks_below_the_minimum_but_grows() -> None:
 
 def test_too_few_are_told_of_while_a_set_is_being_put_as_well() -> None:
     """The store may be away: then the put takes as long as that does, and nothing else would tell."""
-    three = primary(3, min_in_sync=2)
+    three = leader(3, min_in_sync=2)
     three.follows(MEMBERS[1], Position(0), now=2.0)
     assert three.proposal(2.0) == set(MEMBERS[:2])
     assert not three.stalled
@@ -117,8 +117,8 @@ def test_too_few_are_told_of_while_a_set_is_being_put_as_well() -> None:
     assert three.waits_for == set(MEMBERS), "nothing else was proposed"
 
 
-def test_while_the_primary_stood_still_no_follower_was_silent() -> None:
-    three = primary(3)
+def test_while_the_leader_stood_still_no_follower_was_silent() -> None:
+    three = leader(3)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
         three.assured(member, 0.0)
@@ -131,7 +131,7 @@ def test_while_the_primary_stood_still_no_follower_was_silent() -> None:
 
 def test_a_member_that_lost_what_it_had_acknowledged_is_proposed_out_until_it_has_all_again() -> None:
     """Its volume was put back to a snapshot, and its format with it."""
-    three = primary(3, min_in_sync=2)
+    three = leader(3, min_in_sync=2)
     for member in MEMBERS[1:]:
         three.follows(member, Position(0), now=0.0)
     for member in MEMBERS:
@@ -149,7 +149,7 @@ def test_a_member_that_lost_what_it_had_acknowledged_is_proposed_out_until_it_ha
 
 def test_a_follower_joins_only_at_or_above_what_is_committed() -> None:
     """Invariant 5."""
-    one = primary(1)
+    one = leader(1)
     one.on_disk(MEMBERS[0], Position(100))
     one.follows(MEMBERS[1], Position(0), now=0.0)
     one.on_disk(MEMBERS[1], Position(99), now=0.1)
@@ -159,7 +159,7 @@ def test_a_follower_joins_only_at_or_above_what_is_committed() -> None:
 
 
 def test_an_observer_never_joins() -> None:
-    one = Primary(
+    one = LeaderState(
         me=MEMBERS[0], epoch=Epoch(1), in_sync=MEMBERS[:1], replicas=[NodeId(1)], start=Position(0), min_in_sync=1
     )
     one.follows(MEMBERS[1], Position(0), now=0.0)
@@ -167,7 +167,7 @@ def test_an_observer_never_joins() -> None:
 
 
 def test_a_new_folder_takes_the_place_of_the_lost_one() -> None:
-    two = primary(2, min_in_sync=1)
+    two = leader(2, min_in_sync=1)
     fresh = Member(MEMBERS[1].node, "made anew")
     two.follows(fresh, Position(0), now=0.0)
     assert two.proposal(0.1) == {MEMBERS[0], fresh}
@@ -175,7 +175,7 @@ def test_a_new_folder_takes_the_place_of_the_lost_one() -> None:
 
 def test_without_word_from_a_follower_the_lease_is_over() -> None:
     """Invariant 16."""
-    two = primary(2)
+    two = leader(2)
     assert not two.in_touch(0.0)
     two.follows(MEMBERS[1], Position(0), now=0.0)
     assert not two.in_touch(0.0)
@@ -189,7 +189,7 @@ def test_without_word_from_a_follower_the_lease_is_over() -> None:
 
 def test_an_answer_that_was_under_way_for_long_renews_no_lease() -> None:
     """Invariant 16: a process that stood still finds answers that are as old as its sleep."""
-    two = primary(2)
+    two = leader(2)
     two.follows(MEMBERS[1], Position(0), now=0.0)
     two.assured(MEMBERS[1], 0.1)
     two.on_disk(MEMBERS[1], Position(0), now=30.0)
@@ -198,7 +198,7 @@ def test_an_answer_that_was_under_way_for_long_renews_no_lease() -> None:
 
 def test_a_member_that_is_proposed_may_lead_already() -> None:
     """Invariant 16: the put may have landed."""
-    one = Primary(
+    one = LeaderState(
         me=MEMBERS[0],
         epoch=Epoch(1),
         in_sync=MEMBERS[:1],
@@ -216,7 +216,7 @@ def test_a_member_that_is_proposed_may_lead_already() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000))))
 def test_committed_never_falls_and_never_passes_a_member(reports: list[tuple[int, int]]) -> None:
-    three = primary(3)
+    three = leader(3)
     have = [0, 0, 0]
     before = 0
     for index, position in reports:

@@ -19,7 +19,7 @@ from headrace.base.errors import CorruptLog, KafkaError, StorageFull, SyncFailed
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import replica_folder
 from headrace.container.history import History
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import decode_record
@@ -81,7 +81,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
 
 
 def record_of(replica: LocalReplica) -> ContainerRecord:
-    pair = (NodeId(1), UUID(replica.format))
+    pair = (NodeId(1), UUID(replica.incarnation))
     return ContainerRecord(replica.id, replica.kind, NodeId(1), Epoch(1), (pair,), (NodeId(1),))
 
 
@@ -93,7 +93,7 @@ def behind_the_first(replica: LocalReplica) -> Position:
 async def test_a_cut_goes_to_its_end_though_its_caller_is_cancelled(
     replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower whose cut was under way when it was made primary led with the log that was being cut."""
+    """A follower whose cut was under way when it was made leader led with the log that was being cut."""
     position = behind_the_first(replica)
     cutting, may_go_on = threading.Event(), threading.Event()
     cut = ContainerLog.cut
@@ -152,24 +152,24 @@ async def test_what_is_synced_is_marked_while_nothing_is_written_and_at_the_end(
 
 
 @pytest.mark.parametrize("replaceable", [False, True])
-async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_format(
+async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_incarnation(
     replica: LocalReplica, replaceable: bool
 ) -> None:
     """It was acknowledged: cut as a torn tail, it would be in sync by its format, and could lead without it."""
-    position, format = behind_the_first(replica), replica.format
+    position, incarnation = behind_the_first(replica), replica.incarnation
     path = replica.log.chunks()[-1].path
     await replica.saw(Epoch(4))
     await replica.close()
     raw = bytearray(path.read_bytes())
     raw[64 + position + 57] ^= 1
     path.write_bytes(raw)
-    formats = [format]
+    formats = [incarnation]
     for _ in range(2):  # from the second time on there is nothing to be noticed
         with ThreadPoolExecutor(3) as executor:
             found = await open_replica(replica.folder, executor, replaceable=replaceable)
             assert (found.log.end, found.seen, found.last_epoch) == (position, 4, 1)
             await found.close()
-        formats.append(found.format)
+        formats.append(found.incarnation)
     assert formats[0] != formats[1] == formats[2]
 
 
@@ -190,13 +190,13 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
         assert not aside.exists()
         for _ in range(2):  # the second time there is one in its place
             found = await opened(replaceable=True)
-            assert (found.log.end, found.format != replica.format) == (0, True)
+            assert (found.log.end, found.incarnation != replica.incarnation) == (0, True)
             assert (aside / path.name).read_bytes() == raw
             await found.close()
         found = await opened(replaceable=True)
         await found.saw(Epoch(4))
         assert aside.exists()
-        await found.adopt(((Epoch(4), Position(0)),))
+        await found.set_history(((Epoch(4), Position(0)),))
         assert not aside.exists()
         await found.close()
 
@@ -240,7 +240,7 @@ async def test_one_of_which_the_disk_cannot_read_what_it_keeps_of_a_file_is_dama
             await open_replica(replica.folder, executor)
         assert not aside.exists()
         found = await open_replica(replica.folder, executor, replaceable=True)
-        assert (found.log.end, found.format != replica.format) == (0, True)
+        assert (found.log.end, found.incarnation != replica.incarnation) == (0, True)
         await found.close()
     assert {path.name for path in aside.iterdir()} == kept
 
@@ -257,7 +257,7 @@ async def test_one_that_cannot_be_opened_for_another_reason_is_not_damaged(
             with pytest.raises(OSError, match=os.strerror(code)):
                 await open_replica(replica.folder, executor, replaceable=True)
         found = await open_replica(replica.folder, executor, replaceable=True)
-        assert (found.log.end, found.format) == (replica.log.end, replica.format)
+        assert (found.log.end, found.incarnation) == (replica.log.end, replica.incarnation)
         await found.close()
 
 
@@ -274,14 +274,14 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
             with pytest.raises(OSError, match=os.strerror(errno.EIO)):
                 await open_replica(replica.folder, executor, replaceable=True)
         found = await open_replica(replica.folder, executor, replaceable=True)
-        assert (found.log.end, found.format) == (replica.log.end, replica.format)
+        assert (found.log.end, found.incarnation) == (replica.log.end, replica.incarnation)
         await found.close()
 
 
 async def test_of_two_changes_at_a_time_none_is_lost(replica: LocalReplica) -> None:
-    """A record that came while a follower took its primary's history over put the old history back."""
+    """A record that came while a follower took its leader's history over put the old history back."""
     history: History = ((Epoch(1), Position(0)), (Epoch(5), behind_the_first(replica)))
-    await asyncio.gather(replica.adopt(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
+    await asyncio.gather(replica.set_history(history), replica.remember(record_of(replica)), replica.saw(Epoch(5)))
     state = replica_folder.read(replica.folder)
     assert state is not None
     assert (state.history, state.seen) == (history, 5)
@@ -349,11 +349,11 @@ async def test_what_was_said_to_be_committed_behind_its_end_counts_no_more_once_
     assert replica.committed == end
 
 
-async def test_a_damaged_replica_goes_on_empty_as_another_format(replica: LocalReplica) -> None:
-    before = replica.format
+async def test_a_damaged_replica_goes_on_empty_as_another_incarnation(replica: LocalReplica) -> None:
+    before = replica.incarnation
     await replica.renew()
-    assert replica.format != before
-    assert replica_folder.read(replica.folder) == replica_folder.ReplicaFile(format=replica.format)
+    assert replica.incarnation != before
+    assert replica_folder.read(replica.folder) == replica_folder.ReplicaFile(format=replica.incarnation)
     assert (replica.log.end, replica.committed, replica.history, replica.led) == (0, 0, (), 0)
 
 
@@ -364,7 +364,7 @@ def boot_of(replica: LocalReplica) -> str:
     return state.boot
 
 
-async def lead_unsynced(replica: LocalReplica) -> Container:
+async def lead_unsynced(replica: LocalReplica) -> Leader:
     await replica.set_durability(fsync=False)
     container = await replica.lead(
         epoch=Epoch(2), in_sync=frozenset({replica.member}), replicas=(NodeId(1),), min_in_sync=1
@@ -396,7 +396,7 @@ async def test_a_replica_is_synced_from_now_on_and_says_so_once_all_of_it_is(
     await replica.set_durability(fsync=True)
     assert boot_of(replica) == ""
     assert replica.log.options.fsync
-    assert replica.container is container, "it is led all the while"
+    assert replica.leader is container, "it is led all the while"
     await replica.set_durability(fsync=False)
     assert boot_of(replica)
     assert not replica.log.options.fsync
@@ -547,11 +547,11 @@ async def test_what_the_page_cache_let_go_after_a_sync_had_failed_is_missed(
                 file.seek(FILE_HEAD_BYTES + replica.log.end - 9_000)
                 file.write(bytes(9_000))
         again = await open_replica(tmp_path / "7", executor, fsync=False)
-        assert (again.format != replica.format) is lost
+        assert (again.incarnation != replica.incarnation) is lost
         assert (again.log.end < replica.log.end) is lost
         await again.cycle.close()
         third = await open_replica(tmp_path / "7", executor, fsync=False)
-        assert third.format == again.format
+        assert third.incarnation == again.incarnation
         await third.cycle.close()
 
 
@@ -576,7 +576,7 @@ async def test_a_sync_that_failed_while_a_replica_was_cut_does_not_make_it_anoth
             with pytest.raises(AssertionError, match="the disk failed"):
                 await replica.cut(first)
         again = await open_replica(tmp_path / "7", executor, fsync=False)
-        assert (again.format, again.log.end) == (replica.format, first)
+        assert (again.incarnation, again.log.end) == (replica.incarnation, first)
         await again.cycle.close()
 
 

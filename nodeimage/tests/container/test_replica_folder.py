@@ -14,7 +14,7 @@ from headrace.base.ids import Position
 from headrace.container import replica_folder
 
 
-def test_a_folder_that_is_made_anew_is_another_format(tmp_path: Path) -> None:
+def test_a_folder_that_is_made_anew_is_another_incarnation(tmp_path: Path) -> None:
     """Invariant 5."""
     first = replica_folder.prepare(tmp_path / "7")
     assert replica_folder.prepare(tmp_path / "7") == first
@@ -32,12 +32,12 @@ def test_a_folder_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_from_before_replicas_had_formats_keeps_its_nodes(tmp_path: Path) -> None:
+def test_a_folder_from_before_replicas_had_incarnations_keeps_its_nodes(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000.chunk").touch()
     assert replica_folder.prepare(tmp_path, unmarked="the node's").format == "the node's"
 
 
-def test_without_sync_another_start_of_the_machine_is_another_format(tmp_path: Path) -> None:
+def test_without_sync_another_start_of_the_machine_is_another_incarnation(tmp_path: Path) -> None:
     state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
     assert replica_folder.after_page_cache(tmp_path, state) == state
     other = structs.replace(state, boot="another start of the machine")
@@ -45,7 +45,7 @@ def test_without_sync_another_start_of_the_machine_is_another_format(tmp_path: P
     assert replica_folder.after_page_cache(tmp_path, other).format != state.format
 
 
-def test_a_clean_end_keeps_the_format_over_a_start_of_the_machine(tmp_path: Path) -> None:
+def test_a_clean_end_keeps_the_incarnation_over_a_start_of_the_machine(tmp_path: Path) -> None:
     state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
     replica_folder.left_clean(tmp_path, state, held=Position(0))
     found = replica_folder.read(tmp_path)

@@ -30,7 +30,7 @@ def start_the_machine_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [SYNCED, UNSYNCED])
-def test_what_was_not_synced_is_another_format_after_a_power_cut_however_it_is_kept_now(
+def test_what_was_not_synced_is_another_incarnation_after_a_power_cut_however_it_is_kept_now(
     tmp_path: Path, options: LogOptions
 ) -> None:
     """Invariants 5, 14."""
@@ -39,7 +39,7 @@ def test_what_was_not_synced_is_another_format_after_a_power_cut_however_it_is_k
     assert run(tmp_path / "7", options).format != before.format
 
 
-def test_a_power_cut_while_what_was_not_synced_is_open_to_be_synced_makes_another_format(tmp_path: Path) -> None:
+def test_a_power_cut_while_what_was_not_synced_is_open_to_be_synced_makes_another_incarnation(tmp_path: Path) -> None:
     before = run(tmp_path / "7", UNSYNCED)
     assert run(tmp_path / "7", SYNCED).format == before.format, "the machine went on"
     start_the_machine_again(tmp_path / "7")
@@ -52,7 +52,7 @@ def test_what_is_synced_stays_the_same_over_a_power_cut(tmp_path: Path) -> None:
     assert run(tmp_path / "7", SYNCED) == before
 
 
-def test_a_replica_in_the_place_of_a_damaged_one_is_another_format_after_a_power_cut_too(tmp_path: Path) -> None:
+def test_a_replica_in_the_place_of_a_damaged_one_is_another_incarnation_after_a_power_cut_too(tmp_path: Path) -> None:
     run(tmp_path / "7", UNSYNCED)
     (tmp_path / "7" / "replica.json").write_text("{")
     anew = run(tmp_path / "7", UNSYNCED, replaceable=True)

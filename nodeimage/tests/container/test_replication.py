@@ -18,10 +18,10 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import follower_feed, replica_folder, sync_cycle
 from headrace.container.damaged_replica import Damage
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import LET_GO_S, Member
 from headrace.container.replicas import SUPERSEDED_S
-from headrace.log import raw
+from headrace.log import frame_reading
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import MOST_PAYLOAD_BYTES
@@ -45,7 +45,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Several]:
 
 
 def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> object:
-    """A record's change: the next epoch, another primary, an in-sync set without some nodes."""
+    """A record's change: the next epoch, another leader, an in-sync set without some nodes."""
     gone = {nodes.nodes[each].node_id for each in without}
 
     def decide(record: ContainerRecord) -> ContainerRecord:
@@ -67,7 +67,7 @@ async def ended(primary: OneNode, alone: list["asyncio.Future[Position]"]) -> No
             await each
 
 
-async def led_by_the_others(three: Several, container_id: ContainerId) -> Container:
+async def led_by_the_others(three: Several, container_id: ContainerId) -> Leader:
     """The first node is down; the others come back, and the second leads."""
     await three.nodes[1].start()
     await three.nodes[2].start()
@@ -91,9 +91,9 @@ async def test_a_silent_follower_is_let_go_and_comes_back(three: Several) -> Non
     await container.append_command(b"with three")
     await three.nodes[2].stop()
     await asyncio.wait_for(container.append_command(b"with two"), 100)
-    assert {member.node for member in container.primary.in_sync} == {three.nodes[0].node_id, three.nodes[1].node_id}
+    assert {member.node for member in container.state.in_sync} == {three.nodes[0].node_id, three.nodes[1].node_id}
     await three.nodes[2].start()
-    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    await until(lambda: len(container.state.in_sync) == 3 or None)
     await container.append_command(b"with three again")
     assert three.payloads(2, container_id) == [b"with three", b"with two", b"with three again"]
 
@@ -163,7 +163,7 @@ async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:
     await three.nodes[1].stop()
     await three.nodes[2].stop()
     waiting = container.append_command(b"waits")
-    await until(lambda: container.primary.stalled or None)
+    await until(lambda: container.state.stalled or None)
     assert not waiting.done()
     await three.nodes[1].start()
     await asyncio.wait_for(waiting, 100)
@@ -197,7 +197,7 @@ def away(node: OneNode) -> threading.Event:
     return node.away  # type: ignore[attr-defined, no-any-return]
 
 
-async def test_a_primary_without_the_store_learns_from_its_followers_that_another_leads(
+async def test_a_leader_without_the_store_learns_from_its_followers_that_another_leads(
     three: Several, cut_off: OneNode
 ) -> None:
     """Else it would hold what it is sent, and tell clients that it leads, for as long as the store is away."""
@@ -213,7 +213,7 @@ async def test_a_primary_without_the_store_learns_from_its_followers_that_anothe
     await asyncio.sleep(2 * SUPERSEDED_S)
     assert container_id not in cut_off.replicas.led, "it claims no epoch that it cannot put"
     away(cut_off).clear()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await until(lambda: len(second.state.in_sync) == 3 or None)
     await second.append_command(b"on all")
 
 
@@ -221,7 +221,7 @@ def handed_over(store: ClusterStore, container_id: ContainerId, decide: Any) -> 
     return container_records.change_container(store, container_id, decide)
 
 
-async def test_a_primary_without_store_and_follower_says_that_it_may_not_lead(three: Several, cut_off: OneNode) -> None:
+async def test_a_leader_without_store_and_follower_says_that_it_may_not_lead(three: Several, cut_off: OneNode) -> None:
     """Nothing is committed until one of them is back; who asks is not to wait for that."""
     container_id = await three.create(replicas=2, min_in_sync=1)
     container = await three.led(container_id)
@@ -251,7 +251,7 @@ def stand_still(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def test_a_primary_that_stood_still_lets_no_follower_go(three: Several) -> None:
+async def test_a_leader_that_stood_still_lets_no_follower_go(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=1)
     container = await three.led(container_id)
     await until(lambda: container.in_touch or None)
@@ -260,10 +260,10 @@ async def test_a_primary_that_stood_still_lets_no_follower_go(three: Several) ->
     found = await three.nodes[0].store(lambda store: container_records.get_container(store, container_id))
     assert found is not None
     assert len(found.in_sync) == 3
-    assert container.primary.waits_for == container.primary.in_sync
+    assert container.state.waits_for == container.state.in_sync
 
 
-async def test_the_next_primary_goes_on_with_what_was_committed(three: Several) -> None:
+async def test_the_next_leader_goes_on_with_what_was_committed(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     for number in range(5):
@@ -275,11 +275,11 @@ async def test_the_next_primary_goes_on_with_what_was_committed(three: Several) 
     await second.append_command(b"next")
     assert three.payloads(2, container_id) == [b"0", b"1", b"2", b"3", b"4", b"next"]
     await three.nodes[0].start()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await until(lambda: len(second.state.in_sync) == 3 or None)
     assert three.payloads(0, container_id) == [b"0", b"1", b"2", b"3", b"4", b"next"]
 
 
-async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
+async def test_what_an_old_leader_alone_had_is_cut(three: Several) -> None:
     """Invariant 7: the frames that it wrote and never committed go, although its log is longer."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
@@ -292,15 +292,15 @@ async def test_what_an_old_primary_alone_had_is_cut(three: Several) -> None:
     second = await led_by_the_others(three, container_id)
     await second.append_command(b"after")
     await three.nodes[0].start()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await until(lambda: len(second.state.in_sync) == 3 or None)
     for number in range(3):
         assert three.payloads(number, container_id) == [b"committed", b"after"]
 
 
-async def test_what_a_lost_primary_had_committed_behind_a_followers_end_says_nothing_of_the_next_ones_frames(
+async def test_what_a_lost_leader_had_committed_behind_a_followers_end_says_nothing_of_the_next_ones_frames(
     three: Several,
 ) -> None:
-    """Invariant 2: after an unclean recovery others may come there, which the new primary alone may have."""
+    """Invariant 2: after an unclean recovery others may come there, which the new leader alone may have."""
     container_id = await three.create(replicas=3, min_in_sync=3)
     end = await (await three.led(container_id)).append_command(b"on all")
     behind = three.replica(2, container_id)
@@ -316,7 +316,7 @@ async def test_what_a_lost_primary_had_committed_behind_a_followers_end_says_not
     waiting.cancel()
 
 
-async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
+async def test_an_old_leader_begins_anew_where_the_others_dropped_what_parts_them(three: Several) -> None:
     """Invariant 7: the others' log begins within what it wrote alone, at the end of a frame of the same length."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
@@ -338,7 +338,7 @@ async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_th
         log.trim(log.end)
     assert 0 < second.log.start < 40 * (64 << 10)
     await three.nodes[0].start()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await until(lambda: len(second.state.in_sync) == 3 or None)
     assert three.replica(0, container_id).log.start == second.log.start
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
     assert {payload.strip() for payload in three.payloads(0, container_id)} == {b"others"}
@@ -347,11 +347,11 @@ async def test_an_old_primary_begins_anew_where_the_others_dropped_what_parts_th
 async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothing_that_it_lacks(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariants 1, 7: a replica made anew has a gap where another had dropped a chunk; the next primary ends in it."""
+    """Invariants 1, 7: a replica made anew has a gap where another had dropped a chunk; the next leader ends in it."""
     monkeypatch.setattr(follower_feed, "KEPT_BYTES", 0)  # it gets what is on the disk
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
-    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    await until(lambda: len(container.state.in_sync) == 3 or None)
     await container.append_command(b"first")
     container.log.close_open_chunk()
     ends = await container.append_command(b"kept by the one that lags")
@@ -373,7 +373,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     await three.nodes[1].stop()
     await three.nodes[2].start()
     lags = await until(lambda: three.nodes[2].replicas.replica(container_id))
-    alone = ((lags.member.node, uuid.UUID(lags.format)),)
+    alone = ((lags.member.node, uuid.UUID(lags.incarnation)),)
     await three.change(
         container_id,
         lambda record: structs.replace(record, primary=alone[0][0], epoch=Epoch(record.epoch + 1), in_sync=alone),
@@ -397,13 +397,13 @@ async def test_a_replica_whose_log_is_not_cut_where_it_must_be_is_fetched_anew(
     await three.nodes[2].stop()
     alone = [container.append_command(b"alone") for _ in range(3)]
     await three.replica(0, container_id).cycle.flush()
-    format = three.replica(0, container_id).format
+    incarnation = three.replica(0, container_id).incarnation
     await ended(three.nodes[0], alone)
     second = await led_by_the_others(three, container_id)
     monkeypatch.setattr(ContainerLog, "cut", lambda *_: None)
     await three.nodes[0].start()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
-    assert three.replica(0, container_id).format != format
+    await until(lambda: len(second.state.in_sync) == 3 or None)
+    assert three.replica(0, container_id).incarnation != incarnation
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
 
 
@@ -414,10 +414,10 @@ async def test_a_follower_that_says_that_it_has_more_than_there_is_counts_for_no
     container_id = await three.create(replicas=2, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"before")
-    before = dict(container.primary.positions())
+    before = dict(container.state.positions())
     (fed,) = container.feeds
     fed.message_received(Acked(position=container.end + 1, epoch=container.epoch), memoryview(b""))  # type: ignore[attr-defined]
-    assert container.primary.positions() == before
+    assert container.state.positions() == before
     await until(lambda: fed not in container.feeds or None)
     await asyncio.wait_for(container.append_command(b"after"), 100)  # it asked again
     assert three.payloads(1, container_id) == [b"before", b"after"]
@@ -437,7 +437,7 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
     await three.replica(0, container_id).cycle.flush()
     chunk, _ = log.chunks()
     end = log.end
-    format = three.replica(0, container_id).format
+    incarnation = three.replica(0, container_id).incarnation
     await ended(three.nodes[0], alone)
     with chunk.path.open("r+b") as file:
         file.seek(FILE_HEAD_BYTES + damaged - 10)
@@ -446,12 +446,12 @@ async def test_a_replica_that_cannot_be_cut_for_what_is_damaged_is_fetched_anew(
     await second.append_command(b"after")
     assert second.log.end < end
     await three.nodes[0].start()
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
-    assert three.replica(0, container_id).format != format
+    await until(lambda: len(second.state.in_sync) == 3 or None)
+    assert three.replica(0, container_id).incarnation != incarnation
     assert three.payloads(0, container_id) == three.payloads(1, container_id)
 
 
-async def test_a_primary_that_starts_again_takes_a_new_epoch(three: Several) -> None:
+async def test_a_leader_that_starts_again_takes_a_new_epoch(three: Several) -> None:
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"one")
@@ -464,18 +464,18 @@ async def test_a_primary_that_starts_again_takes_a_new_epoch(three: Several) -> 
         assert three.payloads(number, container_id) == [b"one", b"two"]
 
 
-async def test_a_lost_folder_is_another_format_and_is_filled_again(three: Several) -> None:
+async def test_a_lost_folder_is_another_incarnation_and_is_filled_again(three: Several) -> None:
     """Invariants 5 and 14."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     container = await three.led(container_id)
     await container.append_command(b"one")
-    before = three.replica(2, container_id).format
+    before = three.replica(2, container_id).incarnation
     await three.nodes[2].stop()
     shutil.rmtree(three.nodes[2].folder)
     await container.append_command(b"two")
     await three.nodes[2].start()
-    await until(lambda: len(container.primary.in_sync) == 3 or None)
-    assert three.replica(2, container_id).format != before
+    await until(lambda: len(container.state.in_sync) == 3 or None)
+    assert three.replica(2, container_id).incarnation != before
     assert three.payloads(2, container_id) == [b"one", b"two"]
 
 
@@ -491,7 +491,7 @@ async def test_a_node_whose_replica_was_lost_does_not_lead(three: Several) -> No
     assert container_id not in three.nodes[0].replicas.led
     await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
     second = await three.led(container_id)
-    await until(lambda: len(second.primary.in_sync) == 3 or None)
+    await until(lambda: len(second.state.in_sync) == 3 or None)
     assert three.payloads(0, container_id) == [b"one"]
 
 
@@ -504,7 +504,7 @@ async def test_a_replica_that_is_added_gets_all(three: Several) -> None:
         await container.append_command(expected[-1])
     third = three.nodes[2].node_id
     await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
-    await until(lambda: len(container.primary.in_sync) == 3 or None)
+    await until(lambda: len(container.state.in_sync) == 3 or None)
     assert three.payloads(2, container_id) == expected
 
 
@@ -522,15 +522,15 @@ async def test_regrouped_chunks_are_laid_out_once_for_who_is_fed_from_them_and_f
     container.log.close_chunk(full[0])
     rewrite(full[0].path)
     container.log.reopen_chunk(full[0])
-    built: list[weakref.ref[raw.Layout]] = []
+    built: list[weakref.ref[frame_reading.Layout]] = []
 
-    def counted(*chunk: Any) -> raw.Layout:
+    def counted(*chunk: Any) -> frame_reading.Layout:
         layout = lay_out(*chunk)
         built.append(weakref.ref(layout))
         return layout
 
-    lay_out = raw._frames_layout
-    monkeypatch.setattr(raw, "_frames_layout", counted)
+    lay_out = frame_reading._frames_layout
+    monkeypatch.setattr(frame_reading, "_frames_layout", counted)
     await three.nodes[2].start()
     await three.same(container_id, [0, 1, 2], end=container.end)
     assert len(built) == 1
@@ -544,9 +544,9 @@ async def test_a_node_that_reads_along_becomes_a_replica(three: Several) -> None
     end = await container.append_command(b"one")
     await three.same(container_id, [2], end=end)
     third = three.nodes[2].node_id
-    assert third not in {member.node for member in container.primary.waits_for}
+    assert third not in {member.node for member in container.state.waits_for}
     await three.change(container_id, lambda record: structs.replace(record, replicas=(*record.replicas, third)))
-    await until(lambda: third in {member.node for member in container.primary.in_sync} or None)
+    await until(lambda: third in {member.node for member in container.state.in_sync} or None)
 
 
 async def test_who_waits_for_room_in_a_replica_that_is_removed_is_sent_elsewhere(three: Several) -> None:
@@ -576,14 +576,14 @@ async def test_who_leads_no_more_keeps_no_frames_in_memory_for_followers(three: 
     assert replica.recent.nbytes == 0
 
 
-async def test_a_primary_that_hands_over_is_out_of_touch_at_once(three: Several) -> None:
+async def test_a_leader_that_hands_over_is_out_of_touch_at_once(three: Several) -> None:
     container = await three.led(await three.create(replicas=3, min_in_sync=2))
     await until(lambda: container.in_touch or None)
     container.handing_over = True
     assert not container.in_touch
 
 
-async def test_a_damaged_primary_that_could_not_say_so_is_in_touch_again_once_it_is_alone(
+async def test_a_damaged_leader_that_could_not_say_so_is_in_touch_again_once_it_is_alone(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Invariant 16: not before, as what the store did not answer may still have another lead."""
@@ -602,9 +602,9 @@ async def test_a_damaged_primary_that_could_not_say_so_is_in_touch_again_once_it
     assert container.handing_over
     await three.nodes[1].stop()
     loop = asyncio.get_running_loop()
-    await until(lambda: None if container.primary.near(loop.time()) else True)
+    await until(lambda: None if container.state.near(loop.time()) else True)
     damage = Damage()
-    damage.found(container.member.format)
+    damage.found(container.member.incarnation)
     assert not await damage.leave(away, container_id, node.node_id, container, known=None)
     assert container.handing_over
     monkeypatch.setattr(node, "store", store)
@@ -621,7 +621,7 @@ async def last_word(nodes: Several, container_id: ContainerId) -> Position:
             continue
 
 
-async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_does(
+async def test_a_leader_whose_disk_hangs_says_so_and_another_leads_while_it_does(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is told at once, and what the node does besides its disk goes on; once it writes, it follows."""
@@ -631,7 +631,7 @@ async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_doe
     led = [await three.led(container_id) for container_id in containers]
     for container in led:
         await container.append_command(b"before")
-        await until(lambda container=container: len(container.primary.in_sync) == 3 or None)  # type: ignore[misc]
+        await until(lambda container=container: len(container.state.in_sync) == 3 or None)  # type: ignore[misc]
     goes_on = threading.Event()
 
     def hang_if_first(path: Path) -> None:
@@ -668,7 +668,7 @@ async def test_a_primary_whose_disk_hangs_says_so_and_another_leads_while_it_doe
         goes_on.set()
     for container_id in containers:
         second = await three.led(container_id, by=three.nodes[1])
-        await until(lambda second=second: len(second.primary.in_sync) == 3 or None)  # type: ignore[misc]
+        await until(lambda second=second: len(second.state.in_sync) == 3 or None)  # type: ignore[misc]
         await three.same(container_id, [0, 1, 2], end=second.end)
         assert three.payloads(0, container_id)[-1] == b"after"
     assert not any(each.stuck for each in first.replicas.states())
@@ -748,7 +748,7 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
         await three.nodes[2].stop()
     waiting = [container.append_command(b"alone") for _ in range(alone)]
     await three.replica(0, container_id).cycle.flush()
-    former = three.replica(0, container_id).format
+    former = three.replica(0, container_id).incarnation
     end = three.replica(0, container_id).log.synced
     down = three.nodes[0]
     await down.stop()
@@ -773,9 +773,9 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
     back = Member(down.node_id, former)
 
     def is_in_sync() -> bool | None:
-        if back not in second.primary.waits_for:
+        if back not in second.state.waits_for:
             return None
-        assert second.primary.positions()[back] <= three.replica(0, container_id).log.synced
+        assert second.state.positions()[back] <= three.replica(0, container_id).log.synced
         return True
 
     await until(is_in_sync)
@@ -783,7 +783,7 @@ async def test_a_replica_taken_away_and_given_back_while_its_node_was_down_count
     await second.append_command(b"all three")
     for number in range(3):
         assert three.payloads(number, container_id) == expected
-    assert three.replica(0, container_id).format == former
+    assert three.replica(0, container_id).incarnation == former
 
 
 async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(three: Several) -> None:
@@ -803,8 +803,8 @@ async def test_a_member_that_the_record_left_out_for_a_moment_is_named_again(thr
     assert three.payloads(2, container_id) == [b"one", b"two"]
 
 
-async def test_appends_go_on_while_primaries_change(three: Several) -> None:
-    """What was acknowledged is in all logs, in order; the primary is handed over again and again."""
+async def test_appends_go_on_while_leaders_change(three: Several) -> None:
+    """What was acknowledged is in all logs, in order; the leader is handed over again and again."""
     container_id = await three.create(replicas=3, min_in_sync=2)
     acknowledged: list[bytes] = []
     stop = asyncio.Event()
@@ -920,7 +920,7 @@ async def test_a_folder_that_is_made_while_its_container_is_opened_is_made_once(
     assert await asyncio.to_thread(writing.wait, 10)
     await three.create(replicas=1, min_in_sync=1, kind="catalog", container_id=CATALOG_ID)
     replica = await until(lambda: node.replicas.replica(CATALOG_ID))
-    assert await preparing == replica.format
+    assert await preparing == replica.incarnation
 
 
 async def test_a_frame_of_an_unknown_type_ends_a_follower_and_is_not_taken_for_damage(three: Several) -> None:

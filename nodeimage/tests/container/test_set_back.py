@@ -10,7 +10,7 @@ from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import lost_record, replica_folder, replicas
-from headrace.container.in_sync_changes import ASKED_AGAIN_S
+from headrace.container.in_sync_writer import ASKED_AGAIN_S
 from headrace.peer.reports import ReplicaState
 from headrace.store import container_records
 from headrace.store.lineage import merged
@@ -57,7 +57,7 @@ async def put(three: Several, record: ContainerRecord) -> None:
 
 async def test_who_went_on_by_what_was_given_up_begins_anew_and_others_do_not(three: Several) -> None:
     made = await changed_once(three)
-    formats = [three.replica(number, made).format for number in range(3)]
+    formats = [three.replica(number, made).incarnation for number in range(3)]
     record = three.nodes[0].view.containers[made]
     await put(
         three,
@@ -68,10 +68,10 @@ async def test_who_went_on_by_what_was_given_up_begins_anew_and_others_do_not(th
             changes=merged([record.changes[:-1]], [record.changes]),
         ),
     )
-    await until(lambda: three.replica(2, made).format != formats[2] or None)
+    await until(lambda: three.replica(2, made).incarnation != formats[2] or None)
     container = await three.led(made)
     await three.same(made, [0, 1, 2], end=container.end)
-    assert [three.replica(number, made).format for number in range(2)] == formats[:2]
+    assert [three.replica(number, made).incarnation for number in range(2)] == formats[:2]
     assert three.payloads(2, made) == three.payloads(0, made)
 
 
@@ -125,7 +125,7 @@ async def test_what_was_told_before_counts_when_a_record_comes_that_has_no_trace
 
 
 async def test_a_damaged_replica_does_not_leave_by_an_old_copy(three: Several) -> None:
-    """The primary would hand over to who is in sync by the old copy, before it has seen that it is one."""
+    """The leader would hand over to who is in sync by the old copy, before it has seen that it is one."""
     made = await changed_once(three)
     await three.led(made)
     first = three.nodes[0]
@@ -168,7 +168,7 @@ async def test_a_store_that_was_set_back_is_not_asked_more_and_more_often(
 async def test_what_is_found_of_a_replica_that_is_being_cut_is_of_one_moment(
     three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the history of the primary that it is cut for, what goes would count as that one's, ahead of all others."""
+    """With the history of the leader that it is cut for, what goes would count as that one's, ahead of all others."""
     made = await changed_once(three)
     await three.led(made)
     replica = three.replica(1, made)

@@ -133,7 +133,7 @@ async def test_a_follower_that_goes_away_ends_the_sending_at_once(
     await joined(nodes)
 
 
-async def test_a_primary_that_leads_no_more_ends_the_sending_at_once(
+async def test_a_leader_that_leads_no_more_ends_the_sending_at_once(
     nodes: WithTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, never = asyncio.Event(), asyncio.Event()
@@ -340,13 +340,13 @@ async def test_another_message_within_a_snapshot_is_refused() -> None:
         await snapshot_transfer.receive(incoming, next_message)
 
 
-async def test_while_a_snapshot_is_sent_the_primary_says_that_it_lives_in_a_way_that_every_version_takes(
+async def test_while_a_snapshot_is_sent_the_leader_says_that_it_lives_in_a_way_that_every_version_takes(
     nodes: WithTables,
 ) -> None:
     wire, given, container = Wire(), Given(10), nodes.node(0).replicas.led[CATALOG_ID]
     member = container.member
     sending: Any = FollowerFeed(
-        container=container,
+        leader=container,
         member=member,
         session=wire,
         begin=Position(5),

@@ -13,7 +13,7 @@ import pytest
 from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.container import local_replica, replica_folder
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.log.container_log import LogOptions
 from kit.several_replicas import Unheard
@@ -75,7 +75,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
             await replica.close()
 
 
-async def leading(replica: LocalReplica) -> Container:
+async def leading(replica: LocalReplica) -> Leader:
     return await replica.lead(
         epoch=Epoch(replica.seen + 1),
         in_sync=frozenset({replica.member}),
@@ -106,14 +106,14 @@ async def test_a_start_waits_and_keeps_what_is_there(opened: Open) -> None:
     replica = await opened()
     container = await leading(replica)
     await asyncio.wait_for(container.append_command(PAYLOAD), 10)
-    end, format = replica.log.end, replica.format
+    end, incarnation = replica.log.end, replica.incarnation
     await replica.close()
     with no_descriptors():
         for replaceable in (False, True):
             with pytest.raises(OutOfDescriptors):
                 await opened(replaceable=replaceable)
     found = await opened(replaceable=True)
-    assert (found.log.end, found.format) == (end, format)
+    assert (found.log.end, found.incarnation) == (end, incarnation)
     assert not replica_folder.has_aside(replica.folder)
 
 
@@ -145,13 +145,13 @@ async def test_a_damaged_replica_is_made_anew_later(opened: Open, monkeypatch: p
     replica = await opened()
     container = await leading(replica)
     await asyncio.wait_for(container.append_command(PAYLOAD), 10)
-    format = replica.format
+    incarnation = replica.incarnation
     with no_descriptors():
         renewing = asyncio.create_task(replica.renew())
         await asyncio.wait([renewing], timeout=0.2)
         assert not renewing.done()
     await asyncio.wait_for(renewing, 10)
-    assert (replica.log.end, replica.format != format) == (0, True)
+    assert (replica.log.end, replica.incarnation != incarnation) == (0, True)
 
 
 async def test_a_cut_is_made_later(opened: Open) -> None:

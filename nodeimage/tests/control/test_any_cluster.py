@@ -9,7 +9,7 @@ from msgspec import structs
 from headrace.base.ids import NodeId, Position
 from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, CreateContainer, PutContainer
-from headrace.control.observations import Life, Observed, Sight
+from headrace.control.observations import Life, Observed, ProbeResult
 from headrace.peer.reports import NodeLoad
 from kit.world import World
 
@@ -79,7 +79,7 @@ def clusters(draw: st.DrawFn) -> World:
             case "doubt":
                 world.silent(number, for_s=1.2)
             case "never":
-                world.probes[NodeId(number)] = Sight()
+                world.probes[NodeId(number)] = ProbeResult()
             case "removed" if number != world.own:
                 del world.nodes[NodeId(number)]
                 del world.probes[NodeId(number)]
@@ -129,7 +129,7 @@ def check_record(observed: Observed, before, record, now: float) -> None:  # typ
             )
         assert record.replicas == before.replicas
     else:
-        # The only epochs without a new primary are those of a primary that was taken for dead and answers after all.
+        # The only epochs without a new leader are those of a leader that was taken for dead and answers after all.
         assert record.epoch >= before.epoch
         gone = set(before.replicas) - set(record.replicas)
         left = [node for node, _ in record.in_sync if observed.is_alive(node, now)]
@@ -164,7 +164,7 @@ def test_no_balancing_breaks_a_promise(world: World) -> None:
 @given(world=clusters(), filling=st.booleans(), deaf=st.booleans())
 def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> None:
     """With nodes as they are and replicas that catch up, there is an end to changes; or that stall, for want of room or
-    as their primary does not hear them."""
+    as their leader does not hear them."""
     world.filling, world.deaf = filling, deaf
     for number, record in world.containers.items():
         for node in record.replicas:
@@ -172,7 +172,7 @@ def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> Non
                 world.replica(node, number)
     if filling or deaf:
         world.catch_up()
-    world.settle(rounds=80)
+    world.converge(rounds=80)
     observed, now = world.observed(), world.now
     for record in world.containers.values():
         if record.state != "deleted" and observed.is_alive(record.primary, now):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.base.ids import ContainerId, NodeId, Position
-from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, SETTLE_S, BalanceState, balance
+from headrace.control.balance import CLOSED_PER_MINUTE, EVERY_S, REST_S, BalanceState, balance
 from headrace.control.changes import Change, PutContainer, Roll
 from headrace.peer.reports import NodeLoad
 from headrace.store.records import BalanceRecord
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 class Balanced:
-    """Rounds of balancing, with containers written to at given rates (MiB/s) by their primaries."""
+    """Rounds of balancing, with containers written to at given rates (MiB/s) by their leaders."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -246,7 +246,7 @@ def test_a_new_node_comes_before_what_hot_nodes_could_do_among_each_other(balanc
     assert not any(isinstance(each, PutContainer) for each in changes)
 
 
-def test_a_node_that_has_come_back_is_handed_a_primary_rather_than_partitionlets(balanced: Balanced) -> None:
+def test_a_node_that_has_come_back_is_handed_a_leader_rather_than_partitionlets(balanced: Balanced) -> None:
     balanced.world.container(9, (1, 2, 3))
     for node, mib in ((1, 60), (2, 25), (3, 0)):
         balanced.load(node, mib)
@@ -273,10 +273,10 @@ def test_nodes_of_a_move_are_left_alone_until_it_has_its_effect(balanced: Balanc
     balanced.rates |= {2: 100, 3: 1, 4: 1}
     moved_at = [balanced.world.now for _ in range(20) if balanced.round()]
     assert len(moved_at) >= 2
-    assert all(later - earlier >= SETTLE_S for earlier, later in itertools.pairwise(moved_at))
+    assert all(later - earlier >= REST_S for earlier, later in itertools.pairwise(moved_at))
 
 
-def test_a_primary_is_handed_over_where_a_node_leads_several(balanced: Balanced) -> None:
+def test_a_leader_is_handed_over_where_a_node_leads_several(balanced: Balanced) -> None:
     balanced.world.container(9, (1, 2, 3))
     for node, mib in ((1, 100), (2, 30), (3, 10)):
         balanced.load(node, mib)
@@ -289,7 +289,7 @@ def test_a_primary_is_handed_over_where_a_node_leads_several(balanced: Balanced)
     assert change.record.epoch == 6
 
 
-def test_a_primary_is_not_handed_over_if_that_makes_another_as_hot(balanced: Balanced) -> None:
+def test_a_leader_is_not_handed_over_if_that_makes_another_as_hot(balanced: Balanced) -> None:
     balanced.world.container(9, (1, 2, 3))
     for node, mib in ((1, 100), (2, 40), (3, 40)):
         balanced.load(node, mib)
@@ -317,7 +317,7 @@ def test_a_node_that_leaves_or_is_silent_gets_nothing(balanced: Balanced) -> Non
     assert balanced.rounds(5) == []
 
 
-def test_primaries_of_closed_containers_are_spread_evenly_within_the_budget(balanced: Balanced) -> None:
+def test_leaders_of_closed_containers_are_spread_evenly_within_the_budget(balanced: Balanced) -> None:
     for number in range(10, 40):
         balanced.world.container(number, (1, 2, 3), state="closed")
     times = [balanced.world.now for _ in range(60) for _ in balanced.round()]

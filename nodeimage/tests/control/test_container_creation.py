@@ -78,7 +78,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
     store.close()
 
 
-async def test_the_record_names_the_formats_of_the_folders(folders: Folders) -> None:
+async def test_the_record_names_the_incarnations_of_the_replicas(folders: Folders) -> None:
     made = await folders.make(3, 1, 2)
     assert made == container_records.get_container(folders.store, made.container_id)
     assert (made.primary, made.replicas, made.epoch) == (3, (3, 1, 2), 1)

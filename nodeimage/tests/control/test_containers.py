@@ -3,14 +3,14 @@
 from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.control.observations import Sight
+from headrace.control.observations import ProbeResult
 from headrace.control.plan import forgettable
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 from kit.world import World
 
 
 def test_a_node_alone_makes_the_catalog_and_its_container_at_once(world: World) -> None:
-    world.now = world.office_at = 1000
+    world.now = world.lease_since = 1000
     world.node(1)
     assert world.created() == [("catalog", (1,)), ("data", (1,))]
 
@@ -65,20 +65,20 @@ def test_a_deleted_container_is_forgotten_once_it_has_been_so_for_ten_minutes(wo
     assert forgettable(world.observed(), world.now) == []
     world.pass_time(1)
     assert forgettable(world.observed(), world.now) == [3]
-    world.since.clear()  # another node is in office now
+    world.since.clear()  # another node holds the lease now
     world.plan()
     assert forgettable(world.observed(), world.now) == []
     assert world.now == began + 600
 
 
 def test_the_first_containers_wait_for_the_first_nodes(world: World) -> None:
-    world.now = world.office_at = 1000
+    world.now = world.lease_since = 1000
     world.volume(3, 2)
     world.first_nodes = 3
     world.node(1, 2)
     assert world.created() == []
     world.node(3)
-    world.probes[NodeId(3)] = Sight()  # registered, but not heard yet
+    world.probes[NodeId(3)] = ProbeResult()  # registered, but not heard yet
     assert world.created() == []
     world.hears(3)
     assert sorted((kind, members[0], sorted(members)) for kind, members in world.created()) == [
@@ -90,7 +90,7 @@ def test_the_first_containers_wait_for_the_first_nodes(world: World) -> None:
 
 
 def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> None:
-    world.now = world.office_at = 1000
+    world.now = world.lease_since = 1000
     world.volume(3, 2)
     world.first_nodes = 3
     world.node(1)
@@ -100,7 +100,7 @@ def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> Non
     assert world.created() == [("catalog", (1,)), ("data", (1,))]
     world.apply(world.plan())
     world.node(2, 3)
-    world.settle()
+    world.converge()
     assert {len(record.in_sync) for record in world.containers.values()} == {3}
     assert {record.primary for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
 
@@ -172,8 +172,8 @@ def test_a_node_that_came_back_takes_over_one_of_several_when_it_is_in_sync_agai
     three.refused(2)
     three.apply(three.plan())
     three.let_go()
-    heir = three.containers[ContainerId(3)].primary
-    assert heir in (1, 3)
+    candidate = three.containers[ContainerId(3)].primary
+    assert candidate in (1, 3)
     three.hears(2)
     assert three.plan() == []  # node 2 catches up first
     three.pass_time(11)
@@ -183,7 +183,7 @@ def test_a_node_that_came_back_takes_over_one_of_several_when_it_is_in_sync_agai
     three.pass_time(2)
     ((container, record),) = three.put().items()
     assert record.primary == 2
-    assert three.containers[record.container_id].primary == heir
+    assert three.containers[record.container_id].primary == candidate
     assert container in (2, 3, 4)
 
 
@@ -229,7 +229,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
     world.mark(2, full=True)
     assert not takes_records(world)
     assert {number: each.primary for number, each in world.put().items()} == {2: 4, 3: 3}
-    world.settle()
+    world.converge()
     assert takes_records(world) == [2, 3]
     world.pass_time(60)
     assert not world.plan(), "a full node gets no container while others have room"
@@ -242,7 +242,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
     for number in (1, 2):
         world.mark(number, full=False)
     world.pass_time(60)
-    world.settle()
+    world.converge()
     assert {each.primary for each in world.containers.values() if each.kind == "data"} == {1, 2, 3, 4}
     assert len(world.containers) == 5
 
@@ -260,7 +260,7 @@ def test_where_none_could_take_records_under_another_leader_one_is_made_that_tak
     world.creating = frozenset({("data", NodeId(members[0]), "default")})
     assert not world.created()
     world.creating = frozenset()
-    world.settle()
+    world.converge()
     assert takes_records(world) == [6]
     world.mark(3, full=True)
     world.pass_time(60)
@@ -338,7 +338,7 @@ def test_a_full_node_hands_over_a_container_that_partitions_cannot_leave(three: 
     assert three.plan() == [], "nobody has room"
 
 
-def test_a_full_node_hands_the_catalog_over_to_one_that_is_settled(three: World) -> None:
+def test_a_full_node_hands_the_catalog_over_to_one_that_is_steady(three: World) -> None:
     three.mark(1, full=True)
     assert not three.put(), "node 2 may just have come back"
     three.pass_time(12)

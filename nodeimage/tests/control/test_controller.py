@@ -191,7 +191,7 @@ class Cluster:
         return container_records.containers(self.store)
 
     def controllers(self) -> list[Member]:
-        return [each for each in self.members if each.controller.in_office]
+        return [each for each in self.members if each.controller.holds_lease]
 
     async def until(self, condition: Callable[[], object], *, within_s: float = 100) -> float:
         began = time.monotonic()
@@ -235,7 +235,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_a_node_alone_is_in_office_and_has_its_containers_at_once(cluster: Cluster) -> None:
     (member,) = await cluster.start(1)
     assert await cluster.until_complete() < 2
-    assert member.controller.in_office
+    assert member.controller.holds_lease
     # What it has done stands in the store a moment before it is told.
     await cluster.until(lambda: {each.kind for each in member.controller.events} == {"office", "container"})
     status = member.controller.status()
@@ -315,7 +315,7 @@ async def test_a_node_that_stops_hands_over_its_roles_and_its_office_first(clust
     assert leaving.node_id is not None
     records.set_stopping(cluster.store, leaving.node_id)
     assert await cluster.until(lambda: not cluster.leads(leaving)) < 3
-    assert not leaving.controller.in_office
+    assert not leaving.controller.holds_lease
     assert all(leaving.node_id not in dict(each.in_sync) for each in cluster.containers() if each.epoch > 1)
     assert len(cluster.controllers()) == 1
 
@@ -336,22 +336,22 @@ async def test_who_is_cut_off_leaves_a_free_office_to_others(cluster: Cluster) -
     await cluster.start(3, replicas=3, least=2)
     await cluster.until_complete()
     await cluster.until(lambda: all(len(each.controller.heard()) == 2 for each in cluster.members))
-    deaf, *others = sorted(cluster.members, key=lambda each: each.controller.in_office)
+    deaf, *others = sorted(cluster.members, key=lambda each: each.controller.holds_lease)
     deaf.wires.cut = True
     await cluster.until(deaf.controller._is_cut_off)
     deaf.controller._yields_at = float("inf")  # it has left it, and does not do so again soon
     for each in others:
-        await each.controller._office.give_back(hold_off_s=0.6)
+        await each.controller._lease.give_back(hold_off_s=0.6)
     assert not cluster.controllers()
     await cluster.until(cluster.controllers)
     assert deaf not in cluster.controllers()
     for each in others:
-        await each.controller._office.give_back(hold_off_s=60)
-    await cluster.until(lambda: deaf.controller.in_office)  # where nobody else takes it
+        await each.controller._lease.give_back(hold_off_s=60)
+    await cluster.until(lambda: deaf.controller.holds_lease)  # where nobody else takes it
     for each in others:
-        each.controller._office._hold_off_until = 0.0
+        each.controller._lease._hold_off_until = 0.0
     deaf.controller._yields_at = 0.0  # a while later
-    await cluster.until(lambda: any(each.controller.in_office for each in others))
+    await cluster.until(lambda: any(each.controller.holds_lease for each in others))
 
 
 async def test_a_process_that_stood_still_takes_nothing_from_others(cluster: Cluster) -> None:
@@ -408,7 +408,7 @@ async def test_a_node_that_comes_back_leads_again(cluster: Cluster) -> None:
     await victim.kill()
     await cluster.until(lambda: not cluster.leads(victim))
     await victim.start()
-    for record in cluster.containers():  # what their primaries do when it has caught up
+    for record in cluster.containers():  # what their leaders do when it has caught up
         assert victim.node_id is not None
         pair = (victim.node_id, uuid.UUID(victim.formats[record.container_id]))
         container_records.change_container(cluster.store, record.container_id, partial(with_member, pair=pair))
@@ -436,7 +436,7 @@ async def test_a_put_whose_outcome_is_unknown_is_put_again_and_happens_once(clus
     found = container_records.get_container(cluster.store, led.container_id)
     assert found is not None
     assert found.epoch == 2
-    await cluster.until(lambda: controller.controller.in_office)
+    await cluster.until(lambda: controller.controller.holds_lease)
 
 
 async def test_a_put_that_landed_though_its_answer_was_lost_is_told(
@@ -490,7 +490,7 @@ async def test_a_controller_that_stops_plans_no_more(cluster: Cluster) -> None:
     own = controller.node_id
     records.set_stopping(cluster.store, own)
     await cluster.until(lambda: controller.view.nodes[own].stopping)
-    assert not controller.controller.in_office
+    assert not controller.controller.holds_lease
     await cluster.until(lambda: any(each is not controller for each in cluster.controllers()))
 
 
@@ -511,7 +511,7 @@ async def test_a_container_that_nobody_can_lead_is_waited_for_and_said_once(clus
 async def test_a_lease_of_a_run_that_is_no_longer_registered_is_taken_at_once(cluster: Cluster, holder: NodeId) -> None:
     records.put_lease(cluster.store, LeaseRecord(holder, uuid.uuid4(), 7, 99), None)
     (member,) = await cluster.start(1)
-    assert await cluster.until(lambda: member.controller.in_office) < 1
+    assert await cluster.until(lambda: member.controller.holds_lease) < 1
     assert member.controller.status().term == 8
 
 
@@ -521,14 +521,14 @@ async def test_a_lease_that_is_given_back_is_taken_by_another_at_once(cluster: C
     (leaving,) = cluster.controllers()
     (other,) = [each for each in members if each is not leaving]
     await leaving.stop()
-    assert await cluster.until(lambda: other.controller.in_office) < 1.5
+    assert await cluster.until(lambda: other.controller.holds_lease) < 1.5
 
 
 async def test_a_node_makes_its_next_container_without_being_in_office(cluster: Cluster) -> None:
     members = await cluster.start(3, replicas=3, least=2)
     await cluster.until_complete()
     await cluster.until(lambda: all(len(each.controller.heard()) == 2 for each in members))
-    asking = next(each for each in members if not each.controller.in_office)
+    asking = next(each for each in members if not each.controller.holds_lease)
     assert asking.node_id is not None
     made = await asking.controller.create(first=asking.node_id, volume=VolumeRecord("default", 3, 2))
     assert asking.view.containers[made.container_id] == made
@@ -538,7 +538,7 @@ async def test_a_node_makes_its_next_container_without_being_in_office(cluster: 
 
 
 async def test_the_lease_does_not_wait_behind_other_calls_of_the_store(cluster: Cluster) -> None:
-    """Hundreds are made where a node has died: whoever decides about that must not lose its office over them."""
+    """Hundreds are made where a node has died: whoever decides about that must not lose its lease over them."""
     await cluster.start(2)
     await cluster.until_complete()
     (holder,) = cluster.controllers()
@@ -604,7 +604,7 @@ async def test_a_call_that_is_refused_does_not_end_the_controller(cluster: Clust
     member.store_fails = fail
     renewal = member.view.lease.renewal if member.view.lease is not None else 0
     await cluster.until(lambda: member.view.lease is not None and member.view.lease.renewal > renewal + 2)
-    assert member.controller.in_office
+    assert member.controller.holds_lease
 
 
 async def test_a_fault_of_who_listens_to_answers_has_no_node_count_as_silent(

@@ -14,7 +14,7 @@ from headrace.control.balance import BalanceState, balance
 from headrace.control.inventory import Inventory
 from headrace.control.lasting_conditions import conditions, forgettable
 from headrace.control.level_raise import level_step
-from headrace.control.observations import Observed, Sight
+from headrace.control.observations import Observed, ProbeResult
 from headrace.control.plan import plan
 from headrace.peer.reports import ReplicaState
 from headrace.store.records import ContainerRecord, FeaturesRecord, VolumeRecord
@@ -51,9 +51,9 @@ class Kept:
                 self.inventory.put(container, record, version)
         replicas = {
             (node, each.container): each
-            for node, sight in world.probes.items()
-            if sight.answer is not None
-            for each in sight.answer.replicas
+            for node, result in world.probes.items()
+            if result.answer is not None
+            for each in result.answer.replicas
         }
         for key in self._replicas.keys() | replicas.keys():
             if self._replicas.get(key) != replicas.get(key):
@@ -65,7 +65,7 @@ class Kept:
         kept = dataclasses.replace(
             whole, kept=self.inventory, containers=self.inventory.containers, versions=self.inventory.versions
         )
-        for _ in kept.settle(world.now):
+        for _ in kept.find_at_rest(world.now):
             pass
         return kept
 
@@ -130,7 +130,7 @@ def change(world: World, draw: Any) -> None:
                 case "refused" if world.probes[node].answer is not None:
                     world.refused(node, for_s=draw(st.sampled_from([0, 700])))
                 case "never":
-                    world.probes[node] = Sight()
+                    world.probes[node] = ProbeResult()
                 case "fall":
                     world.fell_at = draw(st.sampled_from([float("-inf"), world.now - 1, world.now + 1]))
                 case "deaf" if world.probes[node].answer is not None:
@@ -197,8 +197,8 @@ def test_a_node_that_has_told_of_half_its_replicas_is_not_taken_to_lack_the_othe
     three.silent(1, for_s=2.4)
     for node in (2, 3):
         three.has_no_replica(node, 2)
-        sight = three.probes[NodeId(node)]
-        three.probes[NodeId(node)] = dataclasses.replace(sight, partly=True)
+        result = three.probes[NodeId(node)]
+        three.probes[NodeId(node)] = dataclasses.replace(result, partly=True)
 
     def of_container_2(observed: Observed) -> list[object]:
         return [each for each in plan(observed, three.now) if getattr(each, "container", None) == 2]

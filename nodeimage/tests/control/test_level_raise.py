@@ -76,9 +76,9 @@ def test_the_second_step_waits_until_all_folders_refuse_older_versions(three_abl
     assert step(three_able, raising) is None
     for number in (1, 2, 3):
         assert step(three_able, raising) is None
-        sight = three_able.probes[NodeId(number)]
-        assert sight.answer is not None
-        three_able.probes[NodeId(number)] = replace(sight, answer=structs.replace(sight.answer, fenced=1))
+        result = three_able.probes[NodeId(number)]
+        assert result.answer is not None
+        three_able.probes[NodeId(number)] = replace(result, answer=structs.replace(result.answer, fenced=1))
     assert step(three_able, raising) == FinishRaising(1)
     three_able.silent(3)
     assert step(three_able, raising) is None, "who is away has said so for another run, perhaps"

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.base.ids import NodeId
-from headrace.control.observations import Life, Sight, cut_off
+from headrace.control.observations import Life, ProbeResult, cut_off
 from kit.world import World
 
 
@@ -28,12 +28,12 @@ def test_probes_that_are_late_by_little_are_no_cut(three: World) -> None:
     """They are sent once a second, so the last answers are older than that by then."""
     for number in (2, 3):
         answer = three.probes[NodeId(number)].answer
-        three.probes[NodeId(number)] = Sight(answer, three.now - 1.6, three.now - 0.6)
+        three.probes[NodeId(number)] = ProbeResult(answer, three.now - 1.6, three.now - 0.6)
         assert not three.observed().is_alive(NodeId(number), three.now)
     assert why(three) == ""
     for number in (2, 3):
         answer = three.probes[NodeId(number)].answer
-        three.probes[NodeId(number)] = Sight(answer, three.now - 1.8, three.now - 0.8)
+        three.probes[NodeId(number)] = ProbeResult(answer, three.now - 1.8, three.now - 0.8)
         assert three.observed().life(NodeId(number), three.now) is Life.DOUBT
     assert "hears 1 nodes" in why(three)
 
@@ -79,7 +79,7 @@ def test_the_smaller_side_of_a_cut_leaves_the_office(world: World) -> None:
 def test_nodes_that_were_never_heard_are_no_cut(world: World) -> None:
     world.node(1, 2, 3)
     for number in (2, 3):
-        world.probes[NodeId(number)] = Sight(None, None, world.now - 10)
+        world.probes[NodeId(number)] = ProbeResult(None, None, world.now - 10)
     assert why(world) == ""
 
 

@@ -104,14 +104,14 @@ async def test_a_node_lives_with_its_first_page_and_is_known_with_its_last() -> 
     try:
         peers.let_through()
         await until(lambda: bool(told))
-        sight = prober.sights()[NodeId(2)]
-        assert sight.answer is not None
-        assert sight.partly
+        result = prober.results()[NodeId(2)]
+        assert result.answer is not None
+        assert result.partly
         assert 0 < len(told) < 20
         assert prober.heard() == {2}
         for _ in range(10):
             peers.let_through()
-        await until(lambda: not prober.sights()[NodeId(2)].partly)
+        await until(lambda: not prober.results()[NodeId(2)].partly)
         assert told == {number: state(number) for number in range(1, 21)}
         del view.nodes[NodeId(2)]
         prober.nodes_changed()
@@ -128,13 +128,13 @@ async def test_a_node_that_refuses_to_say_how_it_is_is_not_silent() -> None:
     prober = Prober(own=OWN, view=View(node(1, peer_port=1), node(2, peer_port=2)), peers=peers, changed=lambda: None)
     try:
         peers.let_through()
-        await until(lambda: prober.sights()[NodeId(2)].answer is not None)
-        before = prober.sights()[NodeId(2)]
+        await until(lambda: prober.results()[NodeId(2)].answer is not None)
+        before = prober.results()[NodeId(2)]
         peers.answer = refused
         prober.look_at(NodeId(2))
         peers.let_through()
-        await until(lambda: prober.sights()[NodeId(2)].heard_at != before.heard_at)
-        after = prober.sights()[NodeId(2)]
+        await until(lambda: prober.results()[NodeId(2)].heard_at != before.heard_at)
+        after = prober.results()[NodeId(2)]
         assert (after.answer, after.silent_since) == (before.answer, None)
         assert after.told_at == before.told_at, "of its replicas nothing new is known"
     finally:
@@ -146,10 +146,10 @@ async def test_a_node_that_has_not_been_up_yet_is_not_missed() -> None:
     prober = Prober(own=OWN, view=view, peers=peers, changed=lambda: None)
     try:
         await peers.until_asked(2)
-        assert set(prober.sights()) == {2}
+        assert set(prober.results()) == {2}
         view.nodes[NodeId(3)] = node(3, peer_port=3)
         prober.nodes_changed()
-        assert set(prober.sights()) == {2, 3}
+        assert set(prober.results()) == {2, 3}
         await peers.until_asked(3)
         assert 0 not in peers.ports
     finally:

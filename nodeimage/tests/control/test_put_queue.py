@@ -41,13 +41,13 @@ class Cluster:
         self.most_under_way = 0
         self.fails: dict[int, Exception] = {}
         self.gate = asyncio.Event()
-        self.in_office = True
+        self.holds_lease = True
         self.tasks: set[asyncio.Task[None]] = set()
         self.queue = PutQueue(
             view=self.view,
             store_call=self._call,
             events=Events(),
-            may_put=lambda: self.in_office,
+            may_put=lambda: self.holds_lease,
             changed=lambda: None,
             spawn=self._spawn,
         )
@@ -151,11 +151,11 @@ async def test_who_is_out_of_office_puts_nothing_more(cluster: Cluster) -> None:
     for number in range(1, MANY + 1):
         cluster.queue.put(change(number))
     await turns()
-    cluster.in_office = False
+    cluster.holds_lease = False
     cluster.gate.set()
     await cluster.queue.rest(60)
     assert len(cluster.begun) == PUTS_AT_ONCE
-    cluster.in_office = True
+    cluster.holds_lease = True
     cluster.queue.begin()
     cluster.queue.put(change(MANY))
     await cluster.queue.rest(60)

@@ -34,7 +34,7 @@ def test_a_dead_nodes_replicas_are_rebuilt_elsewhere_after_ten_minutes(three: Wo
     three.silent(3, for_s=602)
     put = three.put()
     assert set(put[6].replicas) == {1, 2, 3, 4}
-    three.settle()
+    three.converge()
     assert all(3 not in dict(record.in_sync) for record in three.containers.values())
     assert {len(record.replicas) for record in three.containers.values()} == {3}
 
@@ -47,7 +47,7 @@ def test_a_node_whose_disk_is_gone_is_replaced_at_once_by_the_newer_one_of_its_s
     three.container(5, (4, 1, 2))
     assert all(3 in record.replicas for record in three.put().values())
     three.mark(4, slot="c-2/0")
-    three.settle()
+    three.converge()
     assert all(3 not in record.replicas for record in three.containers.values())
     assert all(4 in record.replicas for record in three.containers.values())
     assert {len(record.in_sync) for record in three.containers.values()} == {3}
@@ -55,11 +55,11 @@ def test_a_node_whose_disk_is_gone_is_replaced_at_once_by_the_newer_one_of_its_s
 
 def test_a_dead_node_that_nothing_replaces_keeps_its_replicas_for_when_it_returns(three: World) -> None:
     three.silent(3, for_s=10_000)
-    three.settle()
+    three.converge()
     assert all(3 in record.replicas for record in three.containers.values())
     three.hears(3)
     three.catch_up()
-    three.settle()
+    three.converge()
     assert all(len(record.in_sync) == 3 for record in three.containers.values())
 
 
@@ -70,13 +70,13 @@ def test_a_drained_nodes_replicas_leave_once_others_are_in_sync(three: World) ->
     three.apply(three.plan())
     assert set(three.containers[ContainerId(2)].replicas) == {1, 2, 3, 4}
     assert 2 not in three.put()
-    three.settle()
+    three.converge()
     assert all(3 not in record.replicas for record in three.containers.values())
     assert all(len(record.in_sync) == 3 for record in three.containers.values())
 
 
 def test_a_drained_node_keeps_its_replica_while_one_that_counts_as_in_sync_has_lost_its_own(three: World) -> None:
-    """The in-sync set is as it was until its primary hears of it, and names what is no more."""
+    """The in-sync set is as it was until its leader hears of it, and names what is no more."""
     three.mark(3, draining=True)
     for lost in ({"format": "another"}, {"damaged": True}):
         three.replica(2, 2, **lost)
@@ -89,11 +89,11 @@ def test_a_drained_node_keeps_its_replica_while_one_that_counts_as_in_sync_has_l
 
 def test_a_node_is_drained_though_there_is_no_other_if_the_minimum_allows(three: World) -> None:
     three.mark(3, draining=True)
-    three.settle()
+    three.converge()
     assert all(set(record.replicas) == {1, 2} for record in three.containers.values())
     three.volumes["default"] = VolumeRecord("default", 3, 2)
     three.mark(2, draining=True)
-    three.settle()
+    three.converge()
     assert all(set(record.replicas) == {1, 2} for record in three.containers.values())
     assert {record.primary for record in three.containers.values()} == {1}
 
@@ -104,7 +104,7 @@ def test_the_only_replica_moves_when_its_node_is_drained(world: World) -> None:
     world.container(2, (1,))
     world.container(3, (2,))
     world.mark(1, draining=True)
-    world.settle()
+    world.converge()
     assert {record.replicas for record in world.containers.values()} == {(2,)}
 
 
@@ -121,7 +121,7 @@ def test_a_removed_nodes_replicas_are_rebuilt_at_once(three: World) -> None:
     three.container(5, (4, 1, 2))
     del three.nodes[NodeId(3)]
     del three.probes[NodeId(3)]
-    three.settle()
+    three.converge()
     assert all(3 not in record.replicas for record in three.containers.values())
     assert all(len(record.in_sync) == 3 for record in three.containers.values())
 
@@ -144,7 +144,7 @@ def test_a_replica_too_many_stays_while_the_others_are_not_in_sync(three: World)
     assert 2 not in three.put()
 
 
-def test_a_container_whose_primary_is_in_doubt_is_left_alone(three: World) -> None:
+def test_a_container_whose_leader_is_in_doubt_is_left_alone(three: World) -> None:
     three.node(4)
     three.container(5, (4, 1, 2))
     three.container(2, (1, 2))
@@ -154,7 +154,7 @@ def test_a_container_whose_primary_is_in_doubt_is_left_alone(three: World) -> No
 
 def test_containers_follow_their_volume(three: World) -> None:
     three.volumes["default"] = VolumeRecord("default", 2, 1)
-    three.settle()
+    three.converge()
     found = {(record.wanted, record.min_in_sync, len(record.replicas)) for record in three.containers.values()}
     assert found == {(2, 1, 2)}
 
@@ -178,7 +178,7 @@ def test_only_so_many_closed_containers_are_copied_at_a_time(three: World) -> No
     three.apply(three.plan())
     copied = [each for each in three.containers.values() if each.state == "closed" and 4 in each.replicas]
     assert len(copied) == three.settings.rebuilds_at_once
-    three.settle()
+    three.converge()
     assert all(3 not in record.replicas for record in three.containers.values())
 
 

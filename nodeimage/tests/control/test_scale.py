@@ -14,7 +14,7 @@ from headrace.control.balance import BalanceState, balance
 from headrace.control.changes import Change, PutContainer
 from headrace.control.inventory import Inventory
 from headrace.control.lasting_conditions import finding
-from headrace.control.observations import Condition, Observed, Sight
+from headrace.control.observations import Condition, Observed, ProbeResult
 from headrace.control.plan import planning
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
@@ -76,7 +76,7 @@ def observed_whole() -> Observed:
         containers=inventory.containers,
         versions=inventory.versions,
         volumes={name: VolumeRecord(name, 3, 2) for name in names},
-        probes={node: Sight(answer, NOW) for node, answer in answers.items()},
+        probes={node: ProbeResult(answer, NOW) for node, answer in answers.items()},
         kept=inventory,
     )
 
@@ -84,7 +84,7 @@ def observed_whole() -> Observed:
 @pytest.fixture(scope="module")
 def whole() -> Observed:
     observed = observed_whole()
-    for _ in observed.settle(NOW):
+    for _ in observed.find_at_rest(NOW):
         pass
     return observed
 
@@ -107,7 +107,7 @@ def one_plan(observed: Observed, since: dict[Condition, float]) -> tuple[list[Ch
     """As the controller makes it."""
 
     def steps() -> Iterator[None]:
-        yield from observed.settle(NOW)
+        yield from observed.find_at_rest(NOW)
         found: set[Condition] = set()
         for conditions in finding(observed, NOW):
             found.update(conditions)
@@ -138,8 +138,10 @@ def test_a_plan_of_thirty_thousand_containers_at_rest_takes_little(whole: Observ
 def test_a_silent_node_of_a_hundred_has_all_that_it_led_handed_over_by_one_plan(whole: Observed) -> None:
     dead = NodeId(7)
     probes = {
-        node: Sight(sight.answer, NOW - 3, NOW - 2) if node == dead else Sight(_unheard(sight.answer, dead), NOW)
-        for node, sight in whole.probes.items()
+        node: ProbeResult(result.answer, NOW - 3, NOW - 2)
+        if node == dead
+        else ProbeResult(_unheard(result.answer, dead), NOW)
+        for node, result in whole.probes.items()
     }
     observed = dataclasses.replace(whole, probes=probes)
     led = {key for key, record in whole.containers.items() if record.primary == dead}

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination import takeover
 from headrace.coordination.messages import Join
 from headrace.coordination.messages import Protocol as Offered
@@ -16,7 +16,7 @@ from headrace.node.parts import NodeParts
 
 
 @pytest.fixture
-async def container(broker: NodeParts) -> Container:
+async def container(broker: NodeParts) -> Leader:
     """The catalog's, whose groups have been taken over."""
     await broker.coordination.service()
     container = broker.cluster.catalog_container
@@ -30,16 +30,16 @@ async def refused(broker: NodeParts) -> Code:
     return error.value.code
 
 
-def promote(broker: NodeParts, container: Container, frames: int = 1) -> None:
+def promote(broker: NodeParts, container: Leader, frames: int = 1) -> None:
     """As if the epoch had begun with so many frames that are not committed yet."""
     broker.coordination.container_left(container)
-    container.primary.epoch_start = Position(container.log.end + frames)
+    container.state.epoch_start = Position(container.log.end + frames)
     broker.coordination.container_led(container)
 
 
-async def test_requests_wait_until_the_earlier_primaries_frames_are_committed(
+async def test_requests_wait_until_the_earlier_leaders_frames_are_committed(
     broker: NodeParts,
-    container: Container,
+    container: Leader,
 ) -> None:
     before = await broker.coordination.service()
     promote(broker, container)
@@ -53,7 +53,7 @@ async def test_requests_wait_until_the_earlier_primaries_frames_are_committed(
 
 async def test_who_has_waited_long_enough_is_told_to_come_again(
     broker: NodeParts,
-    container: Container,
+    container: Leader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(takeover, "WAIT_S", 0.01)
@@ -63,7 +63,7 @@ async def test_who_has_waited_long_enough_is_told_to_come_again(
 
 async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_node(
     broker: NodeParts,
-    container: Container,
+    container: Leader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service = await broker.coordination.service()
@@ -101,7 +101,7 @@ async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_
 
 async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
     broker: NodeParts,
-    container: Container,
+    container: Leader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker.coordination.container_left(container)
@@ -115,6 +115,6 @@ async def test_who_waits_for_a_takeover_that_does_not_come_is_sent_away(
     assert error.value.code is Code.NOT_COORDINATOR
 
 
-async def test_a_node_that_stops_coordinates_no_more(broker: NodeParts, container: Container) -> None:
+async def test_a_node_that_stops_coordinates_no_more(broker: NodeParts, container: Leader) -> None:
     broker.coordination.close()
     assert await refused(broker) is Code.COORDINATOR_NOT_AVAILABLE

@@ -37,7 +37,7 @@ async def make(broker: NodeParts, path: str, count: int) -> list[bytes]:
 async def until_forgotten(broker: NodeParts) -> None:
     async with asyncio.timeout(60):
         while await broker.catalog.query(lambda reader: reader.is_forgetting()):
-            await broker.space.pass_now()
+            await broker.maintenance.pass_now()
             await asyncio.sleep(0.01)
 
 
@@ -45,8 +45,8 @@ async def test_the_rows_of_a_deleted_stream_go_by_themselves(broker: NodeParts) 
     await at_level_1(broker)
     await make(broker, "/many", 2 * AT_ONCE)
     died: list[None] = []
-    bytes_died = broker.space.bytes_died
-    broker.space.bytes_died = lambda: (died.append(None), bytes_died())[1]  # type: ignore[method-assign]
+    bytes_died = broker.maintenance.bytes_died
+    broker.maintenance.bytes_died = lambda: (died.append(None), bytes_died())[1]  # type: ignore[method-assign]
     await broker.catalog.submit(DeleteStream("/many", NOW, force=True))
     assert await broker.catalog.query(lambda reader: reader.is_forgetting())
     assert await broker.catalog.query(lambda reader: reader.streams.at("/many")) is None

@@ -147,7 +147,7 @@ class TestDeleteRecords:
 
 async def test_a_command_that_is_not_committed_in_time_is_a_timeout(broker, monkeypatch):
     never = asyncio.get_running_loop().create_future()
-    container = broker.containers[broker.space.catalog_id]
+    container = broker.containers[broker.maintenance.catalog_id]
     monkeypatch.setattr(container, "append_command", lambda payload: never)
     with pytest.raises(KafkaError, match="may still happen") as timed_out:
         await submitted(broker.catalog, SetLogStart(items=[]), timeout_ms=20)

@@ -97,7 +97,7 @@ class MemoryLog:
         self._fail(error)
 
     def step_down(self) -> None:
-        """Lead no more. What is not committed stays, for the next primary to commit or to cut off."""
+        """Lead no more. What is not committed stays, for the next leader to commit or to cut off."""
         self.leads = False
         self._fail(KafkaError(Code.NOT_CONTROLLER, "stepped down"))
 

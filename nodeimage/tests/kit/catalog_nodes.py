@@ -140,7 +140,7 @@ class WithTables:
 
     async def led_uncleanly(self, number: int) -> None:
         """An operator has this node's replica lead, and it alone is in sync."""
-        format = UUID(self.several.replica(number, CATALOG_ID).format)
+        format = UUID(self.several.replica(number, CATALOG_ID).incarnation)
 
         def decide(record: ContainerRecord) -> ContainerRecord:
             node_id, epoch = self.node(number).node_id, Epoch(record.epoch + 1)

@@ -11,14 +11,14 @@ from kit.cluster_nodes import Cluster
 Target = Callable[[Cluster, Load], int]
 
 
-def busiest_primary(cluster: Cluster, load: Load) -> int:
+def busiest_leader(cluster: Cluster, load: Load) -> int:
     """The node that leads most of the partitions that are written to."""
     topics = AdminClient(at(cluster.bootstrap)).list_topics(timeout=20).topics
     led = Counter(part.leader for name in load.topics for part in topics[name].partitions.values())
     return cluster.number_of(led.most_common(1)[0][0])
 
 
-def catalog_primary(cluster: Cluster, load: Load) -> int:
+def catalog_leader(cluster: Cluster, load: Load) -> int:
     """The node that leads the catalog, and so coordinates groups."""
     return cluster.number_of(cluster.catalog().primary)
 
@@ -33,4 +33,4 @@ def controller(cluster: Cluster, load: Load) -> int:
     return cluster.controller() or 1
 
 
-TARGETS: tuple[Target, ...] = (busiest_primary, catalog_primary, catalog_follower, controller)
+TARGETS: tuple[Target, ...] = (busiest_leader, catalog_leader, catalog_follower, controller)

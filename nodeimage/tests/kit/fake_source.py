@@ -10,16 +10,16 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     Announcement,
-    Ceded,
     Changes,
-    CursorKey,
-    CursorPage,
+    CommittedOffsetKey,
+    CommittedOffsetPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,
     HomeStart,
     Meeting,
-    SourceCursor,
+    SourceCommittedOffset,
     SourceNode,
     SourceTopic,
     TopicPage,
@@ -42,15 +42,15 @@ class FakeSource:
     unsettled: set[bytes] = field(default_factory=set)
     listed: dict[bytes, SourceTopic] = field(default_factory=dict)
     histories: dict[TopicPartition, list[HomeStart]] = field(default_factory=dict)
-    committed: dict[CursorKey, SourceCursor] = field(default_factory=dict)
+    committed: dict[CommittedOffsetKey, SourceCommittedOffset] = field(default_factory=dict)
     announced: list[Announcement] = field(default_factory=list)
-    ceded: list[bytes] = field(default_factory=list)
+    demoted: list[bytes] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     fail_at: dict[str, int] = field(default_factory=dict)
     """By call, how many times it fails from now on."""
 
     def __post_init__(self) -> None:
-        self._changes: list[bytes | CursorKey] = []
+        self._changes: list[bytes | CommittedOffsetKey] = []
         self._more = asyncio.Event()
         self.run = uuid.uuid4().hex
 
@@ -88,8 +88,8 @@ class FakeSource:
         self._told(topic.topic_id)
 
     def commit(self, group: str, topic: SourceTopic, offset: int, *, partition: int = 0, at: int = 1) -> None:
-        key = CursorKey(group, topic.topic_id, partition)
-        self.committed[key] = SourceCursor(key, Offset(offset), "", Millis(at))
+        key = CommittedOffsetKey(group, topic.topic_id, partition)
+        self.committed[key] = SourceCommittedOffset(key, Offset(offset), "", Millis(at))
         self._told(key)
 
     def begin_anew(self) -> None:
@@ -98,7 +98,7 @@ class FakeSource:
         self._changes.clear()
         self._more.set()
 
-    def _told(self, what: bytes | CursorKey) -> None:
+    def _told(self, what: bytes | CommittedOffsetKey) -> None:
         self._changes.append(what)
         self._more.set()
 
@@ -146,7 +146,7 @@ class FakeSource:
             False,
             [],
             [each for each in new if isinstance(each, bytes)],
-            [each for each in new if isinstance(each, CursorKey)],
+            [each for each in new if isinstance(each, CommittedOffsetKey)],
         )
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
@@ -169,12 +169,12 @@ class FakeSource:
             high_watermark=Offset(0),
         )
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
-        self._call("cursors")
-        return CursorPage(sorted((c for c in self.committed.values()), key=lambda c: c.key), None)
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
+        self._call("committed_offsets")
+        return CommittedOffsetPage(sorted((c for c in self.committed.values()), key=lambda c: c.key), None)
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
-        self._call("cursors_of")
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
+        self._call("committed_offsets_of")
         return [self.committed[each] for each in keys if each in self.committed]
 
     async def fetch(
@@ -198,22 +198,22 @@ class FakeSource:
             answers.append((Code.NONE if item.home >= topic.home else Code.FENCED_LEADER_EPOCH, ""))
         return answers
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         self._call("cede")
         answers = []
         for topic_id in topic_ids:
             topic = self.listed.get(topic_id)
             if topic is None:
-                answers.append(Ceded(topic_id, Code.UNKNOWN_TOPIC_ID))
+                answers.append(Demoted(topic_id, Code.UNKNOWN_TOPIC_ID))
                 continue
             home = Home(topic.home.counter + 1, to)
             if topic.home.cluster != to:
-                self.ceded.append(topic_id)
+                self.demoted.append(topic_id)
                 self.listed[topic_id] = replace(topic, home=home)
                 for index in range(topic.partitions):
                     self.histories[TopicPartition(topic_id, index)].append(HomeStart(*home, Offset(0)))
                 self._told(topic_id)
-            answers.append(Ceded(topic_id, Code.NONE, "", self.listed[topic_id].home, [Offset(0)] * topic.partitions))
+            answers.append(Demoted(topic_id, Code.NONE, "", self.listed[topic_id].home, [Offset(0)] * topic.partitions))
         return answers
 
     async def close(self) -> None:

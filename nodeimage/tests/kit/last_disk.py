@@ -15,7 +15,7 @@ def in_sync(record: ContainerRecord) -> set[int]:
 @contextlib.contextmanager
 def left_behind(cluster: Cluster, left: int) -> Iterator[None]:
     """A node stands still and is in sync no more. What is written while inside never comes to it: else it would find
-    some of that in its sockets, of connections that its primaries have not given up yet.
+    some of that in its sockets, of connections that its leaders have not given up yet.
     """
     node = cluster.nodes[left].node_id
     with cluster.paused(left):

@@ -102,7 +102,7 @@ class Clients:
         final = {where: log_of(cluster, where) for where in self.places}
         aside: dict[Place, bytes] = {}
         for each in gave_way:
-            aside |= set_aside(each, self.topic)
+            aside |= quarantined(each, self.topic)
         count = 0
         for write in self.history.writes:
             if write.outcome is Outcome.OK and aside.get((write.where.partition, write.offset)) == write.value:
@@ -125,7 +125,7 @@ def log_of(cluster: Cluster, where: Where) -> Log:
     return [(each.offset, each.value or b"") for each in records(cluster, where.topic, where.partition)]
 
 
-def set_aside(cluster: Cluster, topic: str) -> dict[Place, bytes]:
+def quarantined(cluster: Cluster, topic: str) -> dict[Place, bytes]:
     """What a cluster has set aside of a topic, by its old partition and offset; fails if anything is there twice."""
     found: dict[Place, bytes] = {}
     for partition in range(len(ends(cluster, f"{topic}.diverged"))):
@@ -162,4 +162,4 @@ def _abandon(writers: Iterable[Writer]) -> None:
     _end(writers)
 
 
-__all__ = ["GROUP", "PARTITIONS", "Clients", "acknowledged", "at", "forgive_moves", "log_of", "set_aside"]
+__all__ = ["GROUP", "PARTITIONS", "Clients", "acknowledged", "at", "forgive_moves", "log_of", "quarantined"]

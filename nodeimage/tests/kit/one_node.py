@@ -17,9 +17,9 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.kafka.connection import Connection
 from headrace.kafka_client.client import Client
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.source.source import Source
-from headrace.links.topics.topic_syncer import Keeper
+from headrace.links.topics.topic_syncer import TopicSyncer
 from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
@@ -66,21 +66,21 @@ class OneNode:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.parts.node.port}"
 
-    def settler(self) -> Settler:
+    def home_applier(self) -> HomeApplier:
         """One beside the node's own, to be run by the test."""
-        return Settler(
+        return HomeApplier(
             catalog=self.parts.catalog,
             topics=self.parts.topics,
             partitions=self.parts.partitions,
             rolls=self.parts.rolls,
             led=self.parts.containers,
-            quarantine=self.node.links.settler._quarantine,
+            quarantine=self.node.links.home_applier._quarantine,
             own_cluster=self.cluster_id,
         )
 
-    def keeper(self, link: LinkRow, source: Source) -> Keeper:
+    def topic_syncer(self, link: LinkRow, source: Source) -> TopicSyncer:
         """One beside the node's own, to be run by the test."""
-        return Keeper(
+        return TopicSyncer(
             link,
             source,
             catalog=self.parts.catalog,

@@ -12,7 +12,7 @@ from msgspec import structs
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.node import Node
 from headrace.node.options import Options
@@ -49,15 +49,15 @@ class Pair:
         self.nodes = (first, second)
         self.first, self.second = first.parts, second.parts
 
-    def led(self, broker: NodeParts) -> Container:
-        return next(each for each in broker.containers.values() if each.id != broker.space.catalog_id)
+    def led(self, broker: NodeParts) -> Leader:
+        return next(each for each in broker.containers.values() if each.id != broker.maintenance.catalog_id)
 
-    async def settled(self) -> "Pair":
+    async def ready(self) -> "Pair":
         for broker in (self.first, self.second):
-            await until(lambda broker=broker: any(each for each in broker.space.open_containers()))  # type: ignore[misc]
+            await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
             await until(lambda broker=broker: len({each.primary for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
-        for node in self.nodes:  # from here on tests alone move primaries
+        for node in self.nodes:  # from here on tests alone move leaders
             await node.controller.close()
         return self
 
@@ -76,7 +76,7 @@ class Pair:
             while True:
                 with contextlib.suppress(KafkaError):
                     partition = await broker.partitions.leader(topic, 0)
-                    await broker.rolls.settle(partition)
+                    await broker.rolls.wait_for_roll(partition)
                     if not partition.left:
                         return partition
                 await asyncio.sleep(0.005)
@@ -137,7 +137,7 @@ class Pair:
         leader = next(node for node in self.nodes if container in node.parts.containers)
         async with self.follows_nothing(container) as (other, replica):
             yield other
-            own = (other.node.node_id, uuid.UUID(replica.format))
+            own = (other.node.node_id, uuid.UUID(replica.incarnation))
             await self.nodes[0].store(
                 lambda store: container_records.change_container(
                     store,
@@ -156,7 +156,8 @@ class Pair:
                 node.view.refresh()
             await until(lambda: container in other.containers and other.containers[container].serves)
             await until(lambda: container not in leader.parts.containers)
-        if container == leader.parts.space.catalog_id:  # its tables have what the log lost, until they are replaced
+        # its tables have what the log lost, until they are replaced
+        if container == leader.parts.maintenance.catalog_id:
             await until(lambda: _in_sync(leader.parts, container) == 2)
             await leader.parts.catalog.wait_applied(other.catalog.applied)
 

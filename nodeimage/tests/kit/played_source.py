@@ -12,16 +12,16 @@ from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.source import (
     NO_NODE,
     Announcement,
-    Ceded,
     Changes,
-    CursorKey,
-    CursorPage,
+    CommittedOffsetKey,
+    CommittedOffsetPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,
     HomeStart,
     Meeting,
-    SourceCursor,
+    SourceCommittedOffset,
     SourceNode,
     SourceTopic,
     TopicPage,
@@ -238,12 +238,12 @@ class PlayedSource:
                 self.fetched[wanted.at] = self.fetched.get(wanted.at, 0) + _count(batch)
         return Fetched(wanted.at, Code.NONE, [memoryview(run)] if run else [], **marks, ask=NO_NODE)
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
-        self.check("cursors")
-        return CursorPage([], None)
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
+        self.check("committed_offsets")
+        return CommittedOffsetPage([], None)
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
-        self.check("cursors_of")
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
+        self.check("committed_offsets_of")
         return []
 
     async def announce(
@@ -251,7 +251,7 @@ class PlayedSource:
     ) -> Sequence[tuple[Code, str]]:
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         raise KafkaError(Code.UNSUPPORTED_VERSION)
 
     async def close(self) -> None:

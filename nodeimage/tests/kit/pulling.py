@@ -94,7 +94,7 @@ def pullers(broker: NodeParts, *, open_source: Callable[[LinkRow], Source]) -> P
 
 
 async def copy(broker: NodeParts, name: str, partitions: list[TopicPartition], *, home: str = HOME) -> None:
-    """The copy of a source's topic, as the keeper makes it."""
+    """The copy of a source's topic, as the topic syncer makes it."""
     places = broker.placement.place(len(partitions))
     item = NewTopic(
         STREAM,

@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 from headrace.base.errors import NewerFormat
 from headrace.base.ids import ContainerId, NodeId, Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replicas import Replicas
@@ -196,10 +196,10 @@ class Several:
         )
         return taken
 
-    async def led(self, container_id: ContainerId, *, by: OneNode | None = None) -> Container:
-        """The container's primary, once it serves."""
+    async def led(self, container_id: ContainerId, *, by: OneNode | None = None) -> Leader:
+        """The container's leader, once it serves."""
 
-        def found() -> Container | None:
+        def found() -> Leader | None:
             for node in [by] if by is not None else self.nodes:
                 container = node.replicas.led.get(container_id) if node.running else None
                 if container is not None and container.serves:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.control.changes import Change, CreateContainer, PutContainer, Roll, Wait
-from headrace.control.observations import Condition, Observed, Settings, Sight
+from headrace.control.observations import Condition, Observed, ProbeResult, Settings
 from headrace.control.plan import conditions, plan
 from headrace.peer.messages import ProbeAnswer
 from headrace.peer.reports import NodeLoad, ReplicaState
@@ -21,12 +21,12 @@ def replica_format(node: int, container: int) -> uuid.UUID:
 
 
 class World:
-    """Node 1 is the controller's. `now` starts long after it took office."""
+    """Node 1 is the controller's. `now` starts long after it took the lease."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.own = NodeId(1)
-        self.office_at = 0.0
+        self.lease_since = 0.0
         self.started_at = 0.0
         self.counted_from = 0.0
         self.fell_at = float("-inf")
@@ -35,7 +35,7 @@ class World:
         self.containers: dict[ContainerId, ContainerRecord] = {}
         self.versions: dict[ContainerId, int] = {}
         self.volumes = {"default": VolumeRecord("default")}
-        self.probes: dict[NodeId, Sight] = {}
+        self.probes: dict[NodeId, ProbeResult] = {}
         self.since: dict[Condition, float] = {}
         self.creating: frozenset[tuple[str, NodeId, str]] = frozenset()
         self.loads: dict[NodeId, NodeLoad] = {}
@@ -45,7 +45,7 @@ class World:
         self.filling = False
         """More is written all the time: followers whose disks are full do not get on."""
         self.deaf = False
-        """Followers that their primary does not hear do not get on either."""
+        """Followers that their leader does not hear do not get on either."""
 
     # --- making it
 
@@ -91,8 +91,8 @@ class World:
 
     def replica(self, node: int, container: int, **fields: Any) -> None:
         """What a node tells of its replica: at first that all is as its container's record says."""
-        sight = self.probes[NodeId(node)]
-        assert sight.answer is not None
+        result = self.probes[NodeId(node)]
+        assert result.answer is not None
         record = self.containers[ContainerId(container)]
         told = ReplicaState(
             container=record.container_id,
@@ -103,21 +103,23 @@ class World:
             committed=Position(1000),
             format=str(replica_format(node, container)),
         )
-        others = [each for each in sight.answer.replicas if each.container != container]
+        others = [each for each in result.answer.replicas if each.container != container]
         self.says(node, replicas=[*others, structs.replace(told, **fields)])
 
     def has_no_replica(self, node: int, container: int) -> None:
-        sight = self.probes[NodeId(node)]
-        if sight.answer is not None:
-            kept = [each for each in sight.answer.replicas if each.container != container]
-            self.probes[NodeId(node)] = dataclasses.replace(sight, answer=structs.replace(sight.answer, replicas=kept))
+        result = self.probes[NodeId(node)]
+        if result.answer is not None:
+            kept = [each for each in result.answer.replicas if each.container != container]
+            self.probes[NodeId(node)] = dataclasses.replace(
+                result, answer=structs.replace(result.answer, replicas=kept)
+            )
 
     def says(self, node: int, **fields: Any) -> None:
         if "heard" in fields:
             self.says_heard.add(NodeId(node))
-        sight = self.probes[NodeId(node)]
-        assert sight.answer is not None
-        self.probes[NodeId(node)] = Sight(structs.replace(sight.answer, **fields), sight.heard_at)
+        result = self.probes[NodeId(node)]
+        assert result.answer is not None
+        self.probes[NodeId(node)] = ProbeResult(structs.replace(result.answer, **fields), result.heard_at)
 
     # --- how nodes are
 
@@ -127,21 +129,21 @@ class World:
         answer = ProbeAnswer(
             node=node, run=self.nodes[node].run, replicas=[], load=NodeLoad(), reaches_store=True, ready=True
         )
-        self.probes[node] = Sight((known and known.answer) or answer, self.now)
+        self.probes[node] = ProbeResult((known and known.answer) or answer, self.now)
 
     def silent(self, *numbers: int, for_s: float = 60) -> None:
         """Not heard for so long; the first probe without an answer came a second later, or half way."""
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             heard = self.now - for_s
-            self.probes[NodeId(number)] = Sight(answer, heard, heard + min(1, for_s / 2))
+            self.probes[NodeId(number)] = ProbeResult(answer, heard, heard + min(1, for_s / 2))
 
     def refused(self, *numbers: int, for_s: float = 0, witnessed: bool = True) -> None:
         """`witnessed`: the others have been asked whether they hear them."""
         for number in numbers:
             answer = self.probes[NodeId(number)].answer
             since = self.now - for_s
-            self.probes[NodeId(number)] = Sight(answer, since - 1, since, refused_twice=True)
+            self.probes[NodeId(number)] = ProbeResult(answer, since - 1, since, refused_twice=True)
             if not witnessed:
                 self.probes[NodeId(number)] = dataclasses.replace(self.probes[NodeId(number)], refused_at=since)
 
@@ -158,12 +160,12 @@ class World:
     def observed(self) -> Observed:
         probes = {
             node: dataclasses.replace(
-                sight,
-                answer=structs.replace(sight.answer, load=self.loads.get(node, NodeLoad()), heard=self.heard_by(node))
-                if sight.answer
+                result,
+                answer=structs.replace(result.answer, load=self.loads.get(node, NodeLoad()), heard=self.heard_by(node))
+                if result.answer
                 else None,
             )
-            for node, sight in self.probes.items()
+            for node, result in self.probes.items()
         }
         return Observed(
             own=self.own,
@@ -173,7 +175,7 @@ class World:
             volumes=dict(self.volumes),
             probes=probes,
             first_nodes=self.first_nodes,
-            office_at=self.office_at,
+            lease_since=self.lease_since,
             started_at=self.started_at,
             counted_from=self.counted_from,
             fell_at=self.fell_at,
@@ -191,9 +193,9 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Nodes that answered go on answering."""
         self.now += seconds
-        for node, sight in self.probes.items():
-            if sight.silent_since is None and sight.answer is not None:
-                self.probes[node] = Sight(sight.answer, self.now)
+        for node, result in self.probes.items():
+            if result.silent_since is None and result.answer is not None:
+                self.probes[node] = ProbeResult(result.answer, self.now)
 
     def put(self) -> dict[int, ContainerRecord]:
         """The records that the plan puts, by id."""
@@ -228,7 +230,7 @@ class World:
                     pass
 
     def let_go(self) -> None:
-        """Primaries drop followers that are dead, as they do."""
+        """Leaders drop followers that are dead, as they do."""
         for container, record in self.containers.items():
             alive = [pair for pair in record.in_sync if self.observed().is_alive(pair[0], self.now)]
             if len(alive) >= record.min_in_sync:
@@ -236,7 +238,7 @@ class World:
                 self.versions[container] += 1
 
     def catch_up(self) -> None:
-        """Every living replica gets in sync, as its primary would see to it; but see `filling` and `deaf`."""
+        """Every living replica gets in sync, as its leader would see to it; but see `filling` and `deaf`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
             if record.primary not in alive:
@@ -262,13 +264,15 @@ class World:
         answer = self.probes[node].answer
         if answer is None or node in self.says_heard:
             return [] if answer is None else answer.heard
-        answers = {each for each, sight in self.probes.items() if sight.answer is not None and not sight.silent_since}
+        answers = {
+            each for each, result in self.probes.items() if result.answer is not None and not result.silent_since
+        }
         return [each for each in self.nodes if each != node and each in answers]
 
     def _gets_on(self, node: NodeId, primary: NodeId) -> bool:
         return not (self.filling and self.nodes[node].full) and not (self.deaf and node not in self.heard_by(primary))
 
-    def settle(self, rounds: int = 40) -> None:
+    def converge(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""
         for _ in range(rounds):
             changes = [each for each in self.plan() if not isinstance(each, Wait)]

@@ -58,7 +58,7 @@ def test_the_replica_that_is_ahead_leads_above_all_epochs_that_were_seen() -> No
     assert recovered.replicas == (1, 2, 3)
 
 
-def test_those_that_hold_the_same_are_in_sync_and_the_former_primary_goes_on() -> None:
+def test_those_that_hold_the_same_are_in_sync_and_the_former_leader_goes_on() -> None:
     known = record(primary=3, epoch=7, in_sync=(1, 2, 3))
     recovered = recovered_record([found(node, known, last_epoch=7, end=300) for node in (1, 2, 3)])
     assert (recovered.primary, in_sync(recovered)) == (3, [1, 2, 3])

@@ -25,7 +25,7 @@ from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
 from headrace.log.index import Place
 from headrace.log.maintenance import summaries
-from headrace.log.parent import ORPHANED
+from headrace.log.parent_death import ORPHANED
 from headrace.log.regroup import Pauses, regrouped_path, rewrite
 from headrace.log.scrub import Scrubbed, scrub
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.log import raw
+from headrace.log import frame_reading
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import HEADER, FrameType
@@ -282,7 +282,7 @@ def test_frames_are_read_while_their_chunk_is_regrouped_punched_and_dropped(
 
     changes = [regroup, lambda: log.punch(first, {1: FOREVER}), lambda: log.punch(second, {1: FOREVER})]
     changes.append(lambda: log.drop_chunk(third))
-    real = raw._bytes_at
+    real = frame_reading._bytes_at
     reads = 0
 
     def between(body: Any, place: int, length: int) -> memoryview:
@@ -292,7 +292,7 @@ def test_frames_are_read_while_their_chunk_is_regrouped_punched_and_dropped(
             changes.pop(0)()
         return real(body, place, length)
 
-    monkeypatch.setattr(raw, "_bytes_at", between)
+    monkeypatch.setattr(frame_reading, "_bytes_at", between)
     target = ContainerLog.open(tmp_path / "copy", writing.options)
     copy_log(log, target, max_bytes=2000)
     assert not changes

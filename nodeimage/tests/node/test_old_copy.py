@@ -76,7 +76,7 @@ async def test_a_stop_that_cannot_be_noted_is_not_told(tmp_path: Path, store: Sq
         return change(store)
 
     other = SimpleNamespace(node=NodeId(node.node_id + 1), format=str(uuid.uuid4()))
-    container = SimpleNamespace(id=7, primary=SimpleNamespace(in_sync=[other]), handing_over=False)
+    container = SimpleNamespace(id=7, state=SimpleNamespace(in_sync=[other]), handing_over=False)
     containers = NodeContainers(
         node=node,
         view=SimpleNamespace(nodes={}),  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class Held:
         self.store.delete(found.key, found.version)
         self.look_again()
 
-    async def settled(self) -> None:
+    async def finished(self) -> None:
         self.registration.look()
         async with asyncio.timeout(10):
             while self.registration._task is not None and not self.registration._task.done():  # noqa: ASYNC110
@@ -93,7 +93,7 @@ async def test_a_registration_that_was_lost_stands_again_whatever_goes_wrong_at_
     async with holding(tmp_path) as held:
         held.lose()
         held.errors = [ValueError("planted"), StoreUnavailable("planted")]
-        await held.settled()
+        await held.finished()
         found = records.get_node(held.store, held.node.node_id)
         assert found is not None
         assert (found.run, found.full) == (held.node.run, True)
@@ -104,9 +104,9 @@ async def test_a_node_that_was_removed_ends(tmp_path: Path) -> None:
     async with holding(tmp_path) as held:
         records.remove_node(held.store, held.node.node_id)
         held.look_again()
-        await held.settled()
+        await held.finished()
         assert len(held.removed) == 1
-        await held.settled()
+        await held.finished()
         assert len(held.removed) == 1
         assert not records.nodes(held.store)
 
@@ -118,7 +118,7 @@ async def test_of_a_folder_of_level_0_a_missing_registration_is_lost_only_with_a
     async with holding(tmp_path, folder_level=0) as held:
         held.lose()
         held.view.fell_at = asyncio.get_running_loop().time() - (1 if fell else FELL_S + 1)
-        await held.settled()
+        await held.finished()
         assert bool(held.removed) is not fell
         assert bool(records.nodes(held.store)) is fell
 
@@ -135,7 +135,7 @@ async def test_an_older_run_in_its_place_gives_way_once(tmp_path: Path) -> None:
         for expected in (own.run, other):
             taken(other)
             held.look_again()
-            await held.settled()
+            await held.finished()
             found = records.get_node(held.store, own.node_id)
             assert found is not None
             assert found.run == expected
@@ -146,7 +146,7 @@ async def test_counters_and_deletions_that_fell_are_put_back(tmp_path: Path) -> 
         gone = container_records.create_container(held.store, kind="data", primary=held.node).container_id
         held.view.highest = {"next/node": 50, "next/container": 60, "producer-ids": 7_000}
         held.view.undeleted = {gone}
-        await held.settled()
+        await held.finished()
         assert records.take_node_id(held.store) > NodeId(50)
         assert container_records.take_container_id(held.store, "data") > 60
         (record,) = container_records.containers(held.store)

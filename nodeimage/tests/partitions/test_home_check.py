@@ -13,7 +13,7 @@ from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka.connection import Connection
-from headrace.links.failover.home_apply import Settler, Unsettled
+from headrace.links.failover.home_apply import HomeApplier, Unsettled
 from headrace.node import Node, Options
 from headrace.node.parts import NodeParts
 from headrace.partitions.cluster_layout import NodeSettings
@@ -34,10 +34,10 @@ T0 = 1_700_000_000_000
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions are settled by the tests, not by the node."""
 
-    async def nothing(settler: Settler, wanted: Unsettled) -> None:
+    async def nothing(home_applier: HomeApplier, wanted: Unsettled) -> None:
         pass
 
-    monkeypatch.setattr(Settler, "_settle", nothing)
+    monkeypatch.setattr(HomeApplier, "_apply_home", nothing)
 
 
 class Committed:
@@ -187,7 +187,7 @@ async def test_a_copy_knows_the_producers_and_tokens_of_its_home(broker: NodePar
         batch_at(31, b"f", producer=8, sequence=9),  # the home let it begin there
     )
     await set_home(broker, 1, broker.node.cluster_id)
-    await broker.rolls.settle_home(await partition_of(broker), Home(1, broker.node.cluster_id))
+    await broker.rolls.apply_home(await partition_of(broker), Home(1, broker.node.cluster_id))
     for partition in (await partition_of(broker), await reloaded(broker)):
         known = {producer: [batch[:3] for batch in each.batches] for producer, each in partition.producers.items()}
         assert known == {
@@ -218,11 +218,11 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
         assert refusal() is Code.KAFKA_STORAGE_ERROR
     await set_home(broker, 1, THERE)
     assert refusal() is Code.FENCED_LEADER_EPOCH
-    await broker.rolls.settle_home(partition, Home(1, THERE))
+    await broker.rolls.apply_home(partition, Home(1, THERE))
     await copy(broker, batch)
     await set_home(broker, 2, broker.node.cluster_id)
     assert topic.home == Home(2, broker.node.cluster_id)
-    await broker.rolls.settle_home(partition, Home(2, broker.node.cluster_id))
+    await broker.rolls.apply_home(partition, Home(2, broker.node.cluster_id))
     late = batch_at(2, b"c")
     with pytest.raises(KafkaError, match="at home here") as at_home:
         broker.home_check.copy_append(topic, partition, late, header_of(late), waiting=Committed())
@@ -232,7 +232,7 @@ async def test_nothing_is_copied_while_the_partition_rolls_or_is_not_settled_or_
 async def test_offsets_by_time_and_by_epoch_and_deletion_are_right_around_gaps(broker: NodeParts, ask: Any) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(10, b"a", b"b", time=T0), batch_at(50, b"c", time=T0 + 100))
-    await broker.rolls.settle_home(partition, Home(0, THERE), 100)
+    await broker.rolls.apply_home(partition, Home(0, THERE), 100)
     partition = await copy(broker, batch_at(120, b"d", time=T0 + 200))
     assert [(row.first, row.end) for row in partition.chain] == [(0, 51), (100, -1)]
     assert await read(broker, partition) == [(10, b"a"), (11, b"b"), (50, b"c"), (120, b"d")]
@@ -289,7 +289,7 @@ async def test_a_producer_is_told_the_home_of_a_copy(broker: NodeParts, others: 
     assert topic.home == own
     (first, *_) = await produced(broker, ("c", from_client()), *beside)
     assert (first.error, partition.next_offset) == (Code.LEADER_NOT_AVAILABLE, 1)
-    await broker.rolls.settle_home(partition, own)
+    await broker.rolls.apply_home(partition, own)
     (first, *_) = await produced(broker, ("c", from_client()), *beside)
     assert first.error == Code.LEADER_NOT_AVAILABLE
     assert "offsets 1 to 3" in (first.message or "")
@@ -328,7 +328,7 @@ async def test_a_topic_that_was_written_to_here_follows_another_home_from_where_
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(1))]}, topic.topic_id)
     (result,) = await produced(broker, ("c", from_client()))
     assert result.error == Code.POLICY_VIOLATION
-    await broker.rolls.settle_home(partition, Home(1, THERE), 1)
+    await broker.rolls.apply_home(partition, Home(1, THERE), 1)
     assert (partition.next_offset, partition.high_watermark, partition.home_start) == (1, 1, 1)
     assert partition.home == Home(1, THERE)
     assert partition.leader_epoch > old_epoch
@@ -348,7 +348,7 @@ async def test_a_copy_cut_to_nothing_begins_anew(broker: NodeParts) -> None:
     await copied(broker)
     partition = await copy(broker, batch_at(0, b"a", producer=7, sequence=0))
     await set_home(broker, 1, THERE)
-    await broker.rolls.settle_home(partition, Home(1, THERE), 0)
+    await broker.rolls.apply_home(partition, Home(1, THERE), 0)
     assert (partition.next_offset, len(partition.producers)) == (0, 0)
     for each in (partition, await reloaded(broker)):
         assert (each.next_offset, each.high_watermark, len(each.producers)) == (0, 0, 0)
@@ -358,7 +358,7 @@ async def test_a_copy_cut_to_nothing_begins_anew(broker: NodeParts) -> None:
 async def test_a_copy_that_begins_behind_raises_its_log_start(broker: NodeParts) -> None:
     await copied(broker)
     partition = await partition_of(broker)
-    await broker.rolls.settle_home(partition, Home(0, THERE), 1000)
+    await broker.rolls.apply_home(partition, Home(0, THERE), 1000)
     for each in (partition, await reloaded(broker)):
         assert (each.log_start, each.next_offset, each.high_watermark) == (1000, 1000, 1000)
     partition = await copy(broker, batch_at(1005, b"a"))
@@ -395,7 +395,7 @@ async def test_gaps_and_cuts_outlive_a_restart(restarted: Callable[[], Awaitable
     await copied(broker)
     partition = await copy(broker, batch_at(3, b"a", producer=7, sequence=0), batch_at(9, b"b", producer=7, sequence=1))
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(9))]})
-    await broker.rolls.settle_home(partition, Home(1, THERE), 9)
+    await broker.rolls.apply_home(partition, Home(1, THERE), 9)
     await copy(broker, batch_at(15, b"c"))
     broker = await restarted()
     partition = await partition_of(broker)
@@ -411,7 +411,7 @@ async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: N
     await copied(broker)
     await copy(broker, batch_at(3, b"a"), batch_at(9, b"b"))
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(9))]})
-    await broker.rolls.settle_home(await partition_of(broker), Home(1, THERE), 9)
+    await broker.rolls.apply_home(await partition_of(broker), Home(1, THERE), 9)
     partition = await reloaded(broker)
     assert (await fetched(broker, 0))[-1] == (3, b"a")
     assert await fetched(broker, 5) == []
@@ -448,7 +448,7 @@ async def test_a_gap_that_was_cut_and_filled_again_is_none(broker: NodeParts) ->
     partition.gap = (2, 4)  # as a fetch had found it
     assert (partition.ends_in_gap(2), partition.empty_from) == (True, 2)
     await set_home(broker, 1, THERE, {0: [(1, THERE, Offset(2))]})
-    await broker.rolls.settle_home(partition, Home(1, THERE), 2)
+    await broker.rolls.apply_home(partition, Home(1, THERE), 2)
     await copy(broker, batch_at(2, b"C", b"D"))
     assert (partition.ends_in_gap(2), partition.empty_from) == (False, 4)
 
@@ -464,7 +464,7 @@ async def test_a_repeat_of_what_is_here_is_told_where_it_is_whoever_is_home(brok
         (result,) = await produced(broker, ("c", memoryview(bytearray(batch))))
         wanted = Code.LEADER_NOT_AVAILABLE if batch is first else Code.POLICY_VIOLATION
         assert result.error == wanted, "it is not decided yet what stays here"
-    await broker.rolls.settle_home(await partition_of(broker), Home(1, THERE))
+    await broker.rolls.apply_home(await partition_of(broker), Home(1, THERE))
     (result,) = await produced(broker, ("c", memoryview(bytearray(first))))
     assert (result.error, result.base_offset) == (0, 0)
     (result,) = await produced(broker, ("c", memoryview(bytearray(second))))

@@ -8,15 +8,15 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, NodeId
-from headrace.partitions.cluster_client import ClusterLink
-from headrace.partitions.placement import Placing
+from headrace.partitions.cluster_client import ClusterClient
+from headrace.partitions.placement import Placement
 from headrace.store.records import ContainerRecord, NodeRecord, VolumeRecord
 
 FORMAT = uuid.UUID(int=1)
 
 
-class Link:
-    """The cluster's records, as placing sees them."""
+class FakeCluster:
+    """The cluster's records, as placement sees them."""
 
     def __init__(self, nodes: int, containers: dict[int, tuple[int, ...]]) -> None:
         self.nodes_by_id = {
@@ -58,67 +58,67 @@ class Link:
         return [each for each in self.records.values() if each.volume == volume]
 
 
-def placing(link: Link) -> Placing:
-    return Placing(cast(ClusterLink, link))
+def placement(cluster: FakeCluster) -> Placement:
+    return Placement(cast(ClusterClient, cluster))
 
 
-def placed(link: Link, avoid: int | None = None) -> set[int]:
-    found = placing(link).place(40, "default", avoid=None if avoid is None else ContainerId(avoid))
+def placed(cluster: FakeCluster, avoid: int | None = None) -> set[int]:
+    found = placement(cluster).place(40, "default", avoid=None if avoid is None else ContainerId(avoid))
     return {container for container, _ in found}
 
 
-def leaving(link: Link) -> set[int]:
-    return {number for number in link.records if placing(link).leaves(number)}
+def leaving(cluster: FakeCluster) -> set[int]:
+    return {number for number in cluster.records if placement(cluster).leaves(number)}
 
 
 FOUR = {10: (1, 2, 3), 11: (2, 3, 4), 12: (3, 4, 1), 13: (4, 1, 2)}
 
 
 def test_containers_with_full_nodes_take_partitions_last() -> None:
-    link = Link(4, FOUR)
-    assert placed(link) == {10, 11, 12, 13}
-    assert leaving(link) == set()
-    link.mark(3, full=True)
-    assert placed(link) == {13}, "none of its nodes is full"
-    assert leaving(link) == {12}, "its leader is full; the others can commit without node 3"
-    link.mark(2, full=True)
-    assert placed(link) == {13}, "it can commit without node 2"
-    assert leaving(link) == {10, 11, 12}
-    link.mark(1, full=True)
-    assert placed(link) == {10, 11, 12, 13}, "nowhere is any better"
-    assert leaving(link) == set()
-    link.mark(1, 2, 3, full=False)
-    assert placed(link) == {10, 11, 12, 13}
+    cluster = FakeCluster(4, FOUR)
+    assert placed(cluster) == {10, 11, 12, 13}
+    assert leaving(cluster) == set()
+    cluster.mark(3, full=True)
+    assert placed(cluster) == {13}, "none of its nodes is full"
+    assert leaving(cluster) == {12}, "its leader is full; the others can commit without node 3"
+    cluster.mark(2, full=True)
+    assert placed(cluster) == {13}, "it can commit without node 2"
+    assert leaving(cluster) == {10, 11, 12}
+    cluster.mark(1, full=True)
+    assert placed(cluster) == {10, 11, 12, 13}, "nowhere is any better"
+    assert leaving(cluster) == set()
+    cluster.mark(1, 2, 3, full=False)
+    assert placed(cluster) == {10, 11, 12, 13}
 
 
 def test_a_full_leader_alone_is_left_and_one_that_stops_is_no_refuge() -> None:
-    link = Link(2, {10: (1,), 11: (2,)})
-    link.mark(1, full=True)
-    assert leaving(link) == {10}
-    link.mark(2, draining=True)
-    assert leaving(link) == set()
-    assert placed(link) == {10}, "it stays, though it is full"
-    link.mark(1, full=False)
-    assert placed(link, avoid=10) == {11}, "one that drains is better than the one to be left"
-    assert not placing(link).leaves(ContainerId(99))
+    cluster = FakeCluster(2, {10: (1,), 11: (2,)})
+    cluster.mark(1, full=True)
+    assert leaving(cluster) == {10}
+    cluster.mark(2, draining=True)
+    assert leaving(cluster) == set()
+    assert placed(cluster) == {10}, "it stays, though it is full"
+    cluster.mark(1, full=False)
+    assert placed(cluster, avoid=10) == {11}, "one that drains is better than the one to be left"
+    assert not placement(cluster).leaves(ContainerId(99))
 
 
 def test_nothing_is_placed_with_a_leader_that_was_removed() -> None:
     """Nobody might ever lead it; and what its volume lacks was not said."""
-    link = Link(2, {10: (1,), 11: (2,)})
-    link.remove(2)
-    assert placed(link) == {10}
-    link.remove(1)
+    cluster = FakeCluster(2, {10: (1,), 11: (2,)})
+    cluster.remove(2)
+    assert placed(cluster) == {10}
+    cluster.remove(1)
     with pytest.raises(KafkaError) as caught:
-        placed(link)
+        placed(cluster)
     assert caught.value.code == Code.LEADER_NOT_AVAILABLE
-    link.view.volumes["default"] = VolumeRecord("default")
+    cluster.view.volumes["default"] = VolumeRecord("default")
     with pytest.raises(KafkaError, match="0 nodes") as caught:
-        placed(link)
+        placed(cluster)
     assert caught.value.code == Code.INVALID_REPLICATION_FACTOR
 
 
 def test_a_volume_without_containers_says_so() -> None:
     with pytest.raises(KafkaError) as caught:
-        placing(Link(2, {})).place(1, "default")
+        placement(FakeCluster(2, {})).place(1, "default")
     assert caught.value.code == Code.LEADER_NOT_AVAILABLE

@@ -16,7 +16,7 @@ from headrace.base.ids import Millis, Position
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import PutLink
 from headrace.catalog.rows import Replaced
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.coordination import takeover
 from headrace.kafka import produce
 from headrace.kafka.connection import Connection
@@ -26,7 +26,7 @@ from headrace.node.parts import NodeParts
 from headrace.partitions import partitions
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.partitions.partition import Partition
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.rolls import rolls
 from headrace.partitions.rolls.frames import Seal
 from headrace.partitions.rolls.steps import RollSteps
@@ -287,7 +287,7 @@ async def test_no_latest_offset_and_no_group_out_of_touch_with_the_followers(
     (index, *_) = await led_by(broker)
     await held(broker, index)
     monkeypatch.setattr("headrace.container.commit_wait.OUT_OF_TOUCH_S", 0.0)
-    monkeypatch.setattr(Container, "in_touch", property(lambda _: False))
+    monkeypatch.setattr(Leader, "in_touch", property(lambda _: False))
 
     async def listed(timestamp: int) -> int:
         asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
@@ -308,7 +308,7 @@ async def test_no_latest_offset_while_the_partition_may_go_on_elsewhere(
     first, second = unmoved[0], unmoved[1]
     (index, *_) = await led_by(first)
     partition = await held(first, index)
-    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    target = next(each for each in second.containers.values() if each.id != second.maintenance.catalog_id)
     recording, heard = asyncio.Event(), asyncio.Event()
     record = RollSteps._record
 
@@ -344,7 +344,7 @@ async def test_offsets_by_time_are_found_in_partitionlets_that_other_nodes_lead(
     for times in ((1_000, 2_000), (3_000, 4_000)):
         records = [(each, None, b"value", []) for each in times]
         assert (await result(send(first, session(first), index, memoryview(build_batch(records))))).error == 0
-    target = next(each for each in second.containers.values() if each.id != second.space.catalog_id)
+    target = next(each for each in second.containers.values() if each.id != second.maintenance.catalog_id)
     await first.rolls.roll(await held(first, index), to=target.id)
 
     async def led() -> bool:
@@ -553,10 +553,10 @@ async def test_what_a_node_led_is_led_elsewhere_after_it_stopped(nodes: list[Nod
             assert new.leader_epoch > old.leader_epoch
         else:
             assert (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch)
-    (heir,) = [node.parts for node in staying if node.parts.node.node_id == after[moved[0]].leader]
-    found = await held(heir, moved[0])
+    (candidate,) = [node.parts for node in staying if node.parts.node.node_id == after[moved[0]].leader]
+    found = await held(candidate, moved[0])
     assert (found.high_watermark, found.next_offset) == (2, 2)
-    assert leaving.parts.node.node_id not in [each.node_id for each in (await described(heir)).brokers]
+    assert leaving.parts.node.node_id not in [each.node_id for each in (await described(candidate)).brokers]
 
 
 async def test_what_is_dead_is_not_in_sync_and_is_told_as_offline(
@@ -627,7 +627,7 @@ async def test_nothing_is_loaded_before_the_container_serves(
     (found,) = await broker.topics.resolve([topic])
     assert not isinstance(found, KafkaError)
     broker.partitions.moved_away(found, index)
-    container.primary.epoch_start = Position(container.log.end + 1)  # as after a promotion
+    container.state.epoch_start = Position(container.log.end + 1)  # as after a promotion
     monkeypatch.setattr(partitions, "SERVES_S", 0.0)
     with pytest.raises(KafkaError) as refused:
         await broker.partitions.leader(found, index)
@@ -711,11 +711,11 @@ async def test_rows_that_were_replaced_are_looked_up_again(brokers: list[NodePar
 async def test_a_batch_behind_a_refused_one_is_not_stored_before_it(brokers: list[NodeParts], topic: str) -> None:
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    primary = (await held(broker, index)).container.primary
+    state = (await held(broker, index)).container.state
     connection = session(broker)
-    primary.stalled = True
+    state.stalled = True
     first = send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0))
-    primary.stalled = False
+    state.stalled = False
     second = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
     assert (await result(first)).error == Code.NOT_ENOUGH_REPLICAS
     assert (await result(second)).error == Code.NOT_ENOUGH_REPLICAS  # on its own it would be stored
@@ -730,21 +730,21 @@ async def test_what_would_roll_is_refused_at_once_where_too_few_are_in_sync(
     brokers: list[NodeParts], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It held up its producer's connection, and what was for other partitions on that, until a follower was back."""
-    monkeypatch.setattr(rolls, "SETTLED_S", 100.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 100.0)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
     container = (await held(broker, index)).container
-    container.primary._min_in_sync = 4
+    container.state._min_in_sync = 4
 
     async def stalls() -> bool:
-        return container.primary.stalled
+        return container.state.stalled
 
     await until(stalls)
     container.closing = True
     began = time.monotonic()
     refused = await result(send(broker, session(broker), index, batch(b"a")))
     assert refused.error == Code.NOT_ENOUGH_REPLICAS
-    assert time.monotonic() - began < rolls.SETTLED_S / 2
+    assert time.monotonic() - began < rolls.ROLL_WAIT_S / 2
     assert not broker.rolls.under_way
 
 
@@ -758,7 +758,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
 
     monkeypatch.setattr(RollSteps, "run", stuck)
     monkeypatch.setattr(broker_rolls := brokers[0].rolls, "_limit", 0)
-    monkeypatch.setattr(rolls, "SETTLED_S", 1.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 1.0)
     broker = brokers[0]
     (first, second, third, *_) = await led_by(broker)
 
@@ -774,7 +774,7 @@ async def test_a_roll_that_does_not_get_on_is_waited_for_once(
     assert 0.9 < await refused(first, second) < 1.9
     assert await refused(first) < 0.9
     assert broker_rolls.under_way == 2
-    monkeypatch.setattr(rolls, "SETTLED_S", 60.0)
+    monkeypatch.setattr(rolls, "ROLL_WAIT_S", 60.0)
     monkeypatch.setattr(produce, "MOST_WAIT_S", 1.0)
     monkeypatch.setattr(produce, "MANY", 1)
     assert 0.9 < await refused(first, second, third) < 1.9
@@ -787,14 +787,14 @@ async def test_a_client_to_which_too_much_is_refused_is_cut_off(
     monkeypatch.setattr("headrace.partitions.refusals.MOST_REMEMBERED", 5)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    primary = (await held(broker, index)).container.primary
+    state = (await held(broker, index)).container.state
     connection = session(broker)
     for producer in range(7):
-        primary.stalled = True
+        state.stalled = True
         answer = send(broker, connection, index, batch(b"a", producer=producer, epoch=0, sequence=0))
         if producer < 6:
             assert (await result(answer)).error == Code.NOT_ENOUGH_REPLICAS
-    primary.stalled = False
+    state.stalled = False
     with pytest.raises(ConnectionError):
         await result(answer)
 
@@ -901,7 +901,7 @@ async def test_new_partitions_avoid_nodes_that_leave(brokers: list[NodeParts]) -
     await each_leads(brokers)
     draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node.node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
-    places = Placing(brokers[0].cluster).place(300, "default")
+    places = Placement(brokers[0].cluster).place(300, "default")
     led = [view.containers[container].primary for container, _ in places]
     assert {led.count(broker.node.node_id) for broker in brokers} == {0, 150}
     assert all(epoch == view.containers[container].epoch for container, epoch in places)
@@ -928,7 +928,7 @@ async def test_a_partition_that_has_nowhere_to_go_on_for_now_refuses_no_producer
     broker = brokers[0]
     partition = await held(broker, (await led_by(broker))[0])
     broker.cluster.view.volumes["default"] = VolumeRecord("default", replicas=5, min_in_sync=4)
-    monkeypatch.setattr(Placing, "_candidates", lambda *_: [])
+    monkeypatch.setattr(Placement, "_candidates", lambda *_: [])
     with pytest.raises(KafkaError, match="asks for 4 in sync at least") as refused:
         await broker.rolls.roll(partition)
     assert refused.value.code is Code.LEADER_NOT_AVAILABLE

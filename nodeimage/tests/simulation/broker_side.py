@@ -17,7 +17,7 @@ from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.committed_offsets import CommitCursors, Cursor
-from headrace.kafka.list_offsets import settled
+from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
@@ -26,7 +26,7 @@ from headrace.node.links import make_forwarding
 from headrace.node.node import PeerHandlers, make_parts
 from headrace.node.parts import NodeParts
 from headrace.node.snapshot_sending import GivenSnapshot
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity, NodeSettings
 from headrace.partitions.partition import Partition
 from headrace.partitions.partition_tail import read_chain
@@ -188,7 +188,7 @@ class BrokerSide:
             ReadSnapshot: self._opening.snapshot_read,
             ReadMarks: self._opening.marks_read,
         }
-        self._link = ClusterLink(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
+        self._link = ClusterClient(node_id=node.node_id, view=node.view, replicas=node.replicas, peers=peers)
         self.replicas.add_replica_listener(self._changes)
         self.replicas.add_container_listener(self._changes)
         self.is_ready = False
@@ -368,12 +368,12 @@ class BrokerSide:
 
     async def _fetch(self, asked: Fetch, _payload: memoryview, _session: None) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic)
-        await settled(self.parts.rolls, partition)
+        await wait_until_rolled(self.parts.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = max(asked.offset, log_start)
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
         if row is not partition.chain[-1]:
-            found = await self.parts.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+            found = await self.parts.remote_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
             found = await self.parts.runtime.loop.run_in_executor(

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, Epoch, Position
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.node.catalog_log import commands_in
@@ -84,7 +84,7 @@ class Checks:
         """Invariants 1, 2, 7: one truth, and it only grows."""
         if replica.cycle.is_closed:
             return  # its log is being cut or begun anew, it will be another one
-        looked = self._looked.setdefault((replica, replica.format), _Looked())
+        looked = self._looked.setdefault((replica, replica.incarnation), _Looked())
         committed = replica.committed
         where = f"container {replica.id} on node {node.number}"
         if committed < looked.committed:
@@ -116,7 +116,7 @@ class Checks:
             truth.until = committed
         looked.compared = committed
 
-    def led(self, node: "Node", process: "Process", container: Container) -> None:
+    def led(self, node: "Node", process: "Process", container: Leader) -> None:
         """No epoch has two writers; but for those of an old copy of the store, none of which commits."""
         if self._cluster.set_back:
             return
@@ -224,7 +224,7 @@ class Checks:
         return ""
 
     @staticmethod
-    def _same(replica: LocalReplica, container: Container) -> bool:
+    def _same(replica: LocalReplica, container: Leader) -> bool:
         return replica.log.end == container.end
 
     def at_the_end(self, container_id: ContainerId) -> None:

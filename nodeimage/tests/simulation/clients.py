@@ -1,6 +1,6 @@
 """Clients of a simulated cluster: they append to whoever seems to lead, and ask anybody for the latest position.
 
-A client learns of a change of primary late, by a view of its own that lags, or by being refused. An append whose
+A client learns of a change of leader late, by a view of its own that lags, or by being refused. An append whose
 outcome it does not learn is never repeated: it may be there once, or not at all.
 """
 

@@ -294,7 +294,7 @@ class Cluster:
             led = node.replicas.led.get(container_id) if node.replicas is not None else None
             if node.node_id in record.replicas and not others:
                 return False
-            if led is not None and led.primary.waits_for != led.primary.in_sync:
+            if led is not None and led.state.waits_for != led.state.in_sync:
                 return False  # it may be about to leave the others out
         return True
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a primary)."""
+    """One thing at `at` seconds, for `lasts` seconds. `roll` chooses what the moment offers (a node, a leader)."""
 
     at: float
     kind: str
@@ -209,7 +209,7 @@ class Trouble:
         await self._down(fault, self._leader(fault))
 
     async def _kill_controller(self, fault: Fault) -> None:
-        held = [node for node in self._nodes if node.controller is not None and node.controller.in_office]
+        held = [node for node in self._nodes if node.controller is not None and node.controller.holds_lease]
         await self._down(fault, *held[:1])
 
     async def _kill_host(self, fault: Fault) -> None:
@@ -617,7 +617,7 @@ class Trouble:
         return taken
 
     async def _hand_over(self, fault: Fault) -> None:
-        """Another replica in sync becomes the primary, as the controller has it, though nobody died."""
+        """Another replica in sync becomes the leader, as the controller has it, though nobody died."""
         if self._cluster.set_back:
             return  # nor would the controller
         for container_id in self._cluster.containers():
@@ -626,11 +626,11 @@ class Trouble:
             others = [each for each, _ in record.in_sync if each != record.primary]
             living = [each for each in others if self._cluster.by_id(each).is_up]
             if living and self._cluster.chance.random() < 0.4:
-                heir = self._cluster.chance.choice(living)
+                candidate = self._cluster.chance.choice(living)
                 container_records.change_container(
                     self._cluster.store,
                     container_id,
-                    lambda now, heir=heir: replace(now, primary=heir, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]
+                    lambda now, candidate=candidate: replace(now, primary=candidate, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]
                 )
 
     # --- membership

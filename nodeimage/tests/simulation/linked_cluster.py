@@ -18,7 +18,7 @@ from headrace.catalog.committed_offsets import CommitCursors, Cursor
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
 from headrace.catalog.topics import CreatePartitions, CreateTopics, NewTopic
-from headrace.kafka.list_offsets import settled
+from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.topics.topic_plan import is_copied
 from headrace.node.links import make_links
 from headrace.partitions.partition import Partition
@@ -290,12 +290,12 @@ class _Answers:
 
     async def _fetch(self, asked: FetchFrom, *_: Any) -> tuple[int, list[bytes]]:
         partition = await self._leader(asked.topic, asked.partition)
-        await settled(self._broker.rolls, partition)
+        await wait_until_rolled(self._broker.rolls, partition)
         end, log_start = partition.high_watermark, partition.log_start
         offset = Offset(max(asked.offset, log_start))
         row = next((row for row in partition.chain if row.end > offset), partition.chain[-1])
         if row is not partition.chain[-1]:
-            found = await self._broker.old_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
+            found = await self._broker.remote_reads.read(row, offset=offset, limit=row.end, max_bytes=4096)
         else:
             log = partition.container.log
             found = await self._broker.runtime.loop.run_in_executor(

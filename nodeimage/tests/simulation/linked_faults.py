@@ -312,7 +312,7 @@ class Between:
         if not found:
             return False
         node, replica = found[0]
-        own = (node.node_id, uuid.UUID(replica.format))
+        own = (node.node_id, uuid.UUID(replica.incarnation))
         container_records.change_container(
             cluster.store,
             container,

@@ -26,7 +26,7 @@ from headrace.base.errors import (
 )
 from headrace.base.ids import ContainerId, Millis, NodeId, Position
 from headrace.container import replica_folder
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.listeners import ContainerListener, ReplicaListener
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replicas import Replicas
@@ -91,7 +91,7 @@ class _Checked(ContainerListener):
         self._node = node
         self._process = process
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         self._node.cluster.checks.led(self._node, self._process, container)
 
 
@@ -223,7 +223,7 @@ class Node:
             return self._left.get(container_id, ("", Position(0)))
         if replica.cycle.is_closed:  # it is being cut
             return "", Position(0)
-        return replica.format, replica.log.synced
+        return replica.incarnation, replica.log.synced
 
     def format_of(self, container_id: ContainerId) -> str:
         """The format of the replica in its folder; "": there is none, or it cannot be told."""
@@ -324,7 +324,7 @@ class Node:
         with contextlib.suppress(HeadraceError, TimeoutError, OddError):
             await self.store(lambda store: records.set_stopping(store, self.node_id, run=self.record.run))
             async with asyncio.timeout(5):
-                while any(len(each.primary.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
+                while any(len(each.state.in_sync) > 1 for each in replicas.led.values()):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         if self.upper is not None:
             await self.upper.stop()
@@ -515,13 +515,13 @@ class Node:
 
         return await asyncio.get_running_loop().run_in_executor(None, read)
 
-    def _led(self, container_id: ContainerId) -> Container:
+    def _led(self, container_id: ContainerId) -> Leader:
         container = self.replicas.led.get(container_id) if self.replicas is not None else None
         if container is None:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
         return container
 
-    # --- its upkeep
+    # --- its maintenance
 
     def scrub(self, container_id: ContainerId) -> None:
         """Read a replica back, and have it made anew where it is damaged."""
@@ -566,7 +566,7 @@ class Node:
         present = self.replicas is not None and self.replicas.replica(replica.id) is replica
         return present and replica.log is log and not replica.cycle.is_closed
 
-    # --- chunks are closed as the node's upkeep does
+    # --- chunks are closed as the node's maintenance does
 
     async def close_chunks(self, replica: LocalReplica) -> None:
         loop = asyncio.get_running_loop()

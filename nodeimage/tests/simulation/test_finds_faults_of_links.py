@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from headrace.base.ids import Home, LeaderEpoch, Offset
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.pull import fetch_plan
 from headrace.links.source.source import TopicPartition, Wanted
 from headrace.partitions.home_check import HomeCheck
@@ -19,9 +19,9 @@ from simulation.linked import World, run_linked
 Planted = Callable[[], Any]
 
 
-def settles_without_a_cut() -> Any:
+def applies_home_without_a_cut() -> Any:
     """What diverged stays where it is."""
-    return mock.patch.object(Settler, "_parted", return_value=None)
+    return mock.patch.object(HomeApplier, "_parted", return_value=None)
 
 
 def cuts_what_it_did_not_set_aside() -> Any:
@@ -30,7 +30,7 @@ def cuts_what_it_did_not_set_aside() -> Any:
     async def planted(*_: Any) -> None:
         pass
 
-    return mock.patch.object(Settler, "_keep", planted)
+    return mock.patch.object(HomeApplier, "_quarantine_records", planted)
 
 
 def takes_writes_wherever_it_is() -> Any:
@@ -65,7 +65,7 @@ def has(kind: str, seed: int) -> bool:
 @pytest.mark.parametrize(
     ("planted", "kind", "first"),
     [
-        (settles_without_a_cut, "force", 1),
+        (applies_home_without_a_cut, "force", 1),
         (cuts_what_it_did_not_set_aside, "force", 11),
         (takes_writes_wherever_it_is, "move", 2),
         (makes_the_same_home_twice, "give twice", 73),

@@ -23,8 +23,8 @@ from headrace.catalog.queries.chains import ChainQueries
 from headrace.container import follower_feed, replica_folder
 from headrace.container.follower import Follower
 from headrace.container.history import History
-from headrace.container.in_sync_changes import InSync
-from headrace.container.leader_state import Member, Primary
+from headrace.container.in_sync_writer import InSyncWriter
+from headrace.container.leader_state import LeaderState, Member
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
@@ -53,17 +53,17 @@ Planted = Callable[[], Any]
 
 
 def commits_without_one_follower() -> Any:
-    commit = Primary._commit
+    commit = LeaderState._commit
 
-    def planted(primary: Primary) -> bool:
-        kept = primary._waited_for
-        primary._waited_for = kept[:-1]
+    def planted(state: LeaderState) -> bool:
+        kept = state._waited_for
+        state._waited_for = kept[:-1]
         try:
-            return commit(primary)
+            return commit(state)
         finally:
-            primary._waited_for = kept
+            state._waited_for = kept
 
-    return mock.patch.object(Primary, "_commit", planted)
+    return mock.patch.object(LeaderState, "_commit", planted)
 
 
 def acknowledges_before_it_wrote() -> Any:
@@ -75,7 +75,7 @@ def acknowledges_before_it_wrote() -> Any:
 
 
 def finds_the_match_point_by_position_alone() -> Any:
-    """KIP-101: what a follower has in common with the primary is not told by where it ends."""
+    """KIP-101: what a follower has in common with the leader is not told by where it ends."""
 
     def planted(_mine: History, my_end: int, _theirs: History, their_end: int) -> Position:
         return Position(min(my_end, their_end))
@@ -84,9 +84,9 @@ def finds_the_match_point_by_position_alone() -> Any:
 
 
 def acknowledges_before_it_cut() -> Any:
-    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the primary's.
+    """Invariant 7: what a follower has beyond the match point, however it came there, is no copy of the leader's.
 
-    A primary would refuse most of it, as what it has not got itself; this one believes it.
+    A leader would refuse most of it, as what it has not got itself; this one believes it.
     """
     take_up = Follower._take_up
 
@@ -97,7 +97,7 @@ def acknowledges_before_it_cut() -> Any:
 
     both = ExitStack()
     both.enter_context(mock.patch.object(Follower, "_take_up", planted))
-    both.enter_context(mock.patch.object(Primary, "may_have", return_value=True))
+    both.enter_context(mock.patch.object(LeaderState, "may_have", return_value=True))
     return both
 
 
@@ -108,10 +108,10 @@ def goes_on_in_the_epoch_of_its_last_run() -> Any:
 def commits_by_the_proposed_set_alone() -> Any:
     """Invariant 3: a put that timed out may never land, and then the old set holds."""
 
-    def planted(primary: Primary) -> frozenset[Member]:
-        return primary._confirmed if primary._proposed is None else primary._proposed
+    def planted(state: LeaderState) -> frozenset[Member]:
+        return state._confirmed if state._proposed is None else state._proposed
 
-    return mock.patch.object(Primary, "waits_for", property(planted))
+    return mock.patch.object(LeaderState, "waits_for", property(planted))
 
 
 def makes_every_folder_with_the_same_format() -> Any:
@@ -163,7 +163,7 @@ def rolls_without_its_producers() -> Any:
 
 
 def writes_behind_a_seal() -> Any:
-    """A seal that an earlier primary wrote counts, whatever the catalog says."""
+    """A seal that an earlier leader wrote counts, whatever the catalog says."""
 
     def planted(*args: Any, **others: Any) -> Any:
         return read_tail(*args, **others)._replace(seal=None)
@@ -255,7 +255,7 @@ def takes_an_old_copy_of_the_store_for_the_newest() -> Any:
 
 
 def lets_who_knows_better_leave_unasked() -> Any:
-    """A primary that went on by an old copy goes on without those who stand still."""
+    """A leader that went on by an old copy goes on without those who stand still."""
     both = ExitStack()
     both.enter_context(mock.patch.object(Replicas, "unasked", return_value=()))
     both.enter_context(mock.patch.object(Replicas, "told"))
@@ -265,9 +265,9 @@ def lets_who_knows_better_leave_unasked() -> Any:
 
 def gives_a_proposal_up_at_an_unexpected_error() -> Any:
     """Nobody else puts it, and commits wait for both sets for ever."""
-    put = InSync._put
+    put = InSyncWriter._put
 
-    async def planted(in_sync: InSync, container: Any, wanted: Any) -> None:
+    async def planted(in_sync: InSyncWriter, container: Any, wanted: Any) -> None:
         env = in_sync._env
 
         async def store(change: Any) -> Any:
@@ -280,7 +280,7 @@ def gives_a_proposal_up_at_an_unexpected_error() -> Any:
         once._env = SimpleNamespace(store=store, view=env.view)
         await put(once, container, wanted)
 
-    return mock.patch.object(InSync, "_put", planted)
+    return mock.patch.object(InSyncWriter, "_put", planted)
 
 
 def takes_rows_as_they_are() -> Any:

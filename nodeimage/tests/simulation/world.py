@@ -28,7 +28,7 @@ from headrace.base.loop_lag import LoopLag
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.queries.streams import StreamQueries
 from headrace.catalog.rows import Retention, StreamRetention
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.descriptors import OPENED
 from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
@@ -204,7 +204,7 @@ def _with_topics(cluster: "Cluster", seeded: _Random) -> list[Any]:
         mock.patch("headrace.partitions.placement.random", seeded),
         mock.patch("headrace.storage.container_closing.REST_S", 2.0),
         mock.patch("headrace.storage.maintenance.EVERY_S", 2.0),
-        mock.patch.object(Container, "__hash__", lambda container: hash((container.id, container.epoch))),
+        mock.patch.object(Leader, "__hash__", lambda container: hash((container.id, container.epoch))),
         mock.patch.object(LoopLag, "start", _nothing),
         mock.patch.object(Scrub, "_read", _scrubbed),
         mock.patch("headrace.storage.regroup.ChildProcess", _Regrouped),

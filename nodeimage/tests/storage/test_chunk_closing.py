@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from headrace.base.errors import Code, CorruptLog, KafkaError, StorageFull
 from headrace.base.ids import ContainerId
 from headrace.storage.chunk_closing import ChunkClosing
-from headrace.storage.chunk_gc import GivingBack
-from headrace.storage.chunk_inventory import Upkeep
+from headrace.storage.chunk_gc import ChunkGc
+from headrace.storage.chunk_inventory import ChunkInventory
 from headrace.storage.container_closing import ContainerClosing
 from headrace.storage.scrub import SUSPECT_AGAIN_S, Scrub
 
@@ -66,19 +66,19 @@ class Node:
         self.cluster: Any = SimpleNamespace(replicas=SimpleNamespace(led=containers, followed=list))
         self.suspect: Callable[[ContainerId], None] = self.suspected.append
         catalog: Any = None
-        self.upkeep = Upkeep(
+        self.inventory = ChunkInventory(
             runtime=self.runtime,
             catalog=catalog,
             cluster=self.cluster,
             catalog_id=ContainerId(0),
             suspect=lambda container: self.suspect(container),
         )
-        self.upkeep.blocking = _at_once  # type: ignore[method-assign]
+        self.inventory.blocking = _at_once  # type: ignore[method-assign]
         self.closing = ChunkClosing(
             runtime=self.runtime,
             catalog=catalog,
-            upkeep=self.upkeep,
-            giving_back=GivingBack(runtime=self.runtime, catalog=catalog, upkeep=self.upkeep),
+            inventory=self.inventory,
+            chunk_gc=ChunkGc(runtime=self.runtime, catalog=catalog, inventory=self.inventory),
         )
 
     def container_closing(self, changes: Any = None) -> ContainerClosing:
@@ -92,7 +92,7 @@ class Node:
             rolls=nothing,
             changes=changes,
             container_bytes=1 << 20,
-            upkeep=self.upkeep,
+            inventory=self.inventory,
             wake=lambda: None,
         )
 
@@ -179,7 +179,7 @@ async def test_an_open_chunk_that_cannot_be_read_keeps_no_other_from_being_looke
     async def shares(held: Any, _chunk: object) -> None:
         held.log.look()
 
-    monkeypatch.setattr(node.upkeep, "shares", shares)
+    monkeypatch.setattr(node.inventory, "shares", shares)
     for _ in range(3):
         await node.closing.close_early()
     assert (bad.tries, good.tries) == (3, 3)

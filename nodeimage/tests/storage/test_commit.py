@@ -25,7 +25,7 @@ async def test_no_record_is_answered_or_shown_before_it_is_on_disk(
     node = await new_node(fsync=True)
     producer = await node.call("producer_id")
     await node.call("put", TOPIC, b"before", producer=(producer, 0, 0))
-    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     write = ContainerLog.write_job
     gate = Gate(write)
     folder = container.log.folder

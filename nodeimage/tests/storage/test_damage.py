@@ -23,7 +23,7 @@ async def filled(new_node: NewNode) -> Running:
     for serial in range(RECORDS):
         await node.call("put", HURT, b"hurt-%04d" % serial + bytes(30_000))
         await node.call("put", WHOLE, b"whole-%04d" % serial + bytes(30_000))
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     return node
 
 
@@ -180,7 +180,7 @@ async def test_scrub_finds_nothing_wrong_while_the_node_writes_regroups_and_drop
             serial += 1
 
     writing = asyncio.create_task(load())
-    await until(lambda: node.parts.space.freed_bytes > 0 and node.parts.space.regrouped > 0, seconds=60)
+    await until(lambda: node.parts.maintenance.freed_bytes > 0 and node.parts.maintenance.regrouped > 0, seconds=60)
     for _ in range(3):
         state = await scrubbed(node)
         assert state["errors"] == [], state

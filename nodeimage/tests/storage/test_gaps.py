@@ -60,7 +60,7 @@ async def append(node: Running, name: str, batch: bytearray) -> None:
     while True:
         partition = await node.parts.partitions.leader(topic, 0)
         if node.parts.rolls.due(partition) or partition.rolling:
-            await node.parts.rolls.settle(partition)
+            await node.parts.rolls.wait_for_roll(partition)
         elif not partition.container.has_room(len(batch)):
             await partition.container.make_room()
         else:
@@ -120,7 +120,7 @@ def closed(node: Running) -> list[Any]:
     return [
         chunk
         for container in node.parts.containers.values()
-        if container.id != node.parts.space.catalog_id
+        if container.id != node.parts.maintenance.catalog_id
         for chunk in container.log.closed_chunks()
     ]
 
@@ -164,7 +164,7 @@ async def test_what_expires_before_a_gap_goes_and_what_lies_behind_it_stays(new_
         kept = [each for each in log if each[0] >= cut]
         assert (await node.call("read", f"/default:{name}"))[-len(kept) :] == [(each[0], each[1]) for each in kept]
         logs[name] = kept
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     await until(lambda: all(chunk.body.regrouped for chunk in closed(node)), seconds=60)
     await node.restart()
     for name, log in logs.items():
@@ -183,7 +183,7 @@ async def test_gaps_do_not_keep_what_has_outlived_its_time(new_node: NewNode) ->
     logs = await interleaved(node, dict.fromkeys(TOPICS, 0))
     await until(lambda: node.parts.controller.clocks.agreed() is not None)
     for _ in range(100):
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
         if not closed(node):
             break
     assert not closed(node), "all in closed chunks is too old"

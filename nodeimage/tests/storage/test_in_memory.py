@@ -32,7 +32,7 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
     for serial in range(20):
         await node.call("put", TOPIC, b"%d" % serial)
     await node.restart()
-    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     container.log.close_open_chunk()
     container.kick()
     await until(lambda: container.log.chunks_to_close() or container.log.chunks()[0].body.closed)
@@ -43,7 +43,7 @@ async def test_a_log_start_that_moves_while_a_partition_is_loaded_is_seen(
     moved = SetLogStart(items=[LogStart(await topic_id(node, TOPIC), 0, Offset(20))])
     await node.parts.catalog.submit(moved)
     for _ in range(3):
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
     assert not container.log.chunks(), "every byte of the partition is gone"
     gate.open()
     assert await asked == (20, 20), "its next offset never falls"

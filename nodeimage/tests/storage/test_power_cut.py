@@ -190,7 +190,7 @@ async def test_a_volume_that_is_altered_to_be_synced_keeps_what_it_acknowledged_
     await node.call("create", TOPICS[0])
     catalog_then = tmp_path / "catalog-then"
     shutil.copytree(home / "node-1" / "catalog", catalog_then)
-    (container,) = [each.id for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each.id for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     epoch = node.parts.containers[container].epoch
     values = [b"%06d" % serial + bytes(8000) for serial in range(100)]
 

@@ -36,13 +36,13 @@ async def check(node: Running) -> None:
 
 
 def chunks(node: Running) -> list[Any]:
-    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     return container.log.closed_chunks()
 
 
 def all_regrouped(node: Running) -> bool:
     """Whether every chunk that is full has been closed and put in order."""
-    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     full = [chunk for chunk in container.log.chunks() if chunk.end is not None]
     return bool(full) and all(chunk.body.regrouped for chunk in full)
 

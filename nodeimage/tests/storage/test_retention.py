@@ -15,7 +15,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.container import replica_folder
 from headrace.container.follower_feed import Piece, Recent
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.control.observations import Settings
 from headrace.log.container_log import LogOptions
 from headrace.store import container_records
@@ -53,8 +53,8 @@ async def with_a_full_container(new_node: NewNode) -> tuple[Running, int]:
     return node, first
 
 
-def data(node: Running) -> list[Container]:
-    return [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+def data(node: Running) -> list[Leader]:
+    return [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
 
 
 def data_bytes(node: Running, *, closed: bool = False) -> int:
@@ -67,12 +67,12 @@ def data_bytes(node: Running, *, closed: bool = False) -> int:
     )
 
 
-async def settle(node: Running) -> None:
+async def maintain_until_stable(node: Running) -> None:
     """Rounds until the disk is as small as it gets."""
     before = -1
     while before != (before := data_bytes(node)):
         for _ in range(3):
-            await node.parts.space.pass_now()
+            await node.parts.maintenance.pass_now()
 
 
 async def close_open_chunks(node: Running) -> None:
@@ -98,7 +98,7 @@ async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: Ne
     for serial in range(300):
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     kept = await node.call("read", f"{KEEP}:t")
     assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(300)]
     start, end = await node.call("offsets", f"{LEAVE}:t")
@@ -132,17 +132,17 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
     (held,) = [each.log for each in data(node) if each.log.end > MIB]
-    start, upkeep = held.chunks()[-1].start, node.parts.space._upkeep
-    whole, looks = upkeep.shares, 0
+    start, inventory = held.chunks()[-1].start, node.parts.maintenance._inventory
+    whole, looks = inventory.shares, 0
 
     async def counted(*given: Any) -> Any:
         nonlocal looks
         looks += given[0].log is held and given[1].end is None  # else it is closed, and given back
         return await whole(*given)
 
-    monkeypatch.setattr(upkeep, "shares", counted)
+    monkeypatch.setattr(inventory, "shares", counted)
     for _ in range(5):
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
     assert looks == 1
     match by:
         case "time":
@@ -154,7 +154,7 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
             await node.call("delete", f"{LEAVE}:t")
         case _:
             await fill(node, f"{LEAVE}:t", mib=1)
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     assert looks == 2
     is_open = any(each.start == start and each.end is None for each in held.chunks())
     assert is_open == (by == "write")
@@ -168,9 +168,9 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     count = await fill(node, "/default:small", mib=1, size=10_000)
     third = count // 3  # less than is worth closing a chunk for
     assert await node.call("delete_records", "/default:small", third) == third
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     await fill(node, "/default:other", mib=4)
-    await settle(node)
+    await maintain_until_stable(node)
     first = data(node)[0].log.closed_chunks()[0]  # it holds both
     assert list(first.body.dead.as_mapping().values()) == [third]
     assert first.path.stat().st_blocks * 512 < first.body.frames_end - 200_000
@@ -224,10 +224,10 @@ async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(ne
     await node.call("put", topic, b"by token", producer=(token, 0, 4), time_ms=LONG_AGO)
     for sequence in range(60):
         await node.call("put", topic, bytes(50_000), producer=(producer, 0, sequence), time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     for _ in range(2):
         await close_open_chunks(node)
-        await settle(node)
+        await maintain_until_stable(node)
     assert await node.call("offsets", topic) == (61, 61)
     await node.restart()
     assert await node.call("offsets", topic) == (61, 61)
@@ -286,9 +286,9 @@ async def test_size_limits_count_all_containers(new_node: NewNode) -> None:
     await node.call("create", "/default:big", retention_bytes=str(3 * MIB))
     for _ in range(10):
         await fill(node, "/default:big", mib=1)
-        await node.parts.space.pass_now()
+        await node.parts.maintenance.pass_now()
     assert len(node.parts.containers) > 3, "it went through several containers"
-    await settle(node)
+    await maintain_until_stable(node)
     start, end = await node.call("offsets", "/default:big")
     held = (end - start) * 50_000
     assert held < 6 * MIB, "the limit holds for the partition, not per container"
@@ -300,10 +300,10 @@ async def test_retention_changed_at_runtime_counts_at_once(new_node: NewNode) ->
     await fill(node, "/default:t", mib=3, time_ms=LONG_AGO)
     await node.call("create", "/default:own", retention_ms="-1")
     await fill(node, "/default:own", mib=3, time_ms=LONG_AGO)
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:t"))[0] == 0, "the default stream keeps for ever"
     await node.call("admin", "stream.alter", path="/default", changes={"ttl_ms": 1000})
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:t"))[0] > 0
     assert (await node.call("offsets", "/default:own"))[0] == 0, "a topic's own retention.ms is over its stream's"
     resource = {
@@ -313,7 +313,7 @@ async def test_retention_changed_at_runtime_counts_at_once(new_node: NewNode) ->
     }
     answer = await node.call("ask", ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False)
     assert int(answer.responses[0].error_code) == 0, answer
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", "/default:own"))[0] > 0
 
 
@@ -321,7 +321,7 @@ async def test_records_without_a_timestamp_expire_by_the_age_of_their_chunk(new_
     node = await new_node()
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=-1)
-    await settle(node)
+    await maintain_until_stable(node)
     assert (await node.call("offsets", f"{LEAVE}:t"))[0] == 0
 
 
@@ -335,10 +335,10 @@ async def test_a_closed_container_vanishes_from_disk_when_all_in_it_has_expired(
     first = max(node.parts.containers)
     await fill(node, f"{LEAVE}:t", mib=5, time_ms=LONG_AGO)
     await until(lambda: len(node.parts.containers) > 2)
-    await settle(node)
+    await maintain_until_stable(node)
     assert first in node.parts.containers, "an idle partition's record is still there"
     await node.call("delete", "/default:idle")
-    await settle(node)
+    await maintain_until_stable(node)
     assert first not in node.parts.containers
     await until(lambda: not (node.containers / str(first)).exists())
     await node.stop()
@@ -365,7 +365,7 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     await until(lambda: gone in node.parts.containers)
     for topic in ("/default:idle", f"{LEAVE}:t"):
         await node.call("delete", topic)
-    await settle(node)
+    await maintain_until_stable(node)
     await until(lambda: not away.exists())
     view = node.node.view
     await until(lambda: gone not in view.containers)
@@ -380,7 +380,7 @@ async def test_a_deleted_container_is_forgotten_and_a_replica_that_was_away_mean
     assert unknown.exists()
 
 
-async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_primary_tells(
+async def test_a_snapshot_for_a_follower_that_cannot_be_written_is_an_error_that_its_leader_tells(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended the task that takes the follower on, without a word."""
@@ -416,7 +416,7 @@ async def test_a_container_that_could_not_be_closed_is_closed_when_the_store_is_
         await until(lambda: bool(asked))
         assert not any(asked), "partitions would roll away, to others that wait for the store too"
         assert first in {each.container_id for each in node.parts.cluster.open_data()}
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     await until(lambda: first not in {each.container_id for each in node.parts.cluster.open_data()})
 
 
@@ -425,18 +425,18 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
     recent = node.parts.containers[first].recent = Recent()
     recent.keep(Piece(0, 1000, [bytes(1000)]))  # as if there were followers
     await close_open_chunks(node)
-    await node.parts.space.pass_now()
-    upkeep = node.parts.space._upkeep
-    before = set(upkeep._notes)
+    await node.parts.maintenance.pass_now()
+    inventory = node.parts.maintenance._inventory
+    before = set(inventory._notes)
     assert {container for container, _ in before} >= {first}
     tail = node.parts.containers[first].log.appender.tail
     assert tail.used == recent.nbytes == 0, "nothing is written there any more"
     assert await node.call("read", "/default:idle") == [(0, b"stays")]
     await node.call("admin", "stream.delete", path=LEAVE, force=True)
-    await settle(node)
+    await maintain_until_stable(node)
     here = {(each.id, chunk.start): chunk.body for each in data(node) for chunk in each.log.chunks()}
     assert set(before) - set(here), "some are gone"
-    assert all(here.get(key) is note.body for key, note in upkeep._notes.items())
+    assert all(here.get(key) is note.body for key, note in inventory._notes.items())
 
 
 async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_ready(
@@ -451,7 +451,7 @@ async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_r
         return {int(path.parent.name): path.stat().st_size for path in found}
 
     await close_open_chunks(node)
-    await node.parts.space.pass_now()
+    await node.parts.maintenance.pass_now()
     assert ready()[first] == MIB // 4
     await node.stop()
     await node.start()
@@ -474,13 +474,13 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
     assert not isinstance(filled, KafkaError)
     await until(lambda: len(node.parts.containers) > 2 and filled.partitions[0].container.id != gone)
     await node.call("delete", "/default:moving")
-    await settle(node)
+    await maintain_until_stable(node)
     assert gone not in node.parts.containers
     (live,) = (each.id for each in data(node))
 
-    placing = node.parts.placement
+    placement = node.parts.placement
     with monkeypatch.context() as stale:
-        stale.setattr(placing, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
+        stale.setattr(placement, "place", lambda count, *_, **__: [(gone, Epoch(1))] * count)
         (made_by_use,) = await node.parts.topics.resolve(["/default:late"], create=True)
         new = {"name": "/default:made", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
         answer = await node.call("ask", ApiKey.CREATE_TOPICS, 5, topics=[new], timeout=5000, validate_only=False)
@@ -514,7 +514,7 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
         assert not isinstance(topic, Exception), topic
 
     for serial in range(20):
-        await asyncio.gather(create(serial), node.parts.space.pass_now())
+        await asyncio.gather(create(serial), node.parts.maintenance.pass_now())
     for serial in range(20):
         assert await node.call("put", f"/default:late-{serial}", b"v") == 0
     await node.restart()
@@ -522,31 +522,31 @@ async def test_a_partition_made_for_a_container_that_closes_keeps_it(
         assert await node.call("read", f"/default:late-{serial}") == [(0, b"v")]
 
 
-async def test_a_crash_at_any_step_of_giving_back_keeps_what_lives(new_node: NewNode) -> None:
+async def test_a_crash_at_any_step_of_chunk_gc_keeps_what_lives(new_node: NewNode) -> None:
     node = await new_node(fsync=True)
     await streams(node, keep=0, leave=0)
     for serial in range(120):
         await node.call("put", f"{KEEP}:t", b"k%08d" % serial + bytes(9_000))
         await node.call("put", f"{LEAVE}:t", b"l%08d" % serial + bytes(9_000), time_ms=LONG_AGO)
     photos: list[Any] = []
-    space = node.parts.space
-    blocking = space._upkeep.blocking
+    maintenance = node.parts.maintenance
+    blocking = maintenance._inventory.blocking
 
     async def photographed(work: Callable[[], Any]) -> Any:
         if len(photos) < 12:
             photos.append(node.photograph())
         return await blocking(work)
 
-    space._upkeep.blocking = photographed  # type: ignore[method-assign, assignment]
+    maintenance._inventory.blocking = photographed  # type: ignore[method-assign, assignment]
     await node.call("admin", "stream.alter", path=LEAVE, changes={"ttl_ms": 1000})
     for _ in range(3):
-        await space.pass_now()
+        await maintenance.pass_now()
     assert len(photos) >= 4
     for photo in photos[::2]:
         crashed = await new_node(folder=photo)
         kept = await crashed.call("read", f"{KEEP}:t")
         assert [value[:9] for _, value in kept] == [b"k%08d" % serial for serial in range(120)]
         assert (await crashed.call("offsets", f"{LEAVE}:t"))[1] == 120
-        await settle(crashed)
+        await maintain_until_stable(crashed)
         assert len(await crashed.call("read", f"{KEEP}:t")) == 120
         await crashed.stop()

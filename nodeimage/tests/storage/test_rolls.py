@@ -137,7 +137,7 @@ def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None
 
     catalog.submit = submitted  # type: ignore[method-assign]
     for container in node.parts.containers.values():
-        if container.id == node.parts.space.catalog_id:
+        if container.id == node.parts.maintenance.catalog_id:
             continue
         append = container.append_control
 
@@ -154,7 +154,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
 ) -> None:
     node = await new_node()
     await node.call("put", TOPIC, b"first")
-    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.space.catalog_id]
+    (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     append = container.append_control
     full = [True]
 

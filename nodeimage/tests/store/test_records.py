@@ -116,7 +116,7 @@ def test_a_folder_of_another_cluster_or_a_replaced_one_is_refused(store: Cluster
     assert get_node(store, NodeId(7)) is None
 
 
-def test_a_container_starts_with_its_primary_in_sync(store: ClusterStore) -> None:
+def test_a_container_starts_with_its_leader_in_sync(store: ClusterStore) -> None:
     node = register(store)
     catalog = create_container(store, kind="catalog", primary=node)
     data = create_container(store, kind="data", primary=node)
@@ -133,7 +133,7 @@ def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: Clu
     assert (data.container_id, catalog.container_id) == (2, CATALOG_ID)
 
 
-def test_a_container_has_its_first_member_as_primary_and_all_in_sync(store: ClusterStore) -> None:
+def test_a_container_has_its_first_member_as_leader_and_all_in_sync(store: ClusterStore) -> None:
     members = [(NodeId(3), uuid.uuid4()), (NodeId(1), uuid.uuid4())]
     made = create_container(store, kind="data", members=members, volume="fast", min_in_sync=2, wanted=3)
     assert (made.primary, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
@@ -160,7 +160,7 @@ def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
         {"in_sync": ()},
     ],
 )
-def test_a_primary_outside_the_in_sync_set_or_the_replicas_is_never_written(
+def test_a_leader_outside_the_in_sync_set_or_the_replicas_is_never_written(
     store: ClusterStore, wrong: dict[str, Any]
 ) -> None:
     made = create_container(store, kind="data", primary=register(store))
@@ -306,7 +306,7 @@ def test_changes_of_a_container_from_many_threads_all_take_place(
     assert found.epoch == 101
 
 
-def test_an_epoch_never_falls_and_a_primary_never_changes_without_one(store: ClusterStore) -> None:
+def test_an_epoch_never_falls_and_a_leader_never_changes_without_one(store: ClusterStore) -> None:
     container = create_container(store, kind="data", primary=register(store))
     for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
         with pytest.raises(HeadraceError, match="must not go"):
@@ -372,15 +372,17 @@ def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_l
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
     key = made.container_id
     first, second, third = ((node, format) for node, format in formats.items())
-    assert leave_in_sync(store, key, (second[0], uuid.uuid4()), heirs={1, 3}) == made, "another format is not in it"
-    assert leave_in_sync(store, key, first, heirs=()) == made, "nobody follows who could lead"
-    after = leave_in_sync(store, key, first, heirs={2, 3})
+    assert leave_in_sync(store, key, (second[0], uuid.uuid4()), candidates={1, 3}) == made, (
+        "another format is not in it"
+    )
+    assert leave_in_sync(store, key, first, candidates=()) == made, "nobody follows who could lead"
+    after = leave_in_sync(store, key, first, candidates={2, 3})
     assert (after.primary, after.epoch, after.in_sync) == (2, made.epoch + 1, (second, third))
     assert after.replicas == made.replicas
-    assert leave_in_sync(store, key, third, heirs=()) == after, "fewer than the minimum would be left"
-    assert leave_in_sync(store, key, first, heirs={2, 3}) == after, "it has left already"
-    assert leave_in_sync(store, key, second, heirs={3}, hand_over=False) == after
-    then = leave_in_sync(store, key, second, heirs={3})
+    assert leave_in_sync(store, key, third, candidates=()) == after, "fewer than the minimum would be left"
+    assert leave_in_sync(store, key, first, candidates={2, 3}) == after, "it has left already"
+    assert leave_in_sync(store, key, second, candidates={3}, hand_over=False) == after
+    then = leave_in_sync(store, key, second, candidates={3})
     assert (then.primary, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
     assert get_container(store, key) == then
 
@@ -439,7 +441,7 @@ def test_of_deleted_containers_the_ids_alone_are_kept(store: ClusterStore) -> No
 def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStore) -> None:
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
-    after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), heirs=())
+    after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), candidates=())
     assert (after.primary, after.epoch) == (1, made.epoch)
     assert {node for node, _ in after.in_sync} == {1, 2}
 
@@ -447,7 +449,7 @@ def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStor
 def test_the_last_one_stays_in_sync_however_damaged(store: ClusterStore) -> None:
     node = register(store)
     made = create_container(store, kind="data", primary=node)
-    assert leave_in_sync(store, made.container_id, (node.node_id, node.format), heirs={2}) == made
+    assert leave_in_sync(store, made.container_id, (node.node_id, node.format), candidates={2}) == made
     assert get_container(store, made.container_id) == made
 
 

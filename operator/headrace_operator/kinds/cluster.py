@@ -2,7 +2,8 @@
 
 Each reconcile looks at what there is and does the next step, so that it can be broken off anywhere:
 
-- objects are applied as the resource asks for them, but pods come and go one by one (`cluster_size`, `cluster_roll`);
+- objects are applied as the resource asks for them, but pods come and go one by one (`cluster_size`,
+  `rolling_restart`);
 - claims grow, and never shrink (`cluster_storage`);
 - what the operator knows of a node and the node does not (its zone, its address outside) goes to StorageNode.spec;
 - what the cluster can be told while it runs (balance, its default volume) is told by admin calls.
@@ -34,7 +35,6 @@ from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
 from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
-from headrace_operator.kinds.cluster_roll import Rolling
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
@@ -54,6 +54,7 @@ from headrace_operator.kinds.cluster_volumes import Replicating, most_replicas
 from headrace_operator.kinds.finalizers import keep_finalizer
 from headrace_operator.kinds.references import invalid
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.rolling_restart import RollingRestart
 from headrace_operator.kube import REFUSALS, Kube, NameTaken, path
 from headrace_operator.pod_http import Pods
 from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, quantity
@@ -117,7 +118,7 @@ class Clusters:
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._levelling = Levelling(admin=admin, recording=self._recording)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
-        self._rolling = Rolling(kube=kube, pods=pods, reporter=reporter)
+        self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
         self._told: dict[str, set[str]] = {}
         """Marks of the events that were passed on and that nodes still tell of, by the cluster's uid."""
@@ -183,14 +184,14 @@ class Clusters:
         await self._sizing.forget(objects, seen, size)
         await self._left.take_back(objects.namespace, seen)
         await self._place_nodes(objects, spec, seen)
-        await self._rolling.step(objects, seen, size)
+        await self._restart.step(objects, seen, size)
         self._availability(spec, seen)
         await self._tell_cluster(objects, spec, seen)
 
     # --- objects
 
     async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
-        storage = await self._storing.settle(objects, spec, seen)
+        storage = await self._storing.step(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
         wanted = ClusterObjects(
             objects.resource,
@@ -273,8 +274,8 @@ class Clusters:
             wanted = balance_policy(spec.balance)
             if any(shown.get(name, value) != value for name, value in wanted.items()):
                 await self._admin.call(where, "balance", wanted)
-            await self._replicating.settle(objects, spec, seen)
-            await self._levelling.settle(objects, spec, seen)
+            await self._replicating.step(objects, spec, seen)
+            await self._levelling.step(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # they are not the cluster's
         except KafkaError as error:

@@ -31,7 +31,7 @@ class Levelling:
         self._admin = admin
         self._recording = recording
 
-    async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         """Have the level be as it should, or say why it is not. Raises HeadraceError."""
         where = bootstrap(objects.name, objects.namespace)
         try:

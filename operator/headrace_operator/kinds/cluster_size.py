@@ -20,7 +20,6 @@ from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import Manifest, bootstrap
 from headrace_operator.kinds.causes import is_ready
-from headrace_operator.kinds.cluster_roll import is_hopeless
 from headrace_operator.kinds.cluster_view import (
     SHOWN,
     SOON_S,
@@ -33,6 +32,7 @@ from headrace_operator.kinds.cluster_view import (
     seconds_since,
 )
 from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kinds.rolling_restart import is_hopeless
 from headrace_operator.kube import Kube, path
 from headrace_operator.specs import API, GROUP, ClusterSpec
 

@@ -32,7 +32,7 @@ class Storing:
         self._kube = kube
         self._reporter = reporter
 
-    async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Storage:
         """The storage that the StatefulSet is to ask for now. Raises ApiError, ApiSilent."""
         await self._replace_unbound(objects, spec, seen)
         if seen.stateful_set is None:

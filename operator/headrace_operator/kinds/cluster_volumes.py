@@ -35,7 +35,7 @@ class Replicating:
         self._recording = recording
         self._reporter = reporter
 
-    async def settle(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         """Have the default volume be as it should. Raises HeadraceError."""
         volumes = (seen.status or {}).get("volumes", [])
         present = next((each for each in volumes if each["volume"] == "default"), None)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace_operator.engine import Body
-from headrace_operator.kinds.data import (
+from headrace_operator.kinds.kind import (
     AGAIN_EACH_S,
     AGAIN_S,
     FIGURES_AGAIN_S,

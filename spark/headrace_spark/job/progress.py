@@ -29,7 +29,7 @@ from headrace_spark.cursors import _sources, lag
 from headrace_spark.errors import SourceError
 from headrace_spark.job import Job
 from headrace_spark.job.ends import one_line
-from headrace_spark.job.figures import Lag, Rate
+from headrace_spark.job.metrics import Lag, Rate
 from headrace_spark.offsets import committed_cursors
 from headrace_spark.options import Partition, ReadOptions, read_options
 from headrace_spark.plan import positions_from_json

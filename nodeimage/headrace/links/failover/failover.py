@@ -1,13 +1,14 @@
-"""Moves homes of topics to this cluster: agreed with the present home, or by force.
+"""Failover of topics' homes to this cluster: agreed with the present home, or by force.
 
-Agreed: the present home cedes (`home.cede`: from then on it takes no writes, and its partitions end where they end),
-its histories are adopted here, the partitions are settled, what they lack is still copied, and from the offset on at
-which the new home begins writes are accepted. Each step may be repeated, and is looked up anew when the move is asked
-for again: after a crash anywhere it goes on by itself, since the keeper of the link finds the higher home at the
-source.
+Agreed: the present home is demoted (`home.cede`: from then on it takes no writes, and its partitions end where they
+end), this cluster is promoted with its histories, the home is applied to the partitions, records that they lack are
+still copied, and writes are accepted from the offset on at which the new home begins. Each step may be repeated, and
+checks the present state when the failover is requested again: after a crash anywhere it goes on by itself, since the
+topic syncer of the link finds the higher home at the source.
 
-By force: this cluster takes the next home epoch, from where its partitions end. What the former home has beyond that is
-not of the history any more: it is set aside wherever it is, the former home among them once it is back.
+By force: this cluster is promoted to the next home epoch, from where its partitions end. Records that the former home
+has beyond that no longer belong to the history: they are quarantined wherever they are, also at the former home once
+it is back.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import matches
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
-from headrace.links.source.source import NOT_READY, Ceded, Source, SourceCursor, TopicPartition
+from headrace.links.source.source import NOT_READY, Demoted, Source, SourceCommittedOffset, TopicPartition
 from headrace.links.topics.committed_offsets import copied, is_newer, stored_here
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED
@@ -33,17 +34,17 @@ from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
 from headrace.partitions.partition_states import PartitionStates
 
-__all__ = ["Moved", "Moving"]
+__all__ = ["Failover", "Moved"]
 
 log = structlog.get_logger(__name__)
 
 PAGE: Final = 1_000
-CEDED_AT_ONCE: Final = 500
-SETTLED_S: Final = 60.0
+DEMOTED_AT_ONCE: Final = 500
+APPLY_WAIT_S: Final = 60.0
 """How long is waited until homes are adopted and partitions settled."""
 CAUGHT_UP_S: Final = 120.0
 """And until they have what the former home had."""
-CURSORS_S: Final = 10.0
+COMMITTED_OFFSETS_S: Final = 10.0
 """And until the former home's coordinators of groups are ready to tell cursors."""
 LOOK_S: Final = 0.05
 
@@ -69,8 +70,8 @@ class Moved(NamedTuple):
         }
 
 
-class Moving:
-    """This cluster's."""
+class Failover:
+    """Moves homes of topics to this cluster."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Moving:
         wanted: list[TopicRow] = []
         for row in rows:
             home = home_of(row, self._own)
-            # One that was ceded to us and cannot be completed is taken up once more, from where it ends.
+            # A home that was given to us and cannot be completed is taken once more, from where its partitions end.
             if home.cluster == self._own and await self._is_complete([row]):
                 answers.append(Moved(row.full_name, home, moved=False, not_replicated=None))
             else:
@@ -154,7 +155,7 @@ class Moving:
                     )
         log.warning("homes were taken by force", stream=stream, topics=sum(each.moved for each in answers))
         ids = [row.topic_id for row in wanted]
-        late = await self._until(self._unsettled, ids, SETTLED_S)
+        late = await self._until(self._unsettled, ids, APPLY_WAIT_S)
         return [
             each._replace(error="its partitions are not rolled yet: it takes writes once they are")
             if each.topic in late
@@ -193,20 +194,20 @@ class Moving:
     async def _agree_with(self, source: Source, link: LinkRow, rows: Sequence[TopicRow]) -> list[Moved]:
         refused: dict[bytes, str] = {}
         given: set[bytes] = set()
-        cursors: list[tuple[SourceCursor, CursorRow | None]] = []
+        cursors: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
         unheard: str | None = None
-        for start in range(0, len(rows), CEDED_AT_ONCE):
-            ids = [row.topic_id for row in rows[start : start + CEDED_AT_ONCE]]
-            ceded, faults = await self._cede(source, ids)
-            given |= ceded.keys()
-            if start + CEDED_AT_ONCE >= len(rows):
-                cursors, unheard = await self._newer_cursors(source, given)
+        for start in range(0, len(rows), DEMOTED_AT_ONCE):
+            ids = [row.topic_id for row in rows[start : start + DEMOTED_AT_ONCE]]
+            demoted, faults = await self._demote(source, ids)
+            given |= demoted.keys()
+            if start + DEMOTED_AT_ONCE >= len(rows):
+                cursors, unheard = await self._newer_committed_offsets(source, given)
             refused |= faults
-            refused |= await self._adopt(source, ceded)
+            refused |= await self._promote(source, demoted)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
-        late = await self._until(self._unsettled, moved, SETTLED_S)
+        late = await self._until(self._unsettled, moved, APPLY_WAIT_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
-        waiting = await self._bring_cursors(cursors, set(moved))
+        waiting = await self._bring_committed_offsets(cursors, set(moved))
         present = await self._catalog.query(lambda reader: reader.topics.by_ids([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -220,38 +221,40 @@ class Moving:
             for row in rows
         ]
 
-    async def _cede(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Ceded], dict[bytes, str]]:
-        """Ask the home to cede topics; what it says of those that it does, and why it does not cede the others."""
+    async def _demote(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Demoted], dict[bytes, str]]:
+        """Ask the present home to give topics up; its answers for those that it gives up, and by topic why it keeps the
+        others."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLED_S
+        deadline = loop.time() + APPLY_WAIT_S
         asked = list(ids)
-        ceded: dict[bytes, Ceded] = {}
+        demoted: dict[bytes, Demoted] = {}
         refused: dict[bytes, str] = {}
         while asked:
             try:
-                answers = await source.cede(asked, to=self._own)
+                answers = await source.demote(asked, to=self._own)
             except HeadraceError as error:
-                # It may have happened: then the keeper finds out, or whoever asks again.
+                # It may have happened: then the topic syncer finds out, or whoever asks again.
                 reason = f"its home does not answer ({error}); ask again, or take the home with --force"
-                return ceded, refused | dict.fromkeys(asked, reason)
+                return demoted, refused | dict.fromkeys(asked, reason)
             again: list[bytes] = []
             for answer in answers:
                 if answer.code is Code.LEADER_NOT_AVAILABLE and loop.time() < deadline:
                     again.append(answer.topic_id)
                 elif answer.code is Code.NONE:
-                    ceded[answer.topic_id] = answer
+                    demoted[answer.topic_id] = answer
                 else:
                     refused[answer.topic_id] = answer.message or answer.code.name
             if again:
                 await asyncio.sleep(LOOK_S)
             asked = again
-        return ceded, refused
+        return demoted, refused
 
-    async def _adopt(self, source: Source, ceded: Mapping[bytes, Ceded]) -> dict[bytes, str]:
-        """Take up the homes that were ceded, with their histories; by topic, why that is not possible yet."""
+    async def _promote(self, source: Source, demoted: Mapping[bytes, Demoted]) -> dict[bytes, str]:
+        """Make this cluster the home of topics that their former home gave up, with their histories; by topic, why that
+        is not possible yet."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLED_S
-        left = list(ceded)
+        deadline = loop.time() + APPLY_WAIT_S
+        left = list(demoted)
         late: dict[bytes, str] = {}
         while left:
             try:
@@ -261,14 +264,14 @@ class Moving:
                 late |= {
                     each.topic_id: f"its home has moved on to cluster {each.home.cluster} meanwhile"
                     for each in theirs
-                    if each.home > ceded[each.topic_id].home
+                    if each.home > demoted[each.topic_id].home
                 }
                 again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
-                again += await self._applier.adopt(source, ours)
+                again += await self._applier.apply_homes(source, ours)
                 # A source that knows nothing of homes has ended: we begin when we are there.
                 ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
                 if ended:
-                    late |= await self._begin_after({each: ceded[each] for each in ended}, ended)
+                    late |= await self._begin_after({each: demoted[each] for each in ended}, ended)
                 left = again
             except HeadraceError as error:
                 log.info("homes are not adopted yet", source=source.name, reason=str(error))
@@ -280,13 +283,13 @@ class Moving:
                 await asyncio.sleep(LOOK_S)
         return late
 
-    async def _begin_after(self, ceded: Mapping[bytes, Ceded], homes: Mapping[bytes, Home]) -> dict[bytes, str]:
+    async def _begin_after(self, demoted: Mapping[bytes, Demoted], homes: Mapping[bytes, Home]) -> dict[bytes, str]:
         """Take homes up once everything is here that the former home had when it was asked."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CAUGHT_UP_S
-        left = set(ceded)
+        left = set(demoted)
         while left:
-            wanted = {(each, index): end for each in left for index, end in enumerate(ceded[each].ends)}
+            wanted = {(each, index): end for each in left for index, end in enumerate(demoted[each].ends)}
             reached = await self._states.ends(wanted)
             short = {at[0] for at, end in wanted.items() if reached.get(at, -1) < end}
             ready = sorted(left - short)
@@ -300,18 +303,18 @@ class Moving:
                 await asyncio.sleep(LOOK_S)
         return {}
 
-    async def _newer_cursors(
+    async def _newer_committed_offsets(
         self, source: Source, topics: Set[bytes]
-    ) -> tuple[list[tuple[SourceCursor, CursorRow | None]], str | None]:
-        """What was committed at the former home until it ceded, and has not come here yet, with what stands here; and
-        why that may not be all."""
+    ) -> tuple[list[tuple[SourceCommittedOffset, CursorRow | None]], str | None]:
+        """What was committed at the former home until it was demoted, and has not come here yet, with what stands here;
+        and why that may not be all."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CURSORS_S
-        found: list[tuple[SourceCursor, CursorRow | None]] = []
+        deadline = loop.time() + COMMITTED_OFFSETS_S
+        found: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
         after = None
         while topics:
             try:
-                page = await source.cursors(after=after, limit=PAGE)
+                page = await source.committed_offsets(after=after, limit=PAGE)
             except HeadraceError as error:
                 if error.code in NOT_READY and loop.time() < deadline:
                     await asyncio.sleep(LOOK_S)
@@ -327,8 +330,8 @@ class Moving:
                 break
         return found, None
 
-    async def _bring_cursors(
-        self, cursors: Sequence[tuple[SourceCursor, CursorRow | None]], topics: Set[bytes]
+    async def _bring_committed_offsets(
+        self, cursors: Sequence[tuple[SourceCommittedOffset, CursorRow | None]], topics: Set[bytes]
     ) -> set[bytes]:
         """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
         the others."""
@@ -399,7 +402,7 @@ def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unhear
 
 
 def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
-    """The link that brings what a topic's home still has once it has ceded. Raises KafkaError: there is none."""
+    """The link that copies what a topic's home still has once it is demoted. Raises KafkaError: there is none."""
     bringing = [link for link in links if link.config.source_cluster == home and matches(link.config.topics, row.name)]
     running = next((link for link in bringing if link.state != PAUSED), None)
     if running is not None:

@@ -1,16 +1,17 @@
-"""Brings the partitions that this node leads in line with their topics' homes: each is rolled for it, once.
+"""Applies topics' homes to the partitions that this node leads: each partition is rolled once for each new home.
 
-A topic's home is changed in the catalog; nothing is appended under it before the partition was rolled for it. Where the
-new home brings a history of its own (an adopted home), what our log holds beyond the point at which the histories part
-is set aside first (quarantine.py), then cut from the chain by the roll, which resumes there. A home without one (a
-take-up by force, a cession) begins where each partition ends.
+A topic's home is changed in the catalog; nothing is appended under it before the partition was rolled for it. The
+partition is then *settled* for that home. Where the new home brings a history of its own (a home that a link takes over
+from its source), records beyond the point at which the histories diverge are quarantined first (quarantine.py), then
+cut from the chain by the roll, which resumes at that point. A home without a history (a promotion by force, a demotion)
+begins where each partition ends.
 
-Level-triggered: applied commands, containers that this node begins to lead, and a slow look say which topics to look
-at; what is done follows from the tables as they are then. A crash before the roll is recorded: all is done again, and
-batches that were set aside are known by their token. A home that rises meanwhile: the roll settles the lower one, and
-the partition is looked at again. Records that are appended between the comparison and the roll: the comparison is made
-anew, since the roll begins only where the partition still ends where it was seen to. Produce is refused for a topic
-that is not settled, so nothing acknowledged is cut without being set aside.
+Level-triggered: applied commands, containers that this node begins to lead, and a slow sweep say which topics to look
+at; what is done follows from the tables as they are then. After a crash before the roll is recorded all is done again,
+and batches that were quarantined are recognized by their token. Where the home rises meanwhile, the roll applies the
+lower one, and the partition is looked at again. Where records are appended between the comparison and the roll, the
+comparison is repeated, since the roll begins only if the partition still ends where it was seen to. Produce is refused
+for a topic that is not settled, so no acknowledged record is cut without being quarantined.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 
-__all__ = ["Settler"]
+__all__ = ["HomeApplier"]
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +60,8 @@ class Unsettled(NamedTuple):
     chain: Sequence[PartitionletRow]
 
 
-class Settler:
-    """Settles the partitions that this node leads for the homes of their topics."""
+class HomeApplier:
+    """Rolls the partitions that this node leads for the homes of their topics."""
 
     def __init__(
         self,
@@ -86,10 +87,10 @@ class Settler:
         """Topics of which something could not be done yet."""
         self._look_at_all = True
         self._wake = asyncio.Event()
-        self.set_aside = 0
-        """Records set aside since the node's start."""
+        self.quarantined = 0
+        """Records quarantined since the node's start."""
         self.unsettled: dict[bytes, str] = {}
-        """Streams of the topics, by id, that are being settled here, or could not be yet."""
+        """By topic id, the streams of topics whose homes are being applied here, or could not be applied yet."""
         self.problem: str | None = None
         """Why something is not settled yet; None: nothing is in the way."""
 
@@ -112,7 +113,7 @@ class Settler:
             self._wake.set()
 
     def _moved(self, item: Rolled) -> bool:
-        """Whether a roll settled a home, or brought here what may be to be settled."""
+        """Whether a roll applied a home, or brought a partition here to which one may have to be applied."""
         topic = self._topics.cached_id(item.topic_id)
         return item.home is not None or topic is None or topic.home is not None
 
@@ -138,7 +139,7 @@ class Settler:
                     for topic_id in ids:
                         del self._due[topic_id]
                     self._again.update(dict.fromkeys(ids))  # until they are done with
-                    await self._settle_all(await self._catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
+                    await self._apply_all(await self._catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
             except CatalogFailed:
                 return  # this node ends
             except Exception as error:  # whatever it is, partitions that are not settled take nothing
@@ -207,7 +208,7 @@ class Settler:
                 )
         return found
 
-    async def _settle_all(self, wanted: Sequence[Unsettled], ids: Collection[bytes]) -> None:
+    async def _apply_all(self, wanted: Sequence[Unsettled], ids: Collection[bytes]) -> None:
         gate = asyncio.Semaphore(AT_ONCE)
         failed: set[bytes] = set()
         self.unsettled.update((each.row.topic_id, each.row.stream) for each in wanted)
@@ -215,7 +216,7 @@ class Settler:
         async def one(each: Unsettled) -> None:
             async with gate:
                 try:
-                    await self._settle(each)
+                    await self._apply_home(each)
                 except Exception as error:  # whatever it is, the others go on, and it is looked at again
                     if not _is_elsewhere(error):
                         failed.add(each.row.topic_id)
@@ -234,7 +235,7 @@ class Settler:
                 self._again.pop(topic_id, None)
                 self.unsettled.pop(topic_id, None)
 
-    async def _settle(self, wanted: Unsettled) -> None:
+    async def _apply_home(self, wanted: Unsettled) -> None:
         """Raises HeadraceError: it is to be looked at again."""
         (topic,) = await self._topics.resolve_ids([wanted.row.topic_id])
         if isinstance(topic, KafkaError):
@@ -244,16 +245,16 @@ class Settler:
             end = Offset(leader.next_offset)
             parted = self._parted(wanted, end)
             if parted is None:
-                await self._rolls.settle_home(leader, wanted.home)
+                await self._rolls.apply_home(leader, wanted.home)
                 return
             try:
-                await self._keep(wanted, leader, parted, end)
+                await self._quarantine_records(wanted, leader, parted, end)
             except KafkaError as error:
                 if _is_elsewhere(error):  # of the topic that keeps what diverged, whose leaders do not look at this one
                     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
                 raise
             if leader.next_offset == end and not leader.left:
-                await self._rolls.settle_home(leader, wanted.home, resume=parted)
+                await self._rolls.apply_home(leader, wanted.home, resume=parted)
                 return
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it grows while it is compared")
 
@@ -263,13 +264,13 @@ class Settler:
         origin = wanted.row.origin or self._own
         return divergence(wanted.history, origin, end, wanted.theirs, origin)
 
-    async def _keep(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
-        """Set aside what lies from `parted` on."""
+    async def _quarantine_records(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
+        """Quarantine the records from `parted` on."""
         await leader.container.all_committed()
         first = Offset(max(parted, leader.log_start))
         if first >= end:
             return
-        into, records = await self._quarantine.keep_aside(
+        into, records = await self._quarantine.add(
             wanted.row,
             wanted.partition,
             parted=parted,
@@ -279,7 +280,7 @@ class Settler:
             history=wanted.history,
             origin=wanted.row.origin or self._own,
         )
-        self.set_aside += records
+        self.quarantined += records
         log.warning(
             "records diverged from the home's history, and were set aside",
             topic=wanted.row.full_name,

@@ -1,8 +1,8 @@
-"""Clashes resolved: the source is home of topics that this cluster has too, under the same names.
+"""Resolution of name clashes: the source is home of topics that this cluster has too, under the same names.
 
-Ours take no writes any more, are set aside whole into `<topic>.diverged`, and are deleted; the link then makes copies
-of the source's. Broken off anywhere, it goes on when it is asked for again: what is set aside is known by its token,
-and nothing is deleted before all of it is there.
+This cluster's topics no longer take writes, are quarantined whole in `<topic>.diverged`, and are deleted; the link then
+copies the source's. A resolution that breaks off anywhere goes on when it is requested again: quarantined batches are
+recognized by their token, and nothing is deleted before all of it is quarantined.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ __all__ = ["NameClashes"]
 log = structlog.get_logger(__name__)
 
 PAGE: Final = 1_000
-SETTLED_S: Final = 30.0
+APPLY_WAIT_S: Final = 30.0
 LOOK_S: Final = 0.05
 
 
@@ -44,8 +44,10 @@ class NameClashes:
         self._states = states
         self._own = own_cluster
 
-    async def adopt_source(self, source: Source, link: LinkRow, names: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Set aside and delete the topics that clash with the source's, all or those named; what came of each.
+    async def resolve_to_source(
+        self, source: Source, link: LinkRow, names: Sequence[str] | None
+    ) -> list[dict[str, Any]]:
+        """Quarantine and delete the topics that clash with the source's, all or those named; the outcome of each.
 
         Raises HeadraceError where the source cannot be asked.
         """
@@ -68,14 +70,14 @@ class NameClashes:
                         answers.append(_answer(topic.name, error="it does not clash with anything here"))
                     continue
                 seen.add(topic.name)
-                answers.append(await self._adopt_one(row, topic, link))
+                answers.append(await self._resolve_one(row, topic, link))
             after = page.after
             if after is None:
                 break
         missing = "the source has no such topic, or the link does not copy it"
         return answers + [_answer(name, error=missing) for name in names or () if name not in seen]
 
-    async def _adopt_one(self, row: TopicRow, topic: SourceTopic, link: LinkRow) -> dict[str, Any]:
+    async def _resolve_one(self, row: TopicRow, topic: SourceTopic, link: LinkRow) -> dict[str, Any]:
         own = self._own
         try:
             home = home_of(row, own)
@@ -94,7 +96,7 @@ class NameClashes:
                 if end is None:
                     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"where partition {index} ends is not known; ask again")
                 history = await self._catalog.query(partial(_history, number=row.number, index=index))
-                into, kept = await self._quarantine.keep_aside(
+                into, kept = await self._quarantine.add(
                     row,
                     index,
                     parted=Offset(0),
@@ -115,7 +117,7 @@ class NameClashes:
 
     async def _settled(self, topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:
         """The topic and its chains once all of its partitions are rolled: they grow no more. Raises KafkaError."""
-        deadline = asyncio.get_running_loop().time() + SETTLED_S
+        deadline = asyncio.get_running_loop().time() + APPLY_WAIT_S
         while True:
             row, whole, chains = await self._catalog.query(partial(_look, topic_id=topic_id))
             if row is None:

@@ -23,13 +23,13 @@ from headrace.container.commit_wait import committed_to
 from headrace.links.failover.diverged import Kept, aside_batches, diverged_name, place_of
 from headrace.links.source.source import HomeStart
 from headrace.log.frames import MOST_PAYLOAD_BYTES
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import growth, now
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.placement import Placement
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.peer.messages import AppendOnce
@@ -69,7 +69,7 @@ class OnceAppender:
             raise topic
         while True:
             leader = await self._partitions.leader(topic, partition)
-            await self._rolls.settle(leader)
+            await self._rolls.wait_for_roll(leader)
             if leader.left:
                 continue
             if not leader.container.has_room(len(batch)):
@@ -102,10 +102,10 @@ class Quarantine:
         self,
         *,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         led: Collection[ContainerId],
-        remote_reads: OldReads,
-        placement: Placing,
+        remote_reads: RemoteReads,
+        placement: Placement,
         states: PartitionStates,
         once: OnceAppender,
         own_cluster: str,
@@ -120,7 +120,7 @@ class Quarantine:
         self._once = once
         self._own = own_cluster
 
-    async def keep_aside(
+    async def add(
         self,
         row: TopicRow,
         partition: int,

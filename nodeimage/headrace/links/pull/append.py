@@ -130,7 +130,7 @@ class Appender:
                 await self._back_pressure.not_saturated()
             topic, partition = self._find(came)
             if partition.rolling:
-                await self._rolls.settle(partition)
+                await self._rolls.wait_for_roll(partition)
                 continue
             if partition.next_offset != end:
                 raise Outdated
@@ -146,7 +146,7 @@ class Appender:
                     raise Outdated from error
                 if error.code is not Code.LEADER_NOT_AVAILABLE:
                     raise
-                await self._rolls.settle(partition)
+                await self._rolls.wait_for_roll(partition)
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} is not ready to be written to")
 
     def _find(self, came: Came) -> tuple[Topic, Partition]:

@@ -64,14 +64,15 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
-    """The source has nothing of this partition up to `log_start`: let it go on there (by a roll). Then `jumped`."""
+class FillGap:
+    """The source has no records of this partition below `log_start`: let the copy go on there (by a roll). Then
+    `gap_filled`."""
 
     at: TopicPartition
     log_start: Offset
 
 
-Effect = Connect | Poll | ListTopics | LookUp | Locate | Meet | Fetch | Jump
+Effect = Connect | Poll | ListTopics | LookUp | Locate | Meet | Fetch | FillGap
 
 
 class Looked(NamedTuple):

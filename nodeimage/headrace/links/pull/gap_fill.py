@@ -1,9 +1,9 @@
-"""Lets a copy go on where its source has something again, which has nothing between our end and there.
+"""Filling of gaps: a copy goes on at the source's next records where the source has none between our end and those.
 
-A copy that holds records gets batches that say that there are none for the offsets that are missing: whoever reads to
-the end comes there, also if nothing comes behind. One that holds none begins there: its log start moves, by a roll;
-and so it goes on behind a gap of more offsets than anybody writes, since a source may say anything.
-A crash leaves one that has gone on, or has not, or some of these batches: the next look jumps from there.
+A copy that holds records gets empty batches for the missing offsets, so that whoever reads to the end gets past them,
+also if no record follows. A copy that holds none begins behind the gap: its log start moves, by a roll. A copy also
+does so behind a gap of more offsets than anybody writes, since a source may claim any offset. After a crash a copy has
+gone on, has not, or has some of the empty batches: the next look fills the gap from there.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ import structlog
 
 from headrace.base.ids import Offset
 from headrace.links.pull.append import Appender, Came, Outdated
-from headrace.links.pull.effects import Jump
-from headrace.links.pull.partition_state import Standing
+from headrace.links.pull.effects import FillGap
+from headrace.links.pull.partition_state import CopyState
 from headrace.links.source.source import TopicPartition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
@@ -47,11 +47,11 @@ class GapFill:
         self._rolls = rolls
         self._appender = appender
 
-    async def jump(
+    async def fill(
         self,
         link: str,
-        wanted: Jump,
-        standing: Standing | None,
+        wanted: FillGap,
+        state: CopyState | None,
         *,
         committed: Callable[[TopicPartition, Offset], None],
     ) -> None:
@@ -62,20 +62,20 @@ class GapFill:
         if not isinstance(topic, Topic):
             raise topic
         partition = await self._partitions.leader(topic, at.partition)
-        if standing is None or topic.home != standing.home or partition.next_offset != standing.end:
+        if state is None or topic.home != state.home or partition.next_offset != state.end:
             return  # it is looked at again
         log.info(
             "a copy goes on behind what its source lacks",
             link=link,
             topic=topic.row.full_name,
             partition=at.partition,
-            end=standing.end,
+            end=state.end,
             start=wanted.log_start,
         )
-        gap = wanted.log_start - standing.end
+        gap = wanted.log_start - state.end
         if partition.next_offset == partition.log_start or gap > LARGEST_GAP:
-            await self._rolls.settle_home(partition, standing.home, wanted.log_start)
+            await self._rolls.apply_home(partition, state.home, wanted.log_start)
             return
-        nothing = [memoryview(batch) for batch in gap_batches(standing.end, wanted.log_start - 1)]
+        nothing = [memoryview(batch) for batch in gap_batches(state.end, wanted.log_start - 1)]
         with suppress(Outdated):  # it is looked at again
-            standing.end = await self._appender.append(Came(at, nothing, standing.end, standing.home), _Told(committed))
+            state.end = await self._appender.append(Came(at, nothing, state.end, state.home), _Told(committed))

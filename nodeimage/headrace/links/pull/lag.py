@@ -72,7 +72,7 @@ class Blocked(msgspec.Struct, frozen=True):
     reason: str
 
 
-class LinkFigures(msgspec.Struct, frozen=True):
+class LinkMetrics(msgspec.Struct, frozen=True):
     """A link's state and figures."""
 
     state: str
@@ -95,7 +95,7 @@ class LinkFigures(msgspec.Struct, frozen=True):
 
 def figures(
     state: LinkState, counters: Counters, now: float, *, group_of: Callable[[bytes], str | None] = lambda _: None
-) -> LinkFigures:
+) -> LinkMetrics:
     """Of one link on this node. `group_of` gives the pattern that a topic (by id) is counted under."""
     mean = counters.bytes / counters.records if counters.records else 0.0
     total = Lag()
@@ -116,7 +116,7 @@ def figures(
         total += away
         for group in {found for at in state.pulls.all if (found := group_of(at.topic_id)) is not None}:
             groups[group] = groups.get(group, Lag()) + away
-    return LinkFigures(
+    return LinkMetrics(
         state=_shown(state, total),
         state_s=round(now - state.since, 3),
         reason=state.reason,
@@ -132,7 +132,7 @@ def figures(
     )
 
 
-def together(nodes: Iterable[LinkFigures]) -> LinkFigures | None:
+def together(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
     """The figures of a link over several nodes; None without any."""
     found = list(nodes)
     if not found:
@@ -143,7 +143,7 @@ def together(nodes: Iterable[LinkFigures]) -> LinkFigures | None:
             groups[group] = groups.get(group, Lag()) + lag
     shown = min((each.state for each in found), key=_WORST.index)
     newest = max(found, key=lambda each: each.last_error_ms or 0)
-    return LinkFigures(
+    return LinkMetrics(
         state=shown,
         state_s=min(each.state_s for each in found if each.state == shown),
         reason=next((each.reason for each in found if each.state == shown and each.reason), ""),

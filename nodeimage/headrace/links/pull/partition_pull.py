@@ -20,7 +20,7 @@ class Status(Enum):
     FETCHING = auto()
     APPENDING = auto()
     JUMP = auto()
-    JUMPING = auto()
+    FILLING_GAP = auto()
     IDLE = auto()
     WAITS = auto()
     BLOCKED = auto()
@@ -31,7 +31,7 @@ WAITS_AGAIN = {
     Status.LOCATING: Status.LOCATE,
     Status.MEETING: Status.MEET,
     Status.FETCHING: Status.DUE,
-    Status.JUMPING: Status.LOOK,
+    Status.FILLING_GAP: Status.LOOK,
 }
 """What becomes of a step that was under way when the connection was lost."""
 
@@ -95,7 +95,7 @@ class Pull:
         self.appended: Offset = NO_OFFSET
         """The end of what was appended last. From there to `next` the source has nothing to copy."""
         self.log_start: Offset = NO_OFFSET
-        """Where to jump to."""
+        """Where the gap ends."""
         self.must_meet = False
         """It may have gone on without our hearing of it."""
         self.stale = False

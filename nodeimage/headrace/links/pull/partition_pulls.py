@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace.base.errors import Code
 from headrace.base.ids import NodeId, Offset
-from headrace.links.pull.effects import Jump, Locate, Looked, LookUp, Met
+from headrace.links.pull.effects import FillGap, Locate, Looked, LookUp, Met
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import WAITS_AGAIN, Pull, Status
 from headrace.links.pull.source_feed import SourceFeed
@@ -47,7 +47,7 @@ class Pulls:
         self._looking = 0
         self._locate: Queue = OrderedDict()
         self._locating: tuple[TopicPartition, ...] = ()
-        self._jump: Queue = OrderedDict()
+        self._fill: Queue = OrderedDict()
         self._idle: Queue = OrderedDict()
         self._blocked: list[tuple[float, int, TopicPartition]] = []
         self._serial = 0
@@ -103,7 +103,7 @@ class Pulls:
     def forget(self, at: TopicPartition) -> None:
         """It is not pulled here any more. What is under way ends unheeded."""
         self.all.pop(at, None)
-        for queue in (self._look, self._locate, self._jump, self._idle):
+        for queue in (self._look, self._locate, self._fill, self._idle):
             queue.pop(at, None)
 
     # --- steps
@@ -230,10 +230,10 @@ class Pulls:
         else:
             self.fail(now, pull, f"the source begins at {log_start}, another link may have what is before")
 
-    def jumped(self, now: float, at: TopicPartition, reason: str = "") -> None:
-        """An effect `Jump` is done, or was not possible for a `reason`."""
+    def gap_filled(self, now: float, at: TopicPartition, reason: str = "") -> None:
+        """An effect `FillGap` is done, or was not possible for a `reason`."""
         pull = self.all.get(at)
-        if pull is not None and pull.status is Status.JUMPING:
+        if pull is not None and pull.status is Status.FILLING_GAP:
             if reason:
                 self.fail(now, pull, reason)
             else:
@@ -271,7 +271,7 @@ class Pulls:
         node = pull.ask if status is Status.DUE and pull.ask in self._feeds else pull.leader
         if status in (Status.MEET, Status.DUE) and node not in self._feeds:
             status = Status.LOCATE
-        for queue in (self._look, self._locate, self._jump, self._idle):
+        for queue in (self._look, self._locate, self._fill, self._idle):
             queue.pop(at, None)
         pull.status = status
         match status:
@@ -287,7 +287,7 @@ class Pulls:
             case Status.DUE:
                 self._feeds[node].due.add(at, first=first)
             case Status.JUMP:
-                self._jump[at] = None
+                self._fill[at] = None
             case Status.IDLE:
                 self._idle[at] = None
                 if len(self._idle) > self._limits.idle_kept:
@@ -391,19 +391,19 @@ class Pulls:
         """More would only wait to be looked up."""
         return len(self._look) >= LOOKS * self._limits.page
 
-    def questions(self) -> list[LookUp | Locate | Jump]:
-        """What is to be looked up, located and jumped now."""
-        out: list[LookUp | Locate | Jump] = []
+    def questions(self) -> list[LookUp | Locate | FillGap]:
+        """What is to be looked up, located and filled now."""
+        out: list[LookUp | Locate | FillGap] = []
         while self._look and self._looking < LOOKS:
             self._looking += 1
             out.append(LookUp(self._take_page(self._look, Status.LOOKING)))
         if self._locate and not self._locating:
             self._locating = self._take_page(self._locate, Status.LOCATING)
             out.append(Locate(tuple({at.topic_id: None for at in self._locating})))
-        while self._jump:
-            pull = self.all[self._jump.popitem(last=False)[0]]
-            pull.status = Status.JUMPING
-            out.append(Jump(pull.at, pull.log_start))
+        while self._fill:
+            pull = self.all[self._fill.popitem(last=False)[0]]
+            pull.status = Status.FILLING_GAP
+            out.append(FillGap(pull.at, pull.log_start))
         return out
 
     def _take_page(self, queue: Queue, status: Status) -> tuple[TopicPartition, ...]:

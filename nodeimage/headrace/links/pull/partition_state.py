@@ -28,12 +28,12 @@ from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
 
 REMEMBERED = 1000
-"""More standings than tracked partitions before those of others are forgotten."""
+"""More states than tracked partitions before those of others are forgotten."""
 
 
 @dataclass(slots=True)
-class Standing:
-    """How one of our partitions stands. `end` follows what is appended."""
+class CopyState:
+    """The state of one copied partition here. `end` follows what is appended."""
 
     home: Home
     origin: str
@@ -47,8 +47,8 @@ class Standing:
         return next(starts, Offset(0))
 
 
-class Standings:
-    """Those of one link on this node."""
+class CopyStates:
+    """The states of all copied partitions of one link on this node."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class Standings:
         self._share = share
         self._on_higher = on_higher
         self._on_lacking = on_lacking
-        self._known: dict[TopicPartition, Standing] = {}
+        self._known: dict[TopicPartition, CopyState] = {}
 
-    def of(self, at: TopicPartition) -> Standing | None:
-        """How it stood when it was looked up."""
+    def of(self, at: TopicPartition) -> CopyState | None:
+        """The state of a partition when it was looked up last; None: it was not."""
         return self._known.get(at)
 
     def keep(self, tracked: Collection[TopicPartition]) -> None:
         """Forget the others, now and then."""
         if len(self._known) > 2 * len(tracked) + REMEMBERED:
-            self._known = {at: standing for at, standing in self._known.items() if at in tracked}
+            self._known = {at: state for at, state in self._known.items() if at in tracked}
 
     async def look(self, partitions: Sequence[TopicPartition]) -> list[Looked]:
         """How these partitions stand now. Raises HeadraceError where the catalog cannot be asked."""
@@ -124,8 +124,8 @@ class Standings:
         if not is_settled(topic, leader):
             return Looked(at, True, reason=f"is about to be settled for its home {home.cluster}")
         end, limit = Offset(leader.next_offset), NO_OFFSET
-        standing = self._known[at] = Standing(home, topic.row.origin or self._own, history, end)
-        if end >= standing.lacks_up_to:
+        state = self._known[at] = CopyState(home, topic.row.origin or self._own, history, end)
+        if end >= state.lacks_up_to:
             self._on_lacking(at, False)
         if home.cluster == self._own:
             limit = Offset(leader.home_start)
@@ -134,26 +134,26 @@ class Standings:
         share = self._share(topic, at.partition)
         if share is None:
             return Looked(at, False)
-        return Looked(at, True, end, limit, share=share, lacks=end < standing.lacks_up_to)
+        return Looked(at, True, end, limit, share=share, lacks=end < state.lacks_up_to)
 
     def judge(self, meeting: Meeting) -> Met:
         """What follows from how a partition stands at its leader at the source."""
         at = meeting.at
         if meeting.code is not Code.NONE:
             return Met(at, meeting.code, reason=meeting.message)
-        standing = self._known.get(at)
-        if standing is None:
+        state = self._known.get(at)
+        if state is None:
             return Met(at, Code.NONE, reason="was not looked up yet")
-        if meeting.home < standing.home:
-            return Met(at, Code.NONE, reason=f"the source has not heard yet that its home is {standing.home.cluster}")
-        if meeting.home > standing.home:
+        if meeting.home < state.home:
+            return Met(at, Code.NONE, reason=f"the source has not heard yet that its home is {state.home.cluster}")
+        if meeting.home > state.home:
             self._on_higher(at.topic_id)
             return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
         # Of one home there is one history; if there were two, what comes from there could be of the other one.
-        parted = divergence(standing.history, standing.origin, ENDLESS, meeting.history, meeting.origin)
+        parted = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
             return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
-        if max(standing.end, meeting.high_watermark) < standing.lacks_up_to:
+        if max(state.end, meeting.high_watermark) < state.lacks_up_to:
             self._on_lacking(at, True)
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 

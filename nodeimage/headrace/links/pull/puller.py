@@ -30,7 +30,7 @@ from headrace.links.pull.effects import (
     Connect,
     Effect,
     Fetch,
-    Jump,
+    FillGap,
     ListTopics,
     Locate,
     Looked,
@@ -42,7 +42,7 @@ from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.lag import Counters
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.link_state import LinkState
-from headrace.links.pull.partition_state import Standings
+from headrace.links.pull.partition_state import CopyStates
 from headrace.links.pull.pull_choice import Share
 from headrace.links.source.source import Changes, Fetched, Source, TopicPartition
 from headrace.partitions.partitions import Partitions
@@ -119,7 +119,7 @@ class Puller:
         self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
         if paused:
             self.state.pause(self._loop.time())
-        self._standings = Standings(
+        self._copy_states = CopyStates(
             catalog=catalog,
             topics=topics,
             partitions=partitions,
@@ -208,7 +208,7 @@ class Puller:
         for effect in self.state.effects(now):
             self._spawn(self._tasks, self._carry_out(effect, self._interruptions))
         self._wake_later(self.state.wake_at(now))
-        self._standings.keep(self.state.pulls.all)
+        self._copy_states.keep(self.state.pulls.all)
         if self.state.trouble != self._trouble:
             self._trouble = self.state.trouble
             self._on_trouble(self)
@@ -260,20 +260,20 @@ class Puller:
             case Connect():
                 return await self._connected()
             case LookUp(partitions):
-                looked = await self._standings.look(partitions)
+                looked = await self._copy_states.look(partitions)
                 return partial(self._looked, looked)
             case Locate(topic_ids):
                 located = await self._source.topics_by_id(topic_ids)
                 return lambda: state.pulls.located(now(), located)
             case Meet(node, partitions):
                 meetings = await self._source.meet(node, partitions)
-                return lambda: state.met(now(), node, [self._standings.judge(each) for each in meetings])
+                return lambda: state.met(now(), node, [self._copy_states.judge(each) for each in meetings])
             case ListTopics(after):
                 page = await self._source.topics(after=after, limit=TOPICS)
                 return lambda: state.listed(now(), page.topics, page.after)
-            case Jump(at):
-                await self._gap_fill.jump(self.name, effect, self._standings.of(at), committed=self.committed)
-                return lambda: state.pulls.jumped(now(), at)
+            case FillGap(at):
+                await self._gap_fill.fill(self.name, effect, self._copy_states.of(at), committed=self.committed)
+                return lambda: state.pulls.gap_filled(now(), at)
 
     def _failed(self, effect: Effect, error: Exception) -> Event:
         state, now = self.state, self._loop.time
@@ -296,8 +296,8 @@ class Puller:
                 return lambda: state.not_met(now(), node, partitions, reason)
             case ListTopics():
                 return lambda: state.not_listed(now(), reason)
-            case Jump(at):
-                return lambda: state.pulls.jumped(now(), at, reason)
+            case FillGap(at):
+                return lambda: state.pulls.gap_filled(now(), at, reason)
 
     # --- what came of them
 
@@ -358,16 +358,16 @@ class Puller:
 
     async def _append(self, fetched: Fetched) -> None:
         at = fetched.at
-        standing = self._standings.of(at)
+        copy = self._copy_states.of(at)
         pulls = self.state.pulls
         try:
-            if standing is None:
+            if copy is None:
                 self.released(sum(map(len, fetched.records)))
                 raise Outdated
-            before, count = standing.end, sum(map(len, fetched.records))
-            standing.end = await self._appender.append(Came(at, fetched.records, before, standing.home), self)
-            self.counters.appended(standing.end - before, count)
-            pulls.appended(self._loop.time(), at, standing.end, Offset(max(standing.end, fetched.resume)))
+            before, count = copy.end, sum(map(len, fetched.records))
+            copy.end = await self._appender.append(Came(at, fetched.records, before, copy.home), self)
+            self.counters.appended(copy.end - before, count)
+            pulls.appended(self._loop.time(), at, copy.end, Offset(max(copy.end, fetched.resume)))
         except Outdated:
             pulls.outdated(at)
         except HeadraceError as error:

@@ -25,11 +25,11 @@ from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkSt
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, LinkRow, Replaced
 from headrace.catalog.topics import CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.links.pull.append import Appender, BackPressure
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.home_links import HomeLinks
-from headrace.links.pull.lag import LinkFigures, figures
+from headrace.links.pull.lag import LinkMetrics, figures
 from headrace.links.pull.pull_choice import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
 from headrace.links.pull.puller import Puller
 from headrace.links.source.source import Source, TopicPartition
@@ -64,7 +64,7 @@ class Pullers:
         topics: Topics,
         partitions: Partitions,
         rolls: Rolls,
-        led: Mapping[ContainerId, Container],
+        led: Mapping[ContainerId, Leader],
         home_check: HomeCheck,
         back_pressure: BackPressure,
         runtime: Runtime,
@@ -119,7 +119,7 @@ class Pullers:
         running = self._by_name.get(name)
         return None if running is None else running.puller
 
-    def figures(self, name: str) -> LinkFigures | None:
+    def figures(self, name: str) -> LinkMetrics | None:
         """How a link does on this node; None: it is not known here."""
         running = self._by_name.get(name)
         if running is None:
@@ -278,20 +278,20 @@ class Pullers:
 
     # --- what changes here
 
-    def container_led(self, container: Container) -> None:
+    def container_led(self, container: Leader) -> None:
         """This node leads a container from now on; `led` has it."""
         if self._by_name:
             for each in self._by_name.values():
                 each.puller.look_again()
             self._runtime.spawn(self._look_into(container))
 
-    def container_left(self, _container: Container) -> None:
+    def container_left(self, _container: Leader) -> None:
         """This node leads a container no more; `led` has it no longer."""
         self._lacking.clear()  # what still lacks is found again
         for each in self._by_name.values():
             each.puller.look_again()
 
-    async def _look_into(self, container: Container) -> None:
+    async def _look_into(self, container: Leader) -> None:
         """Tell of the partitions that lie in a container."""
         after = 0
         while not container.lost:

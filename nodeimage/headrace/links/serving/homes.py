@@ -40,11 +40,11 @@ from headrace.partitions.admin_params import Methods
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
 from headrace.partitions.partition_states import PartitionStates
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 
 log = structlog.get_logger()
 
-SETTLES_S: Final = 10.0
+APPLY_WAIT_S: Final = 10.0
 """How long a call waits until what it gave away is settled; whoever asks again then is answered."""
 LOOK_S: Final = 0.05
 MOST_PATTERNS: Final = 100
@@ -75,12 +75,12 @@ class Announcement(OfStream, frozen=True):
     """The stream's path there; empty: the same as here."""
 
 
-class Cession(Versioned, frozen=True):
+class Demotion(Versioned, frozen=True):
     topic_ids: Annotated[list[TopicId], msgspec.Meta(max_length=MAX_ITEMS)]
     to: Cluster
 
 
-TAKEN: Final = (Announcement, Cession)
+TAKEN: Final = (Announcement, Demotion)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
@@ -88,7 +88,7 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class HomeApis:
     """Answers what other clusters ask about the homes of topics; any node may."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placing, states: PartitionStates, own_cluster: str) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement, states: PartitionStates, own_cluster: str) -> None:
         self._catalog = catalog
         self._placement = placement
         self._states = states
@@ -98,7 +98,7 @@ class HomeApis:
         """By name: what a method takes, and what runs it."""
         return {
             "link.announce": (Announcement, self.announce),
-            "home.cede": (Cession, self.cede),
+            "home.cede": (Demotion, self.demote),
         }
 
     # --- told
@@ -241,7 +241,7 @@ class HomeApis:
 
     # --- asked
 
-    async def cede(self, params: Cession) -> dict[str, object]:
+    async def demote(self, params: Demotion) -> dict[str, object]:
         """Give the homes of topics to another cluster; for each the new home and where its partitions end."""
         check_version(params)
         own = self._own
@@ -280,7 +280,7 @@ class HomeApis:
                 if code is not Code.NONE:
                     faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
         settled = await self._settled([topic_id for topic_id in ids if topic_id not in faults], params.to)
-        return {"topics": [_ceded(faults.get(each), settled.get(each)) for each in params.topic_ids]}
+        return {"topics": [_demoted(faults.get(each), settled.get(each)) for each in params.topic_ids]}
 
     async def _behind(self, homes: Homes) -> set[int]:
         """Topics, by number, that moved here and lack records of their former homes yet."""
@@ -304,14 +304,14 @@ class HomeApis:
         return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
 
     async def _settled(self, ids: Collection[bytes], to: str) -> dict[bytes, tuple[Home, Sequence[int]]]:
-        """By topic id, the home that it was given and where its partitions end, of those settled within `SETTLES_S`.
+        """By topic id, the home that it was given and where its partitions end, of those settled within `APPLY_WAIT_S`.
 
-        Each node settles the partitions that it leads as it hears of their home.
+        Each node applies the home to the partitions that it leads as it hears of their home.
         """
         found: dict[bytes, tuple[Home, Sequence[int]]] = {}
         left = list(ids)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLES_S
+        deadline = loop.time() + APPLY_WAIT_S
         while left:
             homes = await self._catalog.query(partial(_read_homes, left))
             found |= {row.topic_id: each for row in homes.rows.values() if (each := _ends(row, homes, to)) is not None}
@@ -345,7 +345,7 @@ def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:
     )
 
 
-def _ceded(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
+def _demoted(fault: KafkaError | None, settled: tuple[Home, Sequence[int]] | None) -> Mapping[str, object]:
     if fault is None and settled is None:
         fault = KafkaError(Code.LEADER_NOT_AVAILABLE, "it is given away, and not settled everywhere yet; ask again")
     if fault is not None:

@@ -26,7 +26,7 @@ MAX_WAIT_MS: Final = 30_000
 
 AnyTopicId = Annotated[bytes, msgspec.Meta(max_length=16)]
 AnyIndex = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
-CursorKey = tuple[Group, AnyTopicId, AnyIndex]
+CommittedOffsetKey = tuple[Group, AnyTopicId, AnyIndex]
 
 
 class ChangesAsked(OfStream, frozen=True):
@@ -37,13 +37,13 @@ class ChangesAsked(OfStream, frozen=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ITEMS
 
 
-class CursorsAsked(OfStream, frozen=True):
+class CommittedOffsetsAsked(OfStream, frozen=True):
     after: tuple[Group, TopicId, AnyIndex] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ROWS
-    keys: Annotated[list[CursorKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
+    keys: Annotated[list[CommittedOffsetKey], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
 
 
-TAKEN: Final = (ChangesAsked, CursorsAsked)
+TAKEN: Final = (ChangesAsked, CommittedOffsetsAsked)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
 
@@ -61,7 +61,7 @@ class SourceApis:
         """By name: what a method takes, and what runs it."""
         return {
             "link.changes": (ChangesAsked, self.changes),
-            "link.cursors": (CursorsAsked, self.cursors),
+            "link.cursors": (CommittedOffsetsAsked, self.committed_offsets),
         }
 
     def session_methods(self) -> SessionMethods:
@@ -111,7 +111,7 @@ class SourceApis:
             "cursors": cursors,
         }
 
-    async def cursors(self, params: CursorsAsked) -> dict[str, object]:
+    async def committed_offsets(self, params: CommittedOffsetsAsked) -> dict[str, object]:
         """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there
         lack."""
         check_call(params)
@@ -128,7 +128,7 @@ class SourceApis:
         return {"cursors": rows, "after": after}
 
 
-def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[object]]:
+def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[list[object]]:
     """[blocking]"""
     topics = reader.topics.by_ids({topic_id for _, topic_id, _ in keys if topic_id})
     wanted: dict[str, set[tuple[bytes, int]]] = {}
@@ -146,7 +146,7 @@ def _of_keys(reader: Reader, stream: str, keys: list[CursorKey]) -> list[list[ob
     return found
 
 
-def _page(reader: Reader, params: CursorsAsked) -> tuple[list[list[object]], list[object] | None]:
+def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[list[object]], list[object] | None]:
     """[blocking] So many cursors are looked at, of whatever stream; those of this one, and the last one's key."""
     after = ("", -1, -1)
     if params.after is not None:

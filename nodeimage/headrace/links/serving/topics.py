@@ -2,7 +2,7 @@
 
 Responsible for answers of one moment: what `link.meet` tells of a partition (leader epoch, home, history, ends) belongs
 together, so that whoever fetches with that leader epoch has compared the right history. A home's records are told only
-once the partition is settled for it: history and settling change by a roll, which opens another partitionlet.
+once the partition is settled for it: history and home change by a roll, which opens another partitionlet.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from headrace.links.serving.params import (
     check_version,
 )
 from headrace.partitions.admin_params import Methods
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import turn
 from headrace.partitions.partition import Partition
@@ -75,7 +75,7 @@ class TopicApis:
     """Answers what a link asks about topics and partitions."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterLink, topics: Topics, partitions: Partitions, own_cluster: str
+        self, *, catalog: Catalog, cluster: ClusterClient, topics: Topics, partitions: Partitions, own_cluster: str
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster

@@ -18,16 +18,16 @@ from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.source import (
     MOST_WAIT_MS,
     Announcement,
-    Ceded,
     Changes,
-    CursorKey,
-    CursorPage,
+    CommittedOffsetKey,
+    CommittedOffsetPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,
     HomeStart,
     Meeting,
-    SourceCursor,
+    SourceCommittedOffset,
     SourceNode,
     SourceTopic,
     TopicPage,
@@ -106,7 +106,7 @@ class HeadraceSource:
             said.reset,
             [(TopicPartition(topic_id, index), Offset(end)) for topic_id, index, end in said.partitions],
             said.topics,
-            [CursorKey(*key) for key in said.cursors],
+            [CommittedOffsetKey(*key) for key in said.cursors],
         )
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
@@ -116,14 +116,14 @@ class HeadraceSource:
         self._check_count("link.meet", len(said.partitions), len(partitions))
         return [_meeting(at, row) for at, row in zip(partitions, said.partitions, strict=True)]
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
         said = await self._ask(self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
-        return CursorPage(
-            [_cursor(row) for row in said.cursors], CursorKey(*said.after) if said.after is not None else None
+        return CommittedOffsetPage(
+            [_cursor(row) for row in said.cursors], CommittedOffsetKey(*said.after) if said.after is not None else None
         )
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, as a feed may have it, means all of the group's."""
         said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _cursors)
         return [_cursor(row) for row in said.cursors]
@@ -157,12 +157,12 @@ class HeadraceSource:
         self._check_count("link.announce", len(said.items), len(items))
         return [(code_of(each.error), each.message or "") for each in said.items]
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """As `Source` says."""
-        said = await self._ask(ANY, "home.cede", {"topic_ids": list(topic_ids), "to": to}, _ceded, stream=False)
+        said = await self._ask(ANY, "home.cede", {"topic_ids": list(topic_ids), "to": to}, _demoted, stream=False)
         self._check_count("home.cede", len(said.topics), len(topic_ids))
         return [
-            Ceded(topic_id, code_of(row.error), row.message or "", Home(*row.home), [Offset(end) for end in row.ends])
+            Demoted(topic_id, code_of(row.error), row.message or "", Home(*row.home), [Offset(end) for end in row.ends])
             for topic_id, row in zip(topic_ids, said.topics, strict=True)
         ]
 
@@ -264,7 +264,7 @@ class _Meetings(msgspec.Struct, frozen=True):
     partitions: list[_Meeting]
 
 
-class _Cursors(msgspec.Struct, frozen=True):
+class _CommittedOffsets(msgspec.Struct, frozen=True):
     cursors: list[tuple[str, _Id, _Index, _Int64, str, _Int64]]
     after: tuple[str, bytes, int] | None = None
 
@@ -278,24 +278,24 @@ class _Outcomes(msgspec.Struct, frozen=True):
     items: list[_Outcome]
 
 
-class _CededTopic(msgspec.Struct, frozen=True):
+class _DemotedTopic(msgspec.Struct, frozen=True):
     error: int = 0
     message: str | None = None
     home: tuple[_Counter, _Cluster] = (0, "")
     ends: list[_At] = []
 
 
-class _Ceded(msgspec.Struct, frozen=True):
-    topics: list[_CededTopic]
+class _Demoted(msgspec.Struct, frozen=True):
+    topics: list[_DemotedTopic]
 
 
 _hello = msgspec.msgpack.Decoder(_Hello)
 _topics = msgspec.msgpack.Decoder(_Topics)
 _changes = msgspec.msgpack.Decoder(_Changes)
 _meetings = msgspec.msgpack.Decoder(_Meetings)
-_cursors = msgspec.msgpack.Decoder(_Cursors)
+_cursors = msgspec.msgpack.Decoder(_CommittedOffsets)
 _outcomes = msgspec.msgpack.Decoder(_Outcomes)
-_ceded = msgspec.msgpack.Decoder(_Ceded)
+_demoted = msgspec.msgpack.Decoder(_Demoted)
 
 
 def _topic(row: _Topic) -> SourceTopic:
@@ -322,6 +322,8 @@ def _meeting(at: TopicPartition, row: _Meeting) -> Meeting:
     )
 
 
-def _cursor(row: tuple[str, bytes, int, int, str, int]) -> SourceCursor:
+def _cursor(row: tuple[str, bytes, int, int, str, int]) -> SourceCommittedOffset:
     group, topic_id, partition, offset, metadata, committed_ms = row
-    return SourceCursor(CursorKey(group, topic_id, partition), Offset(offset), metadata, Millis(committed_ms))
+    return SourceCommittedOffset(
+        CommittedOffsetKey(group, topic_id, partition), Offset(offset), metadata, Millis(committed_ms)
+    )

@@ -15,7 +15,7 @@ from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import Millis, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.links.source.kafka_topics import SOONEST_S, KafkaTopics, pace_s
-from headrace.links.source.source import NOT_READY, CursorKey, CursorPage, SourceCursor
+from headrace.links.source.source import NOT_READY, CommittedOffsetKey, CommittedOffsetPage, SourceCommittedOffset
 from headrace.wire.api_keys import ApiKey, Versions
 
 UNKNOWN_TIME: Final = Millis(-1)
@@ -26,12 +26,12 @@ _OFFSET_FETCH: Final = Versions(8, 9)
 """From version 8 on several groups may be asked of at once."""
 
 
-def whole_group(group: str) -> CursorKey:
+def whole_group(group: str) -> CommittedOffsetKey:
     """The key that stands for all cursors of a group."""
-    return CursorKey(group, b"", -1)
+    return CommittedOffsetKey(group, b"", -1)
 
 
-class KafkaCursors:
+class KafkaCommittedOffsets:
     """The cursors on the topics of a table."""
 
     def __init__(self, client: Client, topics: KafkaTopics) -> None:
@@ -43,23 +43,24 @@ class KafkaCursors:
         self._seen = 0
         """Cursors, by the last look."""
 
-    async def page(self, *, after: CursorKey | None, limit: int) -> CursorPage:
-        """As `Source.cursors`: whole groups, until there are `limit` cursors. Raises KafkaError: see above."""
+    async def page(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
+        """As `Source.committed_offsets`: whole groups, until there are `limit` cursors. Raises KafkaError: see
+        above."""
         await self._topics.not_older(SOONEST_S)
         if after is None or not self._coordinators:
             await self._find_groups()
         coordinators = self._coordinators  # who looks for changes may find others meanwhile
         groups = sorted(group for group in coordinators if after is None or group > after.group)
-        found: list[SourceCursor] = []
+        found: list[SourceCommittedOffset] = []
         for begin in range(0, len(groups), GROUPS):
             some = groups[begin : begin + GROUPS]
             found += await self._of_groups({group: coordinators[group] for group in some})
             if len(found) >= limit and begin + GROUPS < len(groups):
-                return CursorPage(found, whole_group(some[-1]))
-        return CursorPage(found, None)
+                return CommittedOffsetPage(found, whole_group(some[-1]))
+        return CommittedOffsetPage(found, None)
 
-    async def of_keys(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
-        """As `Source.cursors_of`; also takes keys of whole groups. Raises KafkaError: see above."""
+    async def of_keys(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
+        """As `Source.committed_offsets_of`; also takes keys of whole groups. Raises KafkaError: see above."""
         await self._topics.not_older(SOONEST_S)
         wanted = set(keys)
         groups = sorted({key.group for key in keys})
@@ -72,7 +73,7 @@ class KafkaCursors:
             if cursor.key in wanted or whole_group(cursor.key.group) in wanted
         ]
 
-    async def changed(self) -> list[CursorKey]:
+    async def changed(self) -> list[CommittedOffsetKey]:
         """Groups whose cursors are others than when this was last asked; none where the pace forbids to look.
 
         The first time, none: who asks begins by listing all.
@@ -104,12 +105,14 @@ class KafkaCursors:
                 raise KafkaError(code, f"{self._client.name}: node {node} does not list its groups, {code.name}")
         self._coordinators = found
 
-    async def _of_groups(self, groups: Mapping[str, NodeId], *, all_of_them: bool = True) -> list[SourceCursor]:
+    async def _of_groups(
+        self, groups: Mapping[str, NodeId], *, all_of_them: bool = True
+    ) -> list[SourceCommittedOffset]:
         """`groups`: with their coordinators. `all_of_them`: raise KafkaError where one cannot be had at the moment."""
         by_node: dict[NodeId, list[str]] = {}
         for group, node in groups.items():
             by_node.setdefault(node, []).append(group)
-        found: list[SourceCursor] = []
+        found: list[SourceCommittedOffset] = []
         for node, here in by_node.items():
             for begin in range(0, len(here), GROUPS):
                 request = {
@@ -126,12 +129,12 @@ class KafkaCursors:
                         raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready, {code.name}")
         return sorted(found, key=lambda each: each.key)
 
-    def _cursors(self, group: Any) -> Iterable[SourceCursor]:
+    def _cursors(self, group: Any) -> Iterable[SourceCommittedOffset]:
         for topic in group.topics:
             known = self._topics.by_name.get(topic.name)
             if known is None:
                 continue
             for each in topic.partitions:
                 if not each.error_code and each.committed_offset >= 0:
-                    key = CursorKey(group.group_id, known.topic_id, each.partition_index)
-                    yield SourceCursor(key, Offset(each.committed_offset), each.metadata or "", UNKNOWN_TIME)
+                    key = CommittedOffsetKey(group.group_id, known.topic_id, each.partition_index)
+                    yield SourceCommittedOffset(key, Offset(each.committed_offset), each.metadata or "", UNKNOWN_TIME)

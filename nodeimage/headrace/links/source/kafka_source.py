@@ -5,7 +5,7 @@ knows of no homes, has no histories to meet, and cannot follow. What is copied i
 sees (kafka_batches.py), up to the last stable offset. Leader epochs are not given with fetches: homes do not change,
 and nothing is read above what is committed. What an unclean election takes back on the Kafka side is not noticed.
 
-To move a home here, `cede` tells where each partition ends now. Kafka goes on to take what producers send: they have
+To move a home here, `demote` tells where each partition ends now. Kafka goes on to take what producers send: they have
 to be stopped before.
 """
 
@@ -19,7 +19,7 @@ from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import FETCH_BY_ID, Client
 from headrace.links.source.fetch_answers import fetch_request, fetched
 from headrace.links.source.kafka_batches import kept
-from headrace.links.source.kafka_committed_offsets import KafkaCursors
+from headrace.links.source.kafka_committed_offsets import KafkaCommittedOffsets
 from headrace.links.source.kafka_feed import KafkaFeed
 from headrace.links.source.kafka_topics import (
     EARLIEST,
@@ -34,15 +34,15 @@ from headrace.links.source.source import (
     LEAST_WAIT_MS,
     NO_OFFSET,
     Announcement,
-    Ceded,
     Changes,
-    CursorKey,
-    CursorPage,
+    CommittedOffsetKey,
+    CommittedOffsetPage,
+    Demoted,
     FeedPlace,
     Fetched,
     Hello,
     Meeting,
-    SourceCursor,
+    SourceCommittedOffset,
     SourceNode,
     SourceTopic,
     TopicPage,
@@ -68,7 +68,7 @@ class KafkaSource:
         self.name = client.name
         self._client = client
         self._topics = KafkaTopics(client)
-        self._cursors = KafkaCursors(client, self._topics)
+        self._cursors = KafkaCommittedOffsets(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
         self._looked = FeedPlace(uuid.uuid4().hex, 0)
         """How often topics and cursors were looked at."""
@@ -129,11 +129,11 @@ class KafkaSource:
             met.append(Meeting(at, code, f"{self.name} answers {code.name}"))
         return met
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
         return await self._cursors.page(after=after, limit=limit)
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, means all of the group's."""
         return await self._cursors.of_keys(keys)
 
@@ -162,10 +162,10 @@ class KafkaSource:
         """As `Source` says: refused, all of them."""
         return [(Code.UNSUPPORTED_VERSION, _FOLLOWS_NOT)] * len(items)
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """As `Source` says; refused where a transaction is open."""
         await self._topics.not_older(0.0)
-        return [await self._ceded(topic_id, to) for topic_id in topic_ids]
+        return [await self._demoted(topic_id, to) for topic_id in topic_ids]
 
     async def close(self) -> None:
         """As `Source` says."""
@@ -264,10 +264,10 @@ class KafkaSource:
             self._topics.outdated()
         return answer
 
-    async def _ceded(self, topic_id: bytes, to: str) -> Ceded:
+    async def _demoted(self, topic_id: bytes, to: str) -> Demoted:
         topic = self._topics.by_id.get(topic_id)
         if topic is None:
-            return Ceded(topic_id, Code.UNKNOWN_TOPIC_ID, f"{self.name} has no such topic")
+            return Demoted(topic_id, Code.UNKNOWN_TOPIC_ID, f"{self.name} has no such topic")
         ends: list[Offset] = []
         for index, leader in enumerate(topic.leaders):
             at = TopicPartition(topic_id, index)
@@ -276,12 +276,12 @@ class KafkaSource:
             code, end = (await self._topics.offsets(leader, [at], LATEST)).get(at, _UNKNOWN)
             code = high_code if high_code is not Code.NONE else code
             if code is not Code.NONE:
-                return Ceded(topic_id, code, f"{topic.name}-{index}: {self.name} answers {code.name}")
+                return Demoted(topic_id, code, f"{topic.name}-{index}: {self.name} answers {code.name}")
             if end < high:
                 message = f"{topic.name}-{index} has an open transaction at offset {end}: end its producer first"
-                return Ceded(topic_id, Code.POLICY_VIOLATION, message)
+                return Demoted(topic_id, Code.POLICY_VIOLATION, message)
             ends.append(end)
-        return Ceded(topic_id, Code.NONE, "", Home(1, to), ends)
+        return Demoted(topic_id, Code.NONE, "", Home(1, to), ends)
 
 
 def _is_starved(wanted: Wanted, answer: Fetched) -> bool:

@@ -38,7 +38,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class CursorKey(NamedTuple):
+class CommittedOffsetKey(NamedTuple):
     """Whose cursor, on which partition."""
 
     group: str
@@ -115,7 +115,7 @@ class Changes:
     """Partitions led by the node that was asked, and their high watermarks."""
     topics: Sequence[bytes]
     """Topics made, changed, moved or deleted."""
-    cursors: Sequence[CursorKey]
+    cursors: Sequence[CommittedOffsetKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,10 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCursor:
+class SourceCommittedOffset:
     """A group's committed offset."""
 
-    key: CursorKey
+    key: CommittedOffsetKey
     offset: Offset
     metadata: str
     committed_ms: Millis
@@ -149,11 +149,11 @@ class SourceCursor:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorPage:
+class CommittedOffsetPage:
     """Cursors by rising key. Go on from `after`, or None after the last page."""
 
-    cursors: Sequence[SourceCursor]
-    after: CursorKey | None
+    cursors: Sequence[SourceCommittedOffset]
+    after: CommittedOffsetKey | None
 
 
 class Wanted(NamedTuple):
@@ -192,8 +192,8 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceded:
-    """What a home says to an agreed move of one topic: its new home, and where each partition ended."""
+class Demoted:
+    """A home's answer to the agreed failover of one topic: the topic's new home, and where each partition ended."""
 
     topic_id: bytes
     code: Code
@@ -233,11 +233,11 @@ class Source(Protocol):
         """Where these partitions, led by `node`, stand; one answer each, in order."""
         ...
 
-    async def cursors(self, *, after: CursorKey | None, limit: int) -> CursorPage:
+    async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """A page of the stream's cursors, of all groups."""
         ...
 
-    async def cursors_of(self, keys: Sequence[CursorKey]) -> Sequence[SourceCursor]:
+    async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """These cursors; those that are not there (any more) are left out."""
         ...
 
@@ -256,7 +256,7 @@ class Source(Protocol):
         """
         ...
 
-    async def cede(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Ceded]:
+    async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """Ask the home to let the cluster `to` be home, from where the partitions end; one answer each, in order."""
         ...
 

@@ -13,7 +13,8 @@ all of this when it applies the command.
 Here such a group has no members, so its cursors would expire, however much it is at work at the home. What the source
 tells of keeps it: a group is renewed once a day.
 
-Level-triggered as the keeper is: what is lost in a crash, or dropped when too many are held, is found by the next look.
+Level-triggered as the topic syncer is: what is lost in a crash, or dropped when too many are held, is found by the next
+look.
 """
 
 import asyncio
@@ -28,12 +29,12 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.committed_offsets import CopyCursors, Cursor
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow, TopicRow
-from headrace.links.source.source import CursorKey, Source, SourceCursor
+from headrace.links.source.source import CommittedOffsetKey, Source, SourceCommittedOffset
 from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
 from headrace.partitions.partition_states import PartitionStates
 
-__all__ = ["Cursors", "copied", "is_newer", "stored_here"]
+__all__ = ["CommittedOffsets", "copied", "is_newer", "stored_here"]
 
 log = structlog.get_logger(__name__)
 
@@ -53,14 +54,14 @@ GROUPS_AT_ONCE: Final = 64
 
 
 class _Held(NamedTuple):
-    cursor: SourceCursor
+    cursor: SourceCommittedOffset
     told: bool
     """The source told of it as it was committed; else it was found by looking at all."""
     since: float
 
 
-class Cursors:
-    """Of one link, on the node that keeps it."""
+class CommittedOffsets:
+    """Syncs the committed offsets of one link, on the node that leads the catalog."""
 
     def __init__(
         self,
@@ -80,11 +81,11 @@ class Cursors:
         self._own = own_cluster
         self._comes_from_here = comes_from_here
         self._source_cluster = ""
-        self._changed: dict[CursorKey, None] = {}
-        self._held: dict[CursorKey, _Held] = {}
-        self._seen: dict[CursorKey, tuple[Offset, str]] = {}
+        self._changed: dict[CommittedOffsetKey, None] = {}
+        self._held: dict[CommittedOffsetKey, _Held] = {}
+        self._seen: dict[CommittedOffsetKey, tuple[Offset, str]] = {}
         """What the source last had of cursors without a time, and was copied, refused or found to change nothing."""
-        self._refused: set[CursorKey] = set()
+        self._refused: set[CommittedOffsetKey] = set()
         """Those of them that were refused, as their groups had members here. These may have committed since, so such a
         cursor is still copied only where it is further than what stands here."""
         self._sweep_at = 0.0
@@ -99,7 +100,7 @@ class Cursors:
         """The source has said which cluster it is."""
         self._source_cluster = source_cluster
 
-    def changed(self, keys: Iterable[CursorKey]) -> None:
+    def changed(self, keys: Iterable[CommittedOffsetKey]) -> None:
         """These were committed, or deleted, at the source."""
         self._changed.update(dict.fromkeys(keys))
         if len(self._changed) > MOST_CHANGED:
@@ -129,7 +130,7 @@ class Cursors:
                 for key in keys:  # now: one that changes while the source answers is to be asked for again
                     del self._changed[key]
                 try:
-                    found = await self._source.cursors_of(keys)
+                    found = await self._source.committed_offsets_of(keys)
                 except BaseException:
                     self._changed.update(dict.fromkeys(keys))
                     raise
@@ -143,16 +144,16 @@ class Cursors:
                 pass
 
     async def _sweep(self) -> None:
-        after: CursorKey | None = None
+        after: CommittedOffsetKey | None = None
         while True:
-            page = await self._source.cursors(after=after, limit=PAGE)
+            page = await self._source.committed_offsets(after=after, limit=PAGE)
             self._hold(page.cursors, told=False)
             await self._release()
             after = page.after
             if after is None:
                 return
 
-    def _hold(self, cursors: Iterable[SourceCursor], *, told: bool) -> None:
+    def _hold(self, cursors: Iterable[SourceCommittedOffset], *, told: bool) -> None:
         at = asyncio.get_running_loop().time()
         for cursor in cursors:
             known = self._held.get(cursor.key)
@@ -177,7 +178,7 @@ class Cursors:
         )
         wanted: list[_Held] = []
         alive: set[str] = set()
-        older_too: set[CursorKey] = set()
+        older_too: set[CommittedOffsetKey] = set()
         for each in held:
             row = rows.get(each.cursor.key.topic_id)
             if row is None or row.partitions <= each.cursor.key.partition:
@@ -215,7 +216,7 @@ class Cursors:
         cursor, seen = held.cursor, self._seen.get(held.cursor.key)
         return held.told if seen is None else seen != (cursor.offset, cursor.metadata)
 
-    def _is_due(self, cursor: SourceCursor, here: CursorRow | None, *, wins: bool) -> bool:
+    def _is_due(self, cursor: SourceCommittedOffset, here: CursorRow | None, *, wins: bool) -> bool:
         if here is None:
             return True
         if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
@@ -256,7 +257,7 @@ class Cursors:
             del self._held[held.cursor.key]
 
 
-def copied(cursor: SourceCursor, *, expected: tuple[Offset, Millis] | None = None) -> Cursor:
+def copied(cursor: SourceCommittedOffset, *, expected: tuple[Offset, Millis] | None = None) -> Cursor:
     """A cursor as a source has it."""
     return Cursor(
         topic_id=cursor.key.topic_id,
@@ -269,7 +270,7 @@ def copied(cursor: SourceCursor, *, expected: tuple[Offset, Millis] | None = Non
     )
 
 
-def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
+def is_newer(cursor: SourceCommittedOffset, here: CursorRow | None) -> bool:
     """Than what stands here, by the times that both bear, or by their offsets where the source tells no time."""
     if here is None:
         return True
@@ -280,7 +281,7 @@ def is_newer(cursor: SourceCursor, here: CursorRow | None) -> bool:
 
 def _look(
     reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
-) -> tuple[Mapping[bytes, TopicRow], dict[CursorKey, CursorRow], set[str]]:
+) -> tuple[Mapping[bytes, TopicRow], dict[CommittedOffsetKey, CursorRow], set[str]]:
     """[blocking] The topics, the groups' cursors here, and the groups that expire some day, as nobody is in them here,
     and have not changed since `before`.
     """
@@ -289,8 +290,10 @@ def _look(
     return reader.topics.by_ids(ids), stored_here(reader, groups), old
 
 
-def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CursorKey, CursorRow]:
+def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CommittedOffsetKey, CursorRow]:
     """[blocking] The groups' cursors in this cluster."""
     return {
-        CursorKey(group, row.topic_id, row.partition): row for group in groups for row in reader.groups.cursors(group)
+        CommittedOffsetKey(group, row.topic_id, row.partition): row
+        for group in groups
+        for row in reader.groups.cursors(group)
     }

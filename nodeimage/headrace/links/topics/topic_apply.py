@@ -24,7 +24,7 @@ from headrace.links.source.source import NO_NODE, Announcement, HomeStart, Meeti
 from headrace.links.topics.topic_plan import Grow, Plan, Reconfigure, kept_configs
 from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import growth, now
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 
 __all__ = ["Done", "TopicApplier", "meet_all"]
 
@@ -55,7 +55,7 @@ class Done(NamedTuple):
 class TopicApplier:
     """Carries out what links plan for topics; one object for all links."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placing, own_cluster: str) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement, own_cluster: str) -> None:
         self._catalog = catalog
         self._placement = placement
         self._own = own_cluster
@@ -64,7 +64,7 @@ class TopicApplier:
         """Do what is planned. Raises HeadraceError where the source or the catalog cannot be asked at all."""
         done = Done({}, set())
         await self._make(source, plan.make, stream, done)
-        done.later.update(await self.adopt(source, [topic for _, topic in plan.adopt]))
+        done.later.update(await self.apply_homes(source, [topic for _, topic in plan.homes]))
         await self._grow(source, plan.grow, stream, done)
         await self._configure(plan.configure, done)
         done.later.update(await self.announce(source, plan.announce, stream=stream, bootstrap=bootstrap))
@@ -73,7 +73,7 @@ class TopicApplier:
 
     # --- homes
 
-    async def adopt(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
+    async def apply_homes(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
         """Take up the higher homes that these topics have at the source, with their histories; those still to be
         done."""
         later: set[bytes] = set()

@@ -52,8 +52,8 @@ class Plan:
     make: list[SourceTopic] = field(default_factory=list)
     grow: list[Grow] = field(default_factory=list)
     configure: list[Reconfigure] = field(default_factory=list)
-    adopt: list[tuple[TopicRow, SourceTopic]] = field(default_factory=list)
-    """The home at the source is a higher one."""
+    homes: list[tuple[TopicRow, SourceTopic]] = field(default_factory=list)
+    """The home at the source is higher, and is applied here."""
     announce: list[TopicRow] = field(default_factory=list)
     """The source does not know of the home yet, and it is this cluster."""
     relay: list[TopicRow] = field(default_factory=list)
@@ -120,7 +120,7 @@ def _look(
     if topic.home > ours:
         if topic.home.counter == 0:
             return f"it began in {topic.origin} there, and in {row.origin or own_cluster} here"
-        found.adopt.append((row, topic))
+        found.homes.append((row, topic))
         return None
     if is_behind(topic.home, ours):
         if ours.counter > 0:

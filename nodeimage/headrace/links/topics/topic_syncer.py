@@ -2,11 +2,11 @@
 
 Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
 what is done follows from how they are then (topic_plan.py), by steps that may be repeated (topic_apply.py). All topics
-are looked at when the keeper starts, when the feed begins anew, and now and then beside it. So a crash at any await, a
-lost answer, a keeper that runs a moment longer than it should, or two at the same time cost a look more, and nothing
-else.
+are looked at when the topic syncer starts, when the feed begins anew, and now and then beside it. So a crash at any
+await, a lost answer, a topic syncer that runs a moment longer than it should, or two at the same time cost one more
+look, and nothing else.
 
-What happens when the source is away: the keeper tries again, with back-off from 0.2 s to 15 s; what was due stays due.
+While the source is away the topic syncer retries, with back-off from 0.2 s to 15 s; what was due stays due.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from headrace.catalog.links import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
-from headrace.links.topics.committed_offsets import Cursors
+from headrace.links.topics.committed_offsets import CommittedOffsets
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.partitions.lookups import now
@@ -47,8 +47,8 @@ MOST_REFUSED: Final = 10_000
 CHANGES: Final = 10_000
 
 
-class Keeper:
-    """Of one link. `run` it until the link is gone, paused, or kept elsewhere."""
+class TopicSyncer:
+    """Syncs the topics of one link. `run` it until the link is gone, paused, or synced on another node."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Keeper:
         applier: TopicApplier,
         own_cluster: str,
         bootstrap: Callable[[], Sequence[str]],
-        brings_cursors: Callable[[str], bool] = lambda _home: True,
+        brings_committed_offsets: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
     ) -> None:
-        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_cursors` says whether this
-        link is the one that brings the cursors of topics with that home."""
+        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_committed_offsets` says
+        whether this link is the one that brings the cursors of topics with that home."""
         self.link = link
         self._source = source
         self._catalog = catalog
@@ -79,13 +79,13 @@ class Keeper:
         self.source_cluster = link.config.source_cluster
         self.swept = asyncio.Event()
         """All topics of the source have been looked at once."""
-        self.cursors = Cursors(
+        self.committed_offsets = CommittedOffsets(
             source,
             catalog=catalog,
             states=states,
             stream=link.stream,
             own_cluster=own_cluster,
-            comes_from_here=brings_cursors,
+            comes_from_here=brings_committed_offsets,
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
@@ -129,7 +129,7 @@ class Keeper:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again_and_again(self._work, "topics"))
             tasks.create_task(self._again_and_again(self._follow, "the feed"))
-            tasks.create_task(self._again_and_again(self.cursors.run, "cursors"))
+            tasks.create_task(self._again_and_again(self.committed_offsets.run, "cursors"))
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         pause = FIRST_PAUSE_S
@@ -166,13 +166,13 @@ class Keeper:
                 wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
-                    self.cursors.look_at_all()
+                    self.committed_offsets.look_at_all()
                 place = changes.place
                 if changes.topics:
                     self._due.update(dict.fromkeys(changes.topics))
                     self._wake.set()
                 if changes.cursors:
-                    self.cursors.changed(changes.cursors)
+                    self.committed_offsets.changed(changes.cursors)
         finally:
             self._nodes = []
 
@@ -189,7 +189,7 @@ class Keeper:
             raise problem
         self._nodes = [node.node_id for node in hello.nodes]
         self.source_cluster = hello.cluster_id
-        self.cursors.greeted(hello.cluster_id)
+        self.committed_offsets.greeted(hello.cluster_id)
         if not self.link.config.source_cluster:
             command = SetLinkSource(
                 name=self.link.name,

@@ -13,9 +13,9 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, Offset, PartitionletId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.partitions.partition import Partition
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.wire.primitives import Buffer
 
 MOST_REMOTE: Final = 64
@@ -26,11 +26,11 @@ MOST_REMOTE: Final = 64
 class Range:
     """Where a partition's records from an offset on lie: in one partitionlet, below `limit`.
 
-    `container`: the partitionlet's, where this node leads it; None: ask `old_reads`.
+    `container`: the partitionlet's, where this node leads it; None: ask `remote_reads`.
     """
 
     row: PartitionletRow
-    container: Container | None
+    container: Leader | None
     offset: int
     limit: int
     partition: Partition
@@ -54,11 +54,11 @@ Read = dict[Key, list[Buffer] | Exception]
 class FetchPlanner:
     """Finds ranges, and reads them."""
 
-    def __init__(self, *, runtime: Runtime, led: Mapping[ContainerId, Container], old_reads: OldReads) -> None:
+    def __init__(self, *, runtime: Runtime, led: Mapping[ContainerId, Leader], remote_reads: RemoteReads) -> None:
         """`led`: the containers that this node leads."""
         self._runtime = runtime
         self._led = led
-        self._old_reads = old_reads
+        self._remote_reads = remote_reads
 
     def locate(self, partition: Partition, offset: int) -> Range:
         """The partitionlet that holds `offset`, or the one after it where `offset` is in none."""
@@ -123,7 +123,7 @@ class FetchPlanner:
 
         async def read(where: Range, most: int) -> list[Buffer] | Exception:
             try:
-                return await self._old_reads.read(where.row, offset=where.offset, limit=where.limit, max_bytes=most)
+                return await self._remote_reads.read(where.row, offset=where.offset, limit=where.limit, max_bytes=most)
             except (HeadraceError, OSError) as error:
                 return error
 

@@ -75,7 +75,7 @@ def stored_end(container_log: ContainerLog, row: PartitionletRow) -> Offset:
                 continue
             if summary.last < row.end:
                 return Offset(max(row.first, summary.last + 1))
-            # Another primary's batches, which were never acknowledged, may reach beyond the end that was sealed.
+            # Another leader's batches, which were never acknowledged, may reach beyond the end that was sealed.
             for place in reversed([each for each in part.places(row.id, kept) if each.first < row.end]):
                 batches = container_log.read(row.id, place.first, limit=row.end, max_bytes=NEVER)
                 ends = [

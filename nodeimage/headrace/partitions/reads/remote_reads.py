@@ -1,9 +1,9 @@
-"""Reads of partitionlets whose container another node leads: batches by offset and by time, and how much there is.
+"""Reads of partitionlets whose container another node leads: batches by offset and by time, and stored sizes.
 
-A partition's leader answers for its whole chain (DESIGN section 8). What lies in a container that it does not lead is
-read from its own replica, if it has one that is far enough, else asked of the container's leader, else of another
-replica; a node that did not answer lately is asked last. What nobody can give is REPLICA_NOT_AVAILABLE, which clients
-try again.
+A partition's leader answers for its whole chain (DESIGN section 8). Records in a container that it does not lead are
+read from this node's own replica, if that is far enough, else from the container's leader, else from another replica; a
+node that did not answer lately is asked last. Records that no node can read cause REPLICA_NOT_AVAILABLE, which clients
+retry.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from headrace.base.errors import Code, CorruptLog, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Millis, NodeId, Offset, PartitionletId
 from headrace.base.runtime import Runtime
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.reads import local_reads
 from headrace.partitions.reads.local_reads import Extent, ReadFailed, Replica
 from headrace.peer.messages import Extents, FindTime, RangeRead, ReadRange, Request, TimeFound
@@ -32,9 +32,9 @@ A = TypeVar("A", RangeRead, TimeFound)
 T = TypeVar("T")
 
 ANSWER_S: Final = 2.0
-"""A node that has not answered by then is not waited for."""
+"""How long an answer is waited for."""
 SILENT_S: Final = 3.0
-"""So long it is asked after the others."""
+"""How long a node that did not answer is asked after the others."""
 MOST_ASKED: Final = 3
 AT_ONCE: Final = 500
 """Partitionlets that one visit to a reader thread looks at, so that fetches get their turn in between."""
@@ -42,10 +42,10 @@ IN_ONE_CALL: Final = 20_000
 """Partitionlets of one Extents call: a message's header has its limit."""
 
 
-class OldReads:
-    """One node's."""
+class RemoteReads:
+    """Reads partitionlets of other nodes' containers, from a replica here or by asking a node that has one."""
 
-    def __init__(self, *, runtime: Runtime, cluster: ClusterLink, read_failed: ReadFailed) -> None:
+    def __init__(self, *, runtime: Runtime, cluster: ClusterClient, read_failed: ReadFailed) -> None:
         self._runtime = runtime
         self._cluster = cluster
         self._read_failed = read_failed
@@ -176,7 +176,7 @@ class OldReads:
         return [node for each in ordered if (node := cluster.node(each)) is not None]
 
 
-def replica_of(cluster: ClusterLink, container: ContainerId) -> Replica | None:
+def replica_of(cluster: ClusterClient, container: ContainerId) -> Replica | None:
     """This node's replica of a container, if it has one."""
     led = cluster.replicas.led.get(container)
     if led is not None:

@@ -1,7 +1,7 @@
 """Opening a partitionlet in a container that this node leads, for whoever drives its roll.
 
 The frame may be asked for twice, by two drivers at once, or late, when the partitionlet has gone on elsewhere: it is
-written once, and never behind its seal. What tells is the container's log, which has all that any primary before wrote
+written once, and never behind its seal. What tells is the container's log, which has all that any leader before wrote
 once this one serves (invariant 8); of this node's own frames that are not written yet, `_under_way` tells.
 
 One that arrives after another target was chosen finds its container deleted: that alone lets a roll choose another. A
@@ -21,14 +21,14 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.commit_wait import committed_to
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.frames import FrameType
 from headrace.partitions.rolls.frames import Open
 
 SERVES_S = 1.5
 """How long a container that was just taken over is waited for; who asks tries again."""
 
-Key = tuple[Container, PartitionletId]
+Key = tuple[Leader, PartitionletId]
 
 
 class AlreadySealed(KafkaError):
@@ -51,7 +51,7 @@ class Opening:
         self._catalog = catalog
         self._under_way: dict[Key, asyncio.Task[Epoch]] = {}
 
-    async def open(self, container: Container, opening: Open) -> Epoch:
+    async def open(self, container: Leader, opening: Open) -> Epoch:
         """Open a partitionlet, or find that it is; the container's epoch at that, once committed.
 
         Raises `AlreadySealed`; KafkaError LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, and KAFKA_STORAGE_ERROR while
@@ -64,8 +64,8 @@ class Opening:
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await asyncio.shield(task)
 
-    async def _open(self, container: Container, opening: Open) -> Epoch:
-        await committed_to(container, container.primary.epoch_start, timeout_s=SERVES_S)
+    async def _open(self, container: Leader, opening: Open) -> Epoch:
+        await committed_to(container, container.state.epoch_start, timeout_s=SERVES_S)
         partitionlet = PartitionletId(opening.partitionlet)
         known = await self._catalog.query(lambda reader: _row(reader, opening))
         if known is not None and known.state == OPEN:  # a late one: it may have been written to already

@@ -26,14 +26,14 @@ from headrace.catalog.catalog import Catalog, CatalogFailed, Change
 from headrace.catalog.chains import RollIntent, RollOutcome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, PartitionletRow, Replaced
-from headrace.container.leader import Container
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.container.leader import Leader
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.placement import Placing
+from headrace.partitions.placement import Placement
 from headrace.partitions.refusals import why_not_committed
 from headrace.partitions.rolls.opening import Opening
-from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, Roll, RollSteps, Settling
+from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, HomeRoll, Roll, RollSteps
 from headrace.partitions.topics import Topic, Topics
 
 __all__ = ["Rolls"]
@@ -49,7 +49,7 @@ MEASURED_S: Final = 1.0
 """Which partitions are written to most is seen by watching them for so long."""
 NEAR: Final = 1.3
 """Times what is asked for may move, where that is possible; partitions are whole."""
-SETTLED_S = 5.0
+ROLL_WAIT_S = 5.0
 """How long who appends waits for a roll; after that its producer is told to come again."""
 MOVED_S: Final = 3.0
 """How long who asks for rolls waits for them; they go on afterwards."""
@@ -74,10 +74,10 @@ class Rolls:
         *,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
-        placement: Placing,
+        placement: Placement,
         limit: int,
     ) -> None:
         """`limit`: bytes at which a partitionlet ends."""
@@ -90,7 +90,7 @@ class Rolls:
         self._placement = placement
         self._limit = limit
         self._under_way: dict[Key, Roll] = {}
-        self._begun: set[Container] = set()
+        self._begun: set[Leader] = set()
         """Containers that this node leads since a moment ago: what was intended there is to be taken up."""
         self._looking: asyncio.Task[None] | None = None
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
@@ -109,11 +109,11 @@ class Rolls:
         container = partition.container
         return partition.bytes >= self._limit or container.closing or container.leaving or partition.seal is not None
 
-    async def settle(self, partition: Partition) -> None:
+    async def wait_for_roll(self, partition: Partition) -> None:
         """Return when `partition` can be appended to: after the roll under way, or after one that is due.
 
-        If it has `left` then, it goes on elsewhere. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has been
-        under way for longer than `SETTLED_S`; see `why_not_committed` where none can be), `StorageFull`.
+        If it has `left` by then, another node leads it. Raises `KafkaError` (LEADER_NOT_AVAILABLE for a roll that has
+        been under way for longer than `ROLL_WAIT_S`; see `why_not_committed` where none can be), `StorageFull`.
         """
         under_way = self._under_way.get((partition.topic_id, partition.index))
         if under_way is None and not self.due(partition):
@@ -122,7 +122,7 @@ class Rolls:
             raise why_not
         under_way = under_way or self._begin(partition, None)
         try:
-            async with asyncio.timeout_at(under_way.begun + SETTLED_S):
+            async with asyncio.timeout_at(under_way.begun + ROLL_WAIT_S):
                 await self._over(under_way)
         except TimeoutError:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "the partition rolls, and its target is away") from None
@@ -140,7 +140,7 @@ class Rolls:
     def place(self, partition: Partition, *, avoid: ContainerId | None) -> ContainerId:
         """Where `partition` goes on: in a container of its stream's volume; where that has none, of the one it lies in.
 
-        `avoid` only where there is no other. Raises `KafkaError` as `Placing.place`.
+        `avoid` only where there is no other. Raises `KafkaError` as `Placement.place`.
         """
         volume = self._volume(partition)
         try:
@@ -154,14 +154,16 @@ class Rolls:
     def _volume(self, partition: Partition) -> str:
         return self._topics.volume(partition.topic_id) or partition.container.volume
 
-    async def settle_home(
+    async def apply_home(
         self, partition: Partition, home: Home, resume: int = -1, *, to: ContainerId | None = None
     ) -> PartitionletRow:
-        """Roll `partition` for its topic's home, to go on at `resume`, or where it ends (-1); what is open afterwards.
+        """Roll `partition` for its topic's home, to resume at `resume`, or at its end (-1); returns the partitionlet
+        that is open afterwards.
 
-        Lower than its end: what lies from there on leaves the chain; the caller has set it aside. Higher: a gap.
-        While another roll is under way, or has left a seal, that is finished first, and LEADER_NOT_AVAILABLE raised:
-        look again whether `home` and `resume` still stand. Otherwise raises as `roll`.
+        A `resume` below the end removes all records from there on from the chain; the caller has quarantined them. One
+        above it leaves a gap. Where another roll is under way, or has left a seal, that roll is finished first, and
+        LEADER_NOT_AVAILABLE raised: the caller checks again whether `home` and `resume` still hold. Otherwise raises as
+        `roll`.
         """
         if (partition.topic_id, partition.index) in self._under_way or partition.seal is not None:
             await self.roll(partition)
@@ -169,8 +171,8 @@ class Rolls:
         if partition.left or partition.deleted:
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
         # What lies below the log start is gone here, whatever another cluster has of it.
-        settling = Settling(home, -1 if resume < 0 else max(resume, partition.log_start))
-        return await self._over(self._begin(partition, to, settling))
+        home_roll = HomeRoll(home, -1 if resume < 0 else max(resume, partition.log_start))
+        return await self._over(self._begin(partition, to, home_roll))
 
     async def _over(self, under_way: Roll) -> PartitionletRow:
         """Return when a roll is over. Raises its error, or `StorageFull` while it waits for room."""
@@ -183,22 +185,22 @@ class Rolls:
                 raise StorageFull("a roll waits until the catalog has room on the disk")
         return await asyncio.shield(under_way.task)
 
-    def _begin(self, partition: Partition, to: ContainerId | None, settling: Settling | None = None) -> Roll:
+    def _begin(self, partition: Partition, to: ContainerId | None, home_roll: HomeRoll | None = None) -> Roll:
         """From now on nothing is appended to `partition`, until its roll is over."""
         under_way = self._under_way[partition.topic_id, partition.index] = Roll()
         partition.rolling = True
-        under_way.task = self._runtime.spawn(self._run(partition, under_way, to, settling))
+        under_way.task = self._runtime.spawn(self._run(partition, under_way, to, home_roll))
         return under_way
 
     async def _run(
-        self, partition: Partition, under_way: Roll, to: ContainerId | None, settling: Settling | None
+        self, partition: Partition, under_way: Roll, to: ContainerId | None, home_roll: HomeRoll | None
     ) -> PartitionletRow:
         source = partition.container.id
         try:
             steps = RollSteps(
                 partition,
                 under_way,
-                settling=settling,
+                home_roll=home_roll,
                 runtime=self._runtime,
                 catalog=self._catalog,
                 cluster=self._cluster,
@@ -222,7 +224,7 @@ class Rolls:
 
     # --- what others began
 
-    def take_up(self, container: Container) -> None:
+    def take_up(self, container: Leader) -> None:
         """This node leads a container from now on: begin to carry out the rolls that were intended there.
 
         Their partitions are read meanwhile, and take records when it is done.
@@ -307,7 +309,7 @@ class Rolls:
     # --- moving load
 
     async def roll_away(
-        self, container: Container, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
+        self, container: Leader, *, most: int, to: ContainerId | None, share: float, limit: float, reason: str
     ) -> int:
         """Roll the partitions of a container that are written to most; how many are through.
 
@@ -336,7 +338,7 @@ class Rolls:
         done, _ = await asyncio.wait(rolls, timeout=MOVED_S)
         return sum(not task.cancelled() and task.exception() is None for task in done)
 
-    def _in(self, container: Container) -> list[Partition]:
+    def _in(self, container: Leader) -> list[Partition]:
         """The partitions in memory whose open partitionlet lies in a container."""
         return [
             partition

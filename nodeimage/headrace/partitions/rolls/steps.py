@@ -2,13 +2,13 @@
 
     intent   the catalog gives the next partitionlet's id and keeps its container: RollIntent
     seal     in the container of the open partitionlet, which this node leads
-    open     in the target container, by its primary, which may be another node
+    open     in the target container, by its leader, which may be another node
     record   the catalog seals the one and opens the other: RollDone
 
 Whoever dies when: before the seal is committed nothing has happened to the partition, and the intent stands until the
 next roll takes it up. From then on the partitionlet takes no batch, and its end stands in the log, so that whoever
 drives the roll opens the next one at the same offset: this node, until it is through, even when it leads the source no
-more, and the source's next primary. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
+more, and the source's next leader. Each step may be repeated: a partitionlet is opened once (opening.py), and recorded
 once (the catalog compares ids). A target that cannot be reached is waited for. Another one is intended only where the
 container of the first is deleted: what opens there, late, counts for nothing. (DESIGN section 5 asks for a seal in the
 first target instead, which a container that is gone cannot commit; targets that could are never left.)
@@ -28,9 +28,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollOutcome, RollTarget
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.log.frames import FrameType
-from headrace.partitions.cluster_client import ClusterLink
+from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions, read_chain
 from headrace.partitions.rolls.frames import Open, Seal, carried
@@ -44,7 +44,7 @@ RETRY_FULL_S = 1.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 OPEN_S: Final = 2.0
-"""A target's primary that has not answered by then is asked again: its container may have another one."""
+"""A target's leader that has not answered by then is asked again: its container may have another one."""
 
 
 class Roll:
@@ -71,12 +71,12 @@ class Roll:
             self.full = asyncio.get_running_loop().create_future()
 
 
-class Settling(NamedTuple):
-    """What a roll is for that brings a partition in line with its topic's home (DESIGN section 9)."""
+class HomeRoll(NamedTuple):
+    """The home that a roll applies to its partition (DESIGN section 9)."""
 
     home: Home
     resume: int
-    """Where the partition goes on; -1 = where it ends."""
+    """The offset at which the partition resumes; -1: at its end."""
 
 
 class Place(Protocol):
@@ -91,7 +91,7 @@ class _Opened(NamedTuple):
 
     row: PartitionletRow
     epoch: Epoch
-    container: Container | None
+    container: Leader | None
 
 
 class RollSteps:
@@ -102,19 +102,19 @@ class RollSteps:
         partition: Partition,
         roll: Roll,
         *,
-        settling: Settling | None = None,
+        home_roll: HomeRoll | None = None,
         runtime: Runtime,
         catalog: Catalog,
-        cluster: ClusterLink,
+        cluster: ClusterClient,
         topics: Topics,
         partitions: Partitions,
         opening: Opening,
         place: Place,
     ) -> None:
-        """A seal that is there already says itself whether it settles: then `settling` has to wait for another roll."""
+        """A seal that is there already says whether it applies a home; then `home_roll` waits for another roll."""
         self._partition = partition
         self._roll = roll
-        self._settling = settling
+        self._home_roll = home_roll
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -181,7 +181,7 @@ class RollSteps:
     # --- seal
 
     async def _seal(self) -> Seal:
-        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next primary says whether it is sealed."""
+        """End the open partitionlet. Raises NOT_LEADER_OR_FOLLOWER: then the next leader says whether it is sealed."""
         partition, old = self._partition, self._old
         container = partition.container
         epochs = await self._runtime.loop.run_in_executor(self._runtime.executor, leader_epochs, container, old)
@@ -190,8 +190,8 @@ class RollSteps:
             epochs.append((partition.leader_epoch, partition.next_offset))
         end = partition.next_offset
         producers, resume, home = partition.producers, -1, None
-        if self._settling is not None:
-            resume, home = self._settling.resume, self._settling.home
+        if self._home_roll is not None:
+            resume, home = self._home_roll.resume, self._home_roll.home
             if 0 <= resume < end:
                 producers = producers.cut(resume)
         seal = Seal(partition.topic_id, partition.index, old.first, end, epochs, carried(producers), resume, home)
@@ -352,12 +352,12 @@ class RollSteps:
             producers = partition.producers
             if seal.next_first < seal.end:
                 producers = producers.cut(seal.next_first)
-            partition.adopt(
+            partition.set_chain(
                 chain=chain.rows, container=container, next_offset=seal.next_first, producers=producers, size=0
             )
             partition.advance(seal.next_first)  # all before the seal was committed
             partition.log_start = max(partition.log_start, chain.log_start)
-            partition.settle(chain.settled)
+            partition.set_home(chain.settled)
         else:
             self._leave(topic)
         return row
@@ -383,7 +383,7 @@ class RollSteps:
             self._partitions.moved_away(topic, self._partition.index)
 
 
-def leader_epochs(container: Container, row: PartitionletRow) -> list[tuple[int, int]]:
+def leader_epochs(container: Leader, row: PartitionletRow) -> list[tuple[int, int]]:
     """[blocking] The (leader epoch, first offset) history of a partitionlet, from its frames."""
     state = container.log.load(row.id)
     return [(row.leader_epoch + epoch - row.container_epoch, first) for epoch, first in state.epochs]

@@ -41,7 +41,7 @@ class Group:
         found: dict[str, Any] = self.java.call("member_stop", name=f"{self.name}-{member}")
         return found
 
-    def settle(self, **counts: int) -> None:
+    def wait_until_owned(self, **counts: int) -> None:
         """Waits until each named member owns so many partitions."""
         self.until(
             lambda: all(len(self.state(member)["owned"]) == count for member, count in counts.items()),
@@ -72,9 +72,9 @@ def test_members_share_the_partitions_and_read_each_record_once(
     java.call("create_topic", topic=unique, partitions=4)
     config = {"partition.assignment.strategy": ASSIGNORS[assignor]}
     group.start("a", topics=[unique], **config)
-    group.settle(a=4)
+    group.wait_until_owned(a=4)
     group.start("b", topics=[unique], **config)
-    group.settle(a=2, b=2)
+    group.wait_until_owned(a=2, b=2)
     values = produce(java, unique, partitions=4, each=25)
     until(lambda: sum(len(group.state(member)["records"]) for member in "ab") >= 100, "all records read")
     read = [each["value"] for member in "ab" for each in group.state(member)["records"]]
@@ -83,7 +83,7 @@ def test_members_share_the_partitions_and_read_each_record_once(
 
     stopped = group.stop("b")
     assert stopped["error"] is None
-    group.settle(a=4)
+    group.wait_until_owned(a=4)
     if assignor == "cooperative-sticky":
         assert group.state("a")["revoked"] == 2, "a cooperative member gives up only what moves"
 
@@ -105,16 +105,16 @@ def test_a_group_resumes_at_its_cursors(java: Any, unique: str, group: Group, un
 def test_a_static_member_that_returns_disturbs_nobody(java: Any, unique: str, group: Group) -> None:
     java.call("create_topic", topic=unique, partitions=4)
     group.start("a", topics=[unique], **{"group.instance.id": "one"})
-    group.settle(a=4)
+    group.wait_until_owned(a=4)
     group.start("b", topics=[unique], **{"group.instance.id": "two"})
-    group.settle(a=2, b=2)
+    group.wait_until_owned(a=2, b=2)
     before = group.state("a")
     owned = group.state("b")["owned"]
     group.stop("b")
     members = java.call("describe_group", group=group.name)["members"]
     assert sorted(each["instance"] for each in members) == ["one", "two"], "a static member does not leave"
     group.start("b", topics=[unique], **{"group.instance.id": "two"})
-    group.settle(b=2)
+    group.wait_until_owned(b=2)
     assert group.state("b")["owned"] == owned
     after = group.state("a")
     assert (after["owned"], after["assigned"]) == (before["owned"], before["assigned"])
@@ -125,9 +125,9 @@ def test_the_older_of_two_static_members_of_one_name_is_fenced(
 ) -> None:
     java.call("create_topic", topic=unique, partitions=1)
     group.start("a", topics=[unique], **{"group.instance.id": "same"})
-    group.settle(a=1)
+    group.wait_until_owned(a=1)
     group.start("b", topics=[unique], **{"group.instance.id": "same"})
-    group.settle(b=1)
+    group.wait_until_owned(b=1)
     until(lambda: group.state("a")["error"], "the older member's error")
     assert "FencedInstanceId" in group.state("a")["error"]
     assert group.state("b")["error"] is None
@@ -151,7 +151,7 @@ def test_a_pattern_finds_topics_made_later(java: Any, unique: str, until: Any) -
 def test_a_member_of_another_protocol_is_refused(java: Any, unique: str, group: Group, until: Any) -> None:
     java.call("create_topic", topic=unique, partitions=1)
     group.start("a", topics=[unique], **{"partition.assignment.strategy": ASSIGNORS["range"]})
-    group.settle(a=1)
+    group.wait_until_owned(a=1)
     group.start("b", topics=[unique], **{"partition.assignment.strategy": ASSIGNORS["roundrobin"]})
     until(lambda: group.state("b")["error"], "the refusal")
     assert "InconsistentGroupProtocol" in group.state("b")["error"]
@@ -161,7 +161,7 @@ def test_a_member_of_another_protocol_is_refused(java: Any, unique: str, group: 
 def test_admin_sees_a_group_and_its_members(java: Any, unique: str, group: Group, until: Any) -> None:
     java.call("create_topic", topic=unique, partitions=2)
     group.start("a", topics=[unique])
-    group.settle(a=2)
+    group.wait_until_owned(a=2)
     until(lambda: java.call("describe_group", group=group.name)["state"] == "Stable", "a stable group")
     found = java.call("describe_group", group=group.name)
     assert found["assignor"] == "range"

@@ -10,7 +10,7 @@ from headrace.links.pull.lag import (
     PAUSED,
     Counters,
     Lag,
-    LinkFigures,
+    LinkMetrics,
     figures,
     together,
 )
@@ -108,7 +108,7 @@ def test_the_figures_of_several_nodes_are_added_and_the_worst_state_is_the_links
     hears(behind, 1.0, (SECOND, 5))
     counters = Counters()
     counters.appended(2, 20)
-    nodes: list[LinkFigures] = [figures(well, counters, 10.0), figures(behind, counters, 10.0)]
+    nodes: list[LinkMetrics] = [figures(well, counters, 10.0), figures(behind, counters, 10.0)]
     shown = together(nodes)
     assert shown is not None
     assert shown.state == CATCHING_UP

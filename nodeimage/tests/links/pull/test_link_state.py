@@ -17,7 +17,7 @@ from headrace.links.pull.effects import (
     Connect,
     Effect,
     Fetch,
-    Jump,
+    FillGap,
     ListTopics,
     Locate,
     Looked,
@@ -186,9 +186,9 @@ class Driver:
                 self.state.pulls.located(self.now, self.source.topics(topic_ids))
             case Meet(node, partitions):
                 self.state.met(self.now, node, [self.meet(node, at) for at in partitions])
-            case Jump(at, log_start):
+            case FillGap(at, log_start):
                 self.own[at] = max(self.own[at], log_start)
-                self.state.pulls.jumped(self.now, at)
+                self.state.pulls.gap_filled(self.now, at)
             case Fetch():
                 self.fetch(effect)
         self.begin()
@@ -237,8 +237,8 @@ class Driver:
                 self.state.pulls.not_located(self.now, "away")
             case Meet(node, partitions):
                 self.state.not_met(self.now, node, partitions, "away")
-            case Jump(at):
-                self.state.pulls.jumped(self.now, at, "the disk is full")
+            case FillGap(at):
+                self.state.pulls.gap_filled(self.now, at, "the disk is full")
             case Fetch(number):
                 self.state.fetch_failed(self.now, number, "away")
         self.begin()
@@ -277,7 +277,7 @@ class Driver:
             self.succeed(ready)
         return True
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Carry everything out, and let time pass, until nothing is left to be done."""
         for _ in range(20_000):
             if self.step():
@@ -452,7 +452,7 @@ class LinkMachine(RuleBasedStateMachine):
         driver.now += LIMITS.greet_every_s
         driver.state.resume(driver.now)
         driver.begin()
-        driver.settle()
+        driver.run_until_idle()
         assert driver.behind() == []
         assert driver.state.phase is Phase.RUNNING
         assert driver.state.fetching.budget.reserved == driver.state.fetching.budget.held == 0
@@ -469,7 +469,7 @@ TestLink = LinkMachine.TestCase
 
 def running(topics: int = 1, partitions: int = 1, nodes: int = 1, **options: object) -> Driver:
     driver = Driver(ModelSource(topics, partitions, nodes), **options)  # type: ignore[arg-type]
-    driver.settle()
+    driver.run_until_idle()
     return driver
 
 
@@ -477,11 +477,11 @@ def test_what_the_source_has_already_arrives_and_then_what_it_gets() -> None:
     driver = Driver(ModelSource(3, 2, 2))
     for at in driver.source.partitions:
         driver.source.produce(at, 7)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
     for at in driver.source.partitions:
         driver.source.produce(at, 3)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
 
 
@@ -489,7 +489,7 @@ def test_a_record_of_a_partition_that_is_known_takes_a_poll_and_a_fetch() -> Non
     driver = running()
     (at,) = driver.source.partitions
     driver.source.produce(at, 1)
-    driver.settle()
+    driver.run_until_idle()
     driver.now += 1
     driver.source.produce(at, 1)
     (poll,) = driver.under_way
@@ -509,7 +509,7 @@ def test_no_more_up_to_date_partitions_are_remembered_than_the_limit() -> None:
     driver = running(topics=20, partitions=3)
     for at in driver.source.partitions:
         driver.source.produce(at, 1)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
     assert len(driver.state.pulls.all) == LIMITS.idle_kept
 
@@ -519,7 +519,7 @@ def test_topics_take_turns_however_many_partitions_one_has() -> None:
     small = TopicPartition(topic(7), 0)
     source.partitions[small] = SourcePartition(source.nodes[0])
     driver = Driver(source, limits=dataclasses.replace(LIMITS, page=100, fetches_per_node=1, fetch_partitions=2))
-    driver.settle()
+    driver.run_until_idle()
     for at in source.partitions:
         source.produce(at, 50)
     order: list[TopicPartition] = []
@@ -547,7 +547,7 @@ def test_a_throttled_link_takes_as_long_as_its_bytes_do() -> None:
     (at,) = driver.source.partitions
     began = driver.now
     driver.source.produce(at, 200)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 200
     assert 200 * RECORD / 1000 - 1.0 <= driver.now - began <= 200 * RECORD / 1000 + 1.0
 
@@ -558,7 +558,7 @@ def test_a_throttle_may_be_lifted() -> None:
     driver.source.produce(at, 200)
     driver.state.fetching.bucket.set_rate(0, driver.now)
     began = driver.now
-    driver.settle()
+    driver.run_until_idle()
     assert driver.now - began < 1.0
 
 
@@ -582,7 +582,7 @@ def test_a_source_that_gives_nothing_of_what_it_says_it_has_is_asked_more_and_mo
             driver.begin()
     assert waits[0] <= LIMITS.first_pause_s
     assert waits[5] > 10 * waits[0]
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
 
 
@@ -641,7 +641,7 @@ def test_a_source_that_does_not_answer_for_a_moment_is_greeted_again() -> None:
     assert driver.state.reason
     assert driver.state.trouble
     driver.source.produce(at, 5)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
     assert not driver.state.trouble
 
@@ -670,7 +670,7 @@ def test_one_node_that_does_not_answer_does_not_stop_the_others() -> None:
     assert driver.own[first] == 0
     assert driver.state.phase is Phase.RUNNING
     assert driver.state.trouble
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
     assert not driver.state.trouble
 
@@ -683,7 +683,7 @@ def test_the_lag_counts_from_when_we_heard_of_the_first_record_that_is_not_here(
     pull = driver.state.pulls.all[at]
     driver.now += 4
     assert pull.lag_s(driver.now) == pytest.approx(4)
-    driver.settle()
+    driver.run_until_idle()
     assert pull.lag_s(driver.now) == 0
 
 
@@ -693,7 +693,7 @@ def test_whatever_waits_is_fetched_once_for_each_time_it_became_due(changes: lis
     for number, index in changes:
         driver.source.produce(TopicPartition(topic(number), index), 1)
     before = driver.fetched_bytes
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
     assert driver.fetched_bytes - before == len(changes) * RECORD, "nothing is fetched twice"
 
@@ -709,7 +709,7 @@ def test_a_topic_that_a_node_of_the_source_does_not_know_yet_is_asked_for_again_
     driver.state.met(driver.now, meet.node, [Met(at, Code.UNKNOWN_TOPIC_ID)])
     driver.begin()
     assert driver.state.pulls.all[at].retry_at - driver.now < 1.0
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
 
 
@@ -717,7 +717,7 @@ def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended
     driver = running()
     (at,) = driver.source.partitions
     driver.source.produce(at, 2)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 2
     driver.homes[at] += 1
     driver.own[at] = 1  # the last one is of a history that is not the new home's
@@ -726,7 +726,7 @@ def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended
     (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
     driver.succeed(look)
     assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 2
 
 
@@ -760,7 +760,7 @@ def test_a_link_is_paused_while_it_fetches_what_a_new_node_of_the_source_leads_b
     driver.begin()
     driver.state.resume(driver.now)
     driver.begin()
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 1
 
 
@@ -773,7 +773,7 @@ def test_a_full_answer_without_what_a_new_node_of_the_source_leads_by_now_gives_
     assert driver.state.fetching.budget.reserved == 0
     driver.to_append[first] = (0, 3, 300, driver.looked_up[first])
     driver.begin()
-    driver.settle()
+    driver.run_until_idle()
     assert driver.behind() == []
 
 
@@ -787,7 +787,7 @@ def test_what_another_node_leads_by_the_time_that_a_fetch_is_broken_off_is_met_t
     driver.state.lost(driver.now, "cut")
     assert driver.state.pulls.all[at].status is Status.MEET
     driver.begin()
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 1
 
 
@@ -797,7 +797,7 @@ def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_whi
     driver.patience[at] = 2.0
     driver.state.pulls.touched(driver.now, at)
     driver.source.produce(at, 1)
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 1
     began = driver.now
     assert began >= 2.0
@@ -807,10 +807,10 @@ def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_whi
     assert driver.own[at] == 1, "it waits"
     driver.own[at] = 2
     fetched = driver.fetched_bytes
-    driver.settle()
+    driver.run_until_idle()
     assert driver.fetched_bytes == fetched, "the other one brought it"
     driver.source.produce(at, 40)  # more than an answer holds
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 42
     assert driver.now - began < 6.5, "it waits once until it is up to date"
 
@@ -834,7 +834,7 @@ def test_a_link_of_several_that_was_not_chosen_goes_on_behind_a_gap_once_no_othe
     driver.own[at] = 2  # another one brought something
     by(18.0)
     assert driver.own[at] == 2
-    driver.settle()
+    driver.run_until_idle()
     assert driver.own[at] == 10
 
 
@@ -842,7 +842,7 @@ def test_what_lacks_records_of_homes_before_is_met_though_nothing_more_is_known_
     driver = running()
     (at,) = driver.source.partitions
     driver.source.produce(at, 1)
-    driver.settle()
+    driver.run_until_idle()
     driver.lacking.add(at)
     driver.state.pulls.touched(driver.now, at)
     driver.begin()
@@ -856,13 +856,13 @@ def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:
     for partition in driver.source.partitions.values():
         partition.epoch = NO_EPOCH
         partition.end = 5
-    driver.settle()
+    driver.run_until_idle()
     assert not driver.behind()
 
 
 def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_something_comes() -> None:
     driver = Driver(ModelSource(1, 1, 1))
-    driver.settle()
+    driver.run_until_idle()
     waits = []
     for _ in range(5):
         (poll,) = [each for each in driver.under_way if isinstance(each, Poll)]
@@ -874,7 +874,7 @@ def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_somethin
         driver.begin()
     assert waits == [5_000, 10_000, 20_000, 30_000, 30_000]
     driver.source.produce(next(iter(driver.source.partitions)), 1)
-    driver.settle()
+    driver.run_until_idle()
     (poll,) = [each for each in driver.under_way if isinstance(each, Poll)]
     assert poll.wait_ms == 5_000
 

@@ -38,7 +38,7 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     SqliteStore(tmp_path / "cluster.sqlite").close()
     nodes = [Node(options(tmp_path, number, 2)) for number in (1, 2)]
     await asyncio.gather(*(node.start() for node in nodes))
-    yield await Pair(*nodes).settled()
+    yield await Pair(*nodes).ready()
     for node in reversed(nodes):
         await node.stop()
 

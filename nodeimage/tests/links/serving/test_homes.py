@@ -15,7 +15,7 @@ from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import DeleteLink, PutLink
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka.connection import Connection
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.serving import homes, topics
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
@@ -66,12 +66,12 @@ def create(ask):
 
 @pytest.fixture
 def unsettled(monkeypatch):
-    """What is pending stays so: the node settles nothing meanwhile."""
+    """What is pending stays so: the node applies no homes meanwhile."""
 
-    async def nothing(settler, wanted):
+    async def nothing(home_applier, wanted):
         pass
 
-    monkeypatch.setattr(Settler, "_settle", nothing)
+    monkeypatch.setattr(HomeApplier, "_apply_home", nothing)
 
 
 @pytest.fixture
@@ -416,13 +416,13 @@ class TestAnnounce:
 class TestCede:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr(homes, "SETTLES_S", 0.2)
+        monkeypatch.setattr(homes, "APPLY_WAIT_S", 0.2)
 
     @pytest.fixture
-    async def settling(self, broker):
+    async def applying(self, broker):
         """Records the rolls for topics' homes while a test runs, as the nodes that lead the partitions do."""
 
-        async def settle(row, opened):
+        async def apply_home(row, opened):
             (topic,) = await broker.topics.resolve_ids([row.topic_id])
             partition = await broker.partitions.leader(topic, opened.partition)
             target = RollTarget(row.topic_id, opened.partition, opened.id, opened.container)
@@ -445,7 +445,7 @@ class TestCede:
                 for row in rows:
                     opened = await broker.catalog.query(lambda reader, row=row: reader.chains.open_of([row.number]))
                     for each in opened[row.number]:
-                        await settle(row, each)
+                        await apply_home(row, each)
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(settle_all())
@@ -455,24 +455,24 @@ class TestCede:
             await task
 
     async def test_a_home_is_given_away_with_where_its_partitions_end(
-        self, call, stream, create, append, settling, broker, monkeypatch
+        self, call, stream, create, append, applying, broker, monkeypatch
     ):
-        monkeypatch.setattr(homes, "SETTLES_S", 10.0)
+        monkeypatch.setattr(homes, "APPLY_WAIT_S", 10.0)
         topic = await create("/plant:t", 2)
         await append("/plant:t", b"a", b"b", b"c", partition=1)
         for _ in range(2):  # asked again it is answered again
-            (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-            assert ceded == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
+            (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+            assert demoted == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
 
     async def test_what_is_not_settled_in_time_is_asked_for_again(self, call, stream, create, broker, monkeypatch):
-        async def not_yet(settler, wanted):
+        async def not_yet(home_applier, wanted):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, "later")
 
-        monkeypatch.setattr(Settler, "_settle", not_yet)
+        monkeypatch.setattr(HomeApplier, "_apply_home", not_yet)
         topic = await create("/plant:t")
-        (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
-        assert "ask again" in ceded["message"]
+        (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
+        assert "ask again" in demoted["message"]
         row = await broker.catalog.query(lambda reader: reader.topics.by_id(topic))
         assert row.home == Home(1, THERE)
 
@@ -485,20 +485,20 @@ class TestCede:
     async def test_what_moved_here_and_is_not_settled(self, call, stream, create, set_home, broker):
         topic, own = await create("/plant:t"), broker.node.cluster_id
         await set_home(topic, 5, own)
-        (ceded,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
+        (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
         row = await broker.catalog.query(lambda reader: reader.topics.by_id(topic))
         assert row.home == Home(5, own)
 
-    async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, settling, broker):
+    async def test_what_moved_here_and_lacks_records_yet(self, call, copy, set_home, applying, broker):
         own = broker.node.cluster_id
         await set_home(copy, 4, own, {0: [(4, own, 0)], 1: [(1, "cluster-second", 10), (3, THERE, 20), (4, own, 30)]})
         async with asyncio.timeout(10):
             while await broker.catalog.query(lambda reader: reader.homes.unsettled()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        (ceded,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
-        assert ceded["error"] == Code.LEADER_NOT_AVAILABLE
-        assert "not complete" in ceded["message"]
+        (demoted,) = (await call("home.cede", topic_ids=[copy], to=THERE))["topics"]
+        assert demoted["error"] == Code.LEADER_NOT_AVAILABLE
+        assert "not complete" in demoted["message"]
         row = await broker.catalog.query(lambda reader: reader.topics.by_id(copy))
         assert row.home == Home(4, own)
 

@@ -10,7 +10,7 @@ from headrace.base.ids import NodeId
 from headrace.kafka_client.client import ANY
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links.source.headrace_source import HeadraceSource
-from headrace.links.source.source import CursorKey
+from headrace.links.source.source import CommittedOffsetKey
 
 TOPIC_ID = bytes(16)
 ANSWERS: Mapping[str, Any] = {
@@ -43,22 +43,22 @@ class Recorded:
 async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
     client = Recorded()
     source = HeadraceSource(client, "/s")  # type: ignore[arg-type]
-    key = CursorKey("g", TOPIC_ID, 0)
+    key = CommittedOffsetKey("g", TOPIC_ID, 0)
     await source.topics_by_id([TOPIC_ID])
     assert client.asked == [("link.hello", ANY), ("link.topics", ANY)]
     client.asked.clear()
     await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
     await source.topics_by_id([TOPIC_ID])
-    await source.cursors_of([key])
+    await source.committed_offsets_of([key])
     await source.topics(after=None, limit=1)
-    await source.cursors(after=None, limit=1)
+    await source.committed_offsets(after=None, limit=1)
     assert {node for _, node in client.asked} == {7}
     client.asked.clear()
     client.away = True
     with pytest.raises(SourceUnreachable):
         await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
     client.away = False
-    await source.cursors_of([key])
+    await source.committed_offsets_of([key])
     assert client.asked[-1] == ("link.cursors", ANY)
 
 

@@ -26,7 +26,7 @@ class Cluster:
     home: Home
     history: list[HomeStart] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    set_aside: list[Record] = field(default_factory=list)
+    quarantined: list[Record] = field(default_factory=list)
 
     @property
     def end(self) -> Offset:
@@ -39,7 +39,7 @@ class Cluster:
 
 
 class World:
-    """Clusters that write, copy, take up by force, and cede, as links let them."""
+    """Clusters that write, copy, take up by force, and demote, as links let them."""
 
     def __init__(self, names: str) -> None:
         first = Home(0, names[0])
@@ -58,7 +58,7 @@ class World:
         at.history = [entry for entry in at.history if entry.offset <= at.end]
         at.history.append(HomeStart(*at.home, at.end))
 
-    def cede(self, at: Cluster, to: Cluster) -> None:
+    def demote(self, at: Cluster, to: Cluster) -> None:
         """By agreement: from the old home's end on."""
         if at.accepts and at is not to:
             at.home = at.home.given_to(to.name)
@@ -78,7 +78,7 @@ class World:
             shared += 1
         assert keep >= shared, "records that both have were taken for others"
         assert at.records[shared : min(keep, source.end)] == [], "records that differ were taken for the same"
-        at.set_aside += at.records[keep:]
+        at.quarantined += at.records[keep:]
         del at.records[keep:]
         at.home, at.history = source.home, list(source.history)
 
@@ -102,7 +102,7 @@ class World:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["write", "write", "take_up", "cede", "pull", "pull", "pull"]),
+        st.sampled_from(["write", "write", "take_up", "demote", "pull", "pull", "pull"]),
         st.integers(0, 3),
         st.integers(0, 3),
         st.integers(1, 4),
@@ -122,8 +122,8 @@ def test_what_is_set_aside_is_what_the_other_history_does_not_have(steps: list[t
                     world.write(first)
             case "take_up":
                 world.take_up(first)
-            case "cede":
-                world.cede(first, second)
+            case "demote":
+                world.demote(first, second)
             case "pull":
                 if first is not second:
                     world.pull(first, second, count)
@@ -147,7 +147,7 @@ def test_when_all_have_met_all_there_is_one_history_and_none_lost(steps: list[tu
                 if at is not source:
                     world.pull(at, source, 1 << 20)
     assert len({(each.home, tuple(each.history), tuple(each.records)) for each in world.clusters}) == 1
-    kept = {record for each in world.clusters for record in each.records + each.set_aside}
+    kept = {record for each in world.clusters for record in each.records + each.quarantined}
     assert len(kept) == world.written
 
 

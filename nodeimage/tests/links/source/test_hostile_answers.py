@@ -50,7 +50,7 @@ def asked(said: Mapping[str, Any], what: str) -> object:
             case "meet":
                 return await source.meet(1, [(ID, 0)])  # type: ignore[arg-type,list-item]
             case _:
-                return await source.cursors(after=None, limit=10)
+                return await source.committed_offsets(after=None, limit=10)
 
     return asyncio.run(ask())
 

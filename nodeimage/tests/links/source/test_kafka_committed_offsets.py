@@ -8,7 +8,7 @@ from headrace.base.addresses import Address
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka_client.client import Client
 from headrace.links.source import kafka_committed_offsets
-from headrace.links.source.kafka_committed_offsets import KafkaCursors, whole_group
+from headrace.links.source.kafka_committed_offsets import KafkaCommittedOffsets, whole_group
 from headrace.links.source.kafka_topics import KafkaTopics
 from headrace.security.client_security import security_of
 from headrace.wire import generic_codec
@@ -54,17 +54,17 @@ def coordinator() -> Coordinator:
 
 
 @pytest.fixture
-async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaCursors]:
+async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaCommittedOffsets]:
     monkeypatch.setattr(kafka_committed_offsets, "pace_s", lambda _rows: 0.0)
     topics = [TopicMeta(0, "t", ID, False, [PartitionMeta(0, 0, 1, 0, [1], [1], [])])]
     async with FakeKafka(coordinator.answer, topics=topics) as server:
         client = Client([Address("127.0.0.1", server.port)], security=security_of({}))
-        yield KafkaCursors(client, KafkaTopics(client))
+        yield KafkaCommittedOffsets(client, KafkaTopics(client))
         await client.close()
 
 
 async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
-    coordinator: Coordinator, cursors: KafkaCursors, monkeypatch: pytest.MonkeyPatch
+    coordinator: Coordinator, cursors: KafkaCommittedOffsets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_committed_offsets, "GROUPS", 2)
     coordinator.committed = {"a": 1, "b": 2, "c": 3, "d": 4}
@@ -82,7 +82,7 @@ async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
 
 
 async def test_a_node_that_does_not_list_its_groups_yet_is_an_error(
-    coordinator: Coordinator, cursors: KafkaCursors
+    coordinator: Coordinator, cursors: KafkaCommittedOffsets
 ) -> None:
     coordinator.committed = {"a": 1}
     coordinator.listing = Code.COORDINATOR_LOAD_IN_PROGRESS
@@ -98,7 +98,7 @@ async def test_a_node_that_does_not_list_its_groups_yet_is_an_error(
 
 @pytest.mark.parametrize("code", [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR])
 async def test_a_group_whose_coordinator_is_not_ready_is_an_error_and_its_cursors_come_later(
-    coordinator: Coordinator, cursors: KafkaCursors, code: Code
+    coordinator: Coordinator, cursors: KafkaCommittedOffsets, code: Code
 ) -> None:
     coordinator.committed = {"a": 1, "b": 2}
     coordinator.loading, coordinator.code = {"b"}, code
@@ -114,7 +114,7 @@ async def test_a_group_whose_coordinator_is_not_ready_is_an_error_and_its_cursor
 
 
 async def test_a_group_that_may_not_be_asked_for_keeps_no_other_back(
-    coordinator: Coordinator, cursors: KafkaCursors
+    coordinator: Coordinator, cursors: KafkaCommittedOffsets
 ) -> None:
     coordinator.committed = {"a": 1, "b": 2}
     coordinator.loading, coordinator.code = {"a"}, Code.GROUP_AUTHORIZATION_FAILED

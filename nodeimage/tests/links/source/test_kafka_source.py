@@ -17,7 +17,15 @@ from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import Client
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
 from headrace.links.source.kafka_source import KafkaSource
-from headrace.links.source.source import NO_EPOCH, CursorKey, FeedPlace, Fetched, SourceTopic, TopicPartition, Wanted
+from headrace.links.source.source import (
+    NO_EPOCH,
+    CommittedOffsetKey,
+    FeedPlace,
+    Fetched,
+    SourceTopic,
+    TopicPartition,
+    Wanted,
+)
 from headrace.security.client_security import security_of
 from headrace.wire.batch import Record, iter_batches, iter_records
 from kit.certificates import Certificates
@@ -224,7 +232,7 @@ async def test_aborted_transactions_and_their_markers_are_left_out_as_gaps(conne
         assert all(header.producer_id == -1 for header in headers if header.control), "no marker of a transaction"
 
 
-async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
+async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_demoted(
     connect: Connect, kafka: RealKafka
 ) -> None:
     name = name_of("open")
@@ -242,7 +250,7 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
     source = connect()
     topic = await topic_of(source, name)
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before"]
-    (refused,) = await source.cede([topic.topic_id], to="other")
+    (refused,) = await source.demote([topic.topic_id], to="other")
     assert (refused.code, refused.message) == (
         Code.POLICY_VIOLATION,
         f"{name}-0 has an open transaction at offset 1: end its producer first",
@@ -251,8 +259,8 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_ceded(
     while (await source.meet(ONE, [TopicPartition(topic.topic_id, 0)]))[0].high_watermark < 4:
         pass  # Kafka writes the marker when it has answered
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before", b"open", b"after"]
-    (ceded,) = await source.cede([topic.topic_id], to="other")
-    assert (ceded.code, ceded.home, ceded.ends) == (Code.NONE, Home(1, "other"), [4])
+    (demoted,) = await source.demote([topic.topic_id], to="other")
+    assert (demoted.code, demoted.home, demoted.ends) == (Code.NONE, Home(1, "other"), [4])
 
 
 async def test_a_log_start_inside_a_batch_cuts_the_batch(connect: Connect, kafka: RealKafka) -> None:
@@ -374,20 +382,22 @@ async def test_cursors_of_all_groups_come_and_changes_are_told(connect: Connect,
     for group in groups:
         commit(group, 10)
     place = (await source.changes(ONE, None, topics=False, cursors=True, wait_ms=0, limit=100)).place
-    page = await source.cursors(after=None, limit=1000)
+    page = await source.committed_offsets(after=None, limit=1000)
     assert page.after is None
     found = [each for each in page.cursors if each.key.group in groups]
     assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds one
-        (CursorKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
+        (CommittedOffsetKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
     ]
     commit(groups[1], 20)
-    changed: set[CursorKey] = set()
-    while not changed & {CursorKey(group, b"", -1) for group in groups}:
+    changed: set[CommittedOffsetKey] = set()
+    while not changed & {CommittedOffsetKey(group, b"", -1) for group in groups}:
         said = await source.changes(ONE, place, topics=False, cursors=True, wait_ms=1000, limit=100)
         place = said.place
         changed |= set(said.cursors)
     assert {key.group for key in changed} & set(groups) == {groups[1]}
-    some = await source.cursors_of([*changed, CursorKey(groups[0], topic_id, 1), CursorKey("gone", topic_id, 0)])
+    some = await source.committed_offsets_of(
+        [*changed, CommittedOffsetKey(groups[0], topic_id, 1), CommittedOffsetKey("gone", topic_id, 0)]
+    )
     assert [(each.key.group, each.key.partition, each.offset) for each in some if each.key.group in groups] == [
         *([(groups[0], 1, 11)]),
         (groups[1], 0, 20),

@@ -84,7 +84,7 @@ def test_a_copy_that_is_as_at_the_source_is_left_alone() -> None:
 def test_a_clash_is_refused_and_says_what_to_do(row: TopicRow, word: str) -> None:
     found = planned(there(), row)
     assert word in found.refused["t"]
-    assert (found.make, found.adopt, found.fine) == ([], [], [])
+    assert (found.make, found.homes, found.fine) == ([], [], [])
 
 
 def test_a_topic_that_was_deleted_at_its_home_here_does_not_come_back() -> None:
@@ -92,9 +92,9 @@ def test_a_topic_that_was_deleted_at_its_home_here_does_not_come_back() -> None:
 
 
 def test_the_higher_home_wins_on_either_side() -> None:
-    assert planned(there(home=(1, "north")), here()).adopt
-    assert planned(there(home=(1, "south")), here()).adopt, "an agreed move to this cluster, to be taken up"
-    assert planned(there(home=(1, "north")), here(home=(1, "east"))).adopt
+    assert planned(there(home=(1, "north")), here()).homes
+    assert planned(there(home=(1, "south")), here()).homes, "an agreed move to this cluster, to be taken up"
+    assert planned(there(home=(1, "north")), here(home=(1, "east"))).homes
     assert planned(there(), here(home=(1, "south"))).announce
     assert planned(there(home=(1, "north")), here(home=(1, "south"))).announce
     assert planned(there(), here(home=(1, "east"))).relay

@@ -15,7 +15,7 @@ from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.source import (
     NO_EPOCH,
     Announcement,
-    CursorKey,
+    CommittedOffsetKey,
     FeedPlace,
     HomeStart,
     Source,
@@ -113,19 +113,23 @@ async def test_cursors_come_by_pages_and_by_key(south: OneNode, source: Headrace
     assert row is not None
     found, after = [], None
     while True:
-        page = await source.cursors(after=after, limit=2)
+        page = await source.committed_offsets(after=after, limit=2)
         found += page.cursors
         after = page.after
         if after is None:
             break
     assert [(each.key, each.offset, each.committed_ms) for each in found] == [
-        (CursorKey(f"g{number}", row.topic_id, 0), 1, 1000 + number) for number in range(5)
+        (CommittedOffsetKey(f"g{number}", row.topic_id, 0), 1, 1000 + number) for number in range(5)
     ]
-    keys = [CursorKey("g3", row.topic_id, 0), CursorKey("gone", row.topic_id, 0), CursorKey("g4", b"", -1)]
-    assert sorted(each.key.group for each in await source.cursors_of(keys)) == ["g3", "g4"]
+    keys = [
+        CommittedOffsetKey("g3", row.topic_id, 0),
+        CommittedOffsetKey("gone", row.topic_id, 0),
+        CommittedOffsetKey("g4", b"", -1),
+    ]
+    assert sorted(each.key.group for each in await source.committed_offsets_of(keys)) == ["g3", "g4"]
 
 
-async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
+async def test_a_home_that_is_demoted_is_elsewhere_and_another_can_be_announced(
     south: OneNode, source: HeadraceSource
 ) -> None:
     await south.append("a", b"x", b"y")
@@ -141,7 +145,7 @@ async def test_a_home_that_is_ceded_is_elsewhere_and_another_can_be_announced(
     assert moved.home == Home(3, "west")
     (link,) = await south.parts.catalog.query(lambda reader: reader.links.all())
     assert (link.name, link.config.source_stream) == ("back-west", "/there")
-    (refused, gone) = await source.cede([at, bytes(range(16))], to="east")
+    (refused, gone) = await source.demote([at, bytes(range(16))], to="east")
     assert (refused.code, gone.code) == (Code.POLICY_VIOLATION, Code.UNKNOWN_TOPIC_ID)
     assert "is at home in cluster west" in refused.message
 

@@ -16,7 +16,7 @@ from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.links.failover import home_apply, quarantine
-from headrace.links.failover.home_apply import Settler
+from headrace.links.failover.home_apply import HomeApplier
 from headrace.links.failover.quarantine import Quarantine
 from headrace.partitions.partition import Partition
 from headrace.wire.batch import build_batch, read_batch
@@ -30,13 +30,13 @@ def by_hand(south: OneNode) -> None:
     async def nothing(wanted: home_apply.Unsettled) -> None:
         pass
 
-    south.node.links.settler._settle = nothing  # type: ignore[method-assign]
+    south.node.links.home_applier._apply_home = nothing  # type: ignore[method-assign]
 
 
 @pytest.fixture
-async def settler(south: OneNode) -> AsyncIterator[Settler]:
+async def home_applier(south: OneNode) -> AsyncIterator[HomeApplier]:
     """One that runs, told of what is applied."""
-    made = south.settler()
+    made = south.home_applier()
     south.parts.catalog.on_applied(made.applied)
     running = asyncio.create_task(made.run())
     yield made
@@ -64,9 +64,9 @@ async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitio
     )
 
 
-async def settles(south: OneNode, name: str, home: tuple[int, str]) -> None:
-    """Until it is settled, by a settler that begins now."""
-    running = asyncio.create_task(south.settler().run())
+async def applies(south: OneNode, name: str, home: tuple[int, str]) -> None:
+    """Until it is settled, by a home applier that begins now."""
+    running = asyncio.create_task(south.home_applier().run())
     try:
         await until(lambda: settled_for(south, name, home))
     finally:
@@ -82,7 +82,9 @@ async def produced(leader: Partition, batch: bytearray) -> None:
     await waiting.future
 
 
-async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: OneNode, settler: Settler) -> None:
+async def test_a_home_taken_by_force_begins_where_each_partition_ends(
+    south: OneNode, home_applier: HomeApplier
+) -> None:
     await south.append("t", b"a", b"b")
     epoch = (await south.partition("t")).leader_epoch
     await moved(south, "t", (1, south.cluster_id), None)
@@ -98,7 +100,7 @@ async def test_a_home_taken_by_force_begins_where_each_partition_ends(south: One
 
 
 async def test_what_diverged_is_set_aside_with_its_old_place_and_the_partition_resumes_there(
-    south: OneNode, settler: Settler
+    south: OneNode, home_applier: HomeApplier
 ) -> None:
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
@@ -111,13 +113,13 @@ async def test_what_diverged_is_set_aside_with_its_old_place_and_the_partition_r
     assert [record.value for record in aside] == [b"c", b"d"]
     assert [dict(record.headers)["headrace.offset"] for record in aside] == [b"2", b"3"]
     assert dict(aside[0].headers)["headrace.home"] == f"0:{south.cluster_id}".encode()
-    assert settler.set_aside == 2
+    assert home_applier.quarantined == 2
     row = await south.row("t.diverged")
     assert row is not None
     assert row.configs["retention.ms"] == "-1"
 
 
-async def test_what_was_deleted_before_is_not_set_aside(south: OneNode, settler: Settler) -> None:
+async def test_what_was_deleted_before_is_not_set_aside(south: OneNode, home_applier: HomeApplier) -> None:
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
     row = await south.row("t")
@@ -128,7 +130,7 @@ async def test_what_was_deleted_before_is_not_set_aside(south: OneNode, settler:
     assert [record.value for record in await south.records("t.diverged")] == [b"d"]
 
 
-async def test_records_of_the_shared_history_stay(south: OneNode, settler: Settler) -> None:
+async def test_records_of_the_shared_history_stay(south: OneNode, home_applier: HomeApplier) -> None:
     await south.append("t", b"a", b"b")
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
     await until(lambda: settled_for(south, "t", (1, "north")))
@@ -148,7 +150,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         pass
 
     appended = 0
-    real = Quarantine.keep_aside
+    real = Quarantine.add
 
     async def crashing(*arguments: object, **named: object) -> object:
         nonlocal appended
@@ -159,7 +161,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
         return found
 
     if step == "before_roll":
-        monkeypatch.setattr(Quarantine, "keep_aside", crashing)
+        monkeypatch.setattr(Quarantine, "add", crashing)
     else:
         real_append = Quarantine._append
 
@@ -171,7 +173,7 @@ async def test_what_was_set_aside_before_a_crash_is_not_set_aside_twice(
                 raise Crash("the node ends here")
 
         monkeypatch.setattr(Quarantine, "_append", append)
-    await settles(south, "t", (1, "north"))
+    await applies(south, "t", (1, "north"))
     assert appended >= 3
     assert await south.values("t.diverged") == [b"b", b"c", b"d"]
     assert await south.values("t") == [b"a"]
@@ -183,7 +185,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
     for value in (b"a", b"b", b"c", b"d"):
         await south.append("t", value)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
-    keep, homes = Quarantine.keep_aside, []
+    keep, homes = Quarantine.add, []
 
     async def then_it_moves(aside: Quarantine, row: TopicRow, *arguments: Any, **named: Any) -> object:
         found = await keep(aside, row, *arguments, **named)
@@ -193,8 +195,8 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
             raise HeadraceError("the node ends here")
         return found
 
-    monkeypatch.setattr(Quarantine, "keep_aside", then_it_moves)
-    await settles(south, "t", (2, "east"))
+    monkeypatch.setattr(Quarantine, "add", then_it_moves)
+    await applies(south, "t", (2, "east"))
     assert homes[0] == Home(1, "north")
     assert await south.values("t") == [b"a"]
     assert sorted(map(str, await south.values("t.diverged"))) == ["b'b'", "b'c'", "b'd'"]
@@ -222,7 +224,7 @@ async def test_what_clients_write_to_the_diverged_topic_stands_in_for_nothing_an
     for batch in (build_batch([(1, None, b"b", place)]), claims):
         await produced(leader, batch)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
-    await settles(south, "t", (1, "north"))
+    await applies(south, "t", (1, "north"))
     assert await south.values("t") == [b"a"]
     assert leader.high_watermark == 3, "it is set aside"
 
@@ -257,9 +259,9 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
             raise HeadraceError("the node ends here")
 
     monkeypatch.setattr(Quarantine, "_append", append)
-    settler = south.settler()
+    home_applier = south.home_applier()
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
-    running = asyncio.create_task(settler.run())
+    running = asyncio.create_task(home_applier.run())
     await until(lambda: settled_for(south, "t", (1, "north")))
     running.cancel()
     aside = await south.partition("t.diverged")
@@ -270,7 +272,7 @@ async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_ho
     raw, record = await south.records("t.diverged")
     assert (raw.value, record.value) == (stored, b"d")
     assert raw.headers[-2:] == [("headrace.raw", b"2"), ("headrace.part", b"1/1")]
-    assert settler.set_aside == 1, "the rest was before the crash"
+    assert home_applier.quarantined == 1, "the rest was before the crash"
 
 
 async def test_no_batch_that_could_not_be_replicated_is_appended_once(
@@ -289,9 +291,9 @@ async def test_no_batch_that_could_not_be_replicated_is_appended_once(
 
 
 async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tried_again_soon(
-    south: OneNode, settler: Settler, monkeypatch: pytest.MonkeyPatch
+    south: OneNode, home_applier: HomeApplier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep, failed = Quarantine.keep_aside, []
+    keep, failed = Quarantine.add, []
 
     async def fails_once(*args: object, **more: object) -> object:
         if not failed:
@@ -299,7 +301,7 @@ async def test_where_the_diverged_topic_is_led_elsewhere_for_the_moment_it_is_tr
             raise KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "the diverged topic is led elsewhere by now")
         return await keep(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Quarantine, "keep_aside", fails_once)
+    monkeypatch.setattr(Quarantine, "add", fails_once)
     await south.append("t", b"a")
     await south.append("t", b"b")
     await moved(south, "t", (1, "north"), {0: [(1, "north", 1)]})
@@ -314,23 +316,23 @@ async def test_a_fault_of_ours_holds_up_neither_other_partitions_nor_the_next_lo
     for name in ("t", "other"):
         await south.append(name, b"a")
         await moved(south, name, (1, south.cluster_id), None)
-    left = {"_of": 1, "_settle": 1}
+    left = {"_of": 1, "_apply_home": 1}
     for name in left:
-        whole = getattr(Settler, name)
+        whole = getattr(HomeApplier, name)
 
-        def faulty(self: Settler, *arguments: Any, name: str = name, whole: Any = whole) -> Any:
+        def faulty(self: HomeApplier, *arguments: Any, name: str = name, whole: Any = whole) -> Any:
             left[name] -= 1
             if left[name] >= 0:
                 raise KeyError(name)
             return whole(self, *arguments)
 
-        monkeypatch.setattr(Settler, name, faulty)
+        monkeypatch.setattr(HomeApplier, name, faulty)
     for name in ("t", "other"):
-        await settles(south, name, (1, south.cluster_id))
+        await applies(south, name, (1, south.cluster_id))
     assert max(left.values()) < 0
 
 
-async def test_the_newest_of_several_homes_counts(south: OneNode, settler: Settler) -> None:
+async def test_the_newest_of_several_homes_counts(south: OneNode, home_applier: HomeApplier) -> None:
     for value in (b"a", b"b", b"c"):
         await south.append("t", value)
     await moved(south, "t", (1, "north"), {0: [(1, "north", 2)]})
@@ -343,7 +345,7 @@ async def test_the_newest_of_several_homes_counts(south: OneNode, settler: Settl
     assert sorted(everything) == [b"a", b"b", b"c"]
 
 
-async def test_all_partitions_of_many_topics_are_settled(south: OneNode, settler: Settler) -> None:
+async def test_all_partitions_of_many_topics_are_settled(south: OneNode, home_applier: HomeApplier) -> None:
     names = [f"t{index}" for index in range(40)]
     for name in names:
         await south.append(name, b"a")
@@ -352,10 +354,10 @@ async def test_all_partitions_of_many_topics_are_settled(south: OneNode, settler
     await south.parts.catalog.submit(SetHome(items=items))
     for name in names:
         await until(lambda name=name: settled_for(south, name, (1, south.cluster_id)))  # type: ignore[misc]
-    assert settler.problem is None
+    assert home_applier.problem is None
 
 
-async def test_what_diverged_behind_gaps_is_set_aside_whole(south: OneNode, settler: Settler) -> None:
+async def test_what_diverged_behind_gaps_is_set_aside_whole(south: OneNode, home_applier: HomeApplier) -> None:
     ((container, epoch),) = south.parts.placement.place(1, "default")
     item = NewTopic("/s", "c", b"copied-topic-id!", 1, {}, [container], [epoch], (0, "north"), "north")
     (made,) = await south.parts.catalog.submit(CreateTopics([item], Millis(1)))

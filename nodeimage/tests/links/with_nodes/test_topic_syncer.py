@@ -1,4 +1,4 @@
-"""What a keeper makes of a source's topics, homes and cursors, in the catalog of a real node."""
+"""What a topic syncer makes of a source's topics, homes and cursors, in the catalog of a real node."""
 
 import asyncio
 import itertools
@@ -18,12 +18,12 @@ from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import PutLink
 from headrace.kafka_client.client import Client
-from headrace.links.failover.home_apply import Settler, Unsettled
+from headrace.links.failover.home_apply import HomeApplier, Unsettled
 from headrace.links.source import kafka_source, kafka_topics
 from headrace.links.source.kafka_source import KafkaSource
 from headrace.links.source.source import Source
-from headrace.links.topics import topic_syncer as keeper_module
-from headrace.links.topics.topic_syncer import Keeper
+from headrace.links.topics import topic_syncer as syncer_module
+from headrace.links.topics.topic_syncer import TopicSyncer
 from headrace.security.client_security import Security
 from headrace.wire.api_keys import ApiKey
 from kit.fake_kafka import FakeKafka
@@ -31,30 +31,30 @@ from kit.fake_source import NODE, FakeSource
 from kit.one_node import OneNode, until
 from kit.played_kafka import ID, OTHER, PlayedKafka, played_topic
 
-Keep = Callable[..., Awaitable[Keeper]]
+Keep = Callable[..., Awaitable[TopicSyncer]]
 
 
 @asynccontextmanager
-async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator[Keeper]:
-    """A keeper that runs."""
+async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator[TopicSyncer]:
+    """A topic syncer that runs."""
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
     outcome = await south.parts.catalog.submit(command)
-    keeper = south.keeper(outcome.link, north)
-    running = asyncio.create_task(keeper.run())
+    syncer = south.topic_syncer(outcome.link, north)
+    running = asyncio.create_task(syncer.run())
     try:
-        yield keeper
+        yield syncer
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
 
 
-async def looked_at_all(north: FakeSource, keeper: Keeper) -> None:
+async def looked_at_all(north: FakeSource, syncer: TopicSyncer) -> None:
     """Have all cursors looked at, and what comes of it done."""
-    asked = north.calls["cursors"]
-    keeper.cursors.look_at_all()
-    await until(lambda: north.calls["cursors"] > asked and keeper.cursors.held == 0)
+    asked = north.calls["committed_offsets"]
+    syncer.committed_offsets.look_at_all()
+    await until(lambda: north.calls["committed_offsets"] > asked and syncer.committed_offsets.held == 0)
 
 
 async def taken_home(south: OneNode, name: str) -> bytes:
@@ -100,8 +100,8 @@ async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_cursors_
     kafka.busy = True
     async with FakeKafka(kafka.answer, topics=[played_topic("t", ID)]) as server:
         source = KafkaSource(Client([Address("127.0.0.1", server.port)], security=Security()))
-        async with kept(south, source, source_stream="") as keeper:
-            await keeper.swept.wait()
+        async with kept(south, source, source_stream="") as syncer:
+            await syncer.swept.wait()
             await until(lambda: kafka.asked[ApiKey.LIST_GROUPS] >= 3)
             server.topics.append(played_topic("other", OTHER))
             kafka.committed["g"] = 0
@@ -116,15 +116,15 @@ async def test_a_topic_whose_configs_the_source_does_not_tell_is_copied_with_the
 ) -> None:
     topic = north.put("t", configs={"retention.ms": "5"})
     north.listed[topic.topic_id] = replace(topic, configs=None)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
-        await keeper.swept.wait()
+        await syncer.swept.wait()
         row = await south.row("t")
         assert row is not None
         assert row.configs == {}
-        assert "does not tell its configs" in keeper.refused["t"]
+        assert "does not tell its configs" in syncer.refused["t"]
         north.put("t", configs={"max.message.bytes": "9"})
-        await until(lambda: not keeper.refused)
+        await until(lambda: not syncer.refused)
 
 
 async def test_only_what_a_pattern_matches_is_copied_and_one_that_matches_nothing_is_told(
@@ -132,15 +132,15 @@ async def test_only_what_a_pattern_matches_is_copied_and_one_that_matches_nothin
 ) -> None:
     for name in ("pump-1", "fan", "pump-1.diverged"):
         north.put(name)
-    async with kept(south, north, topics=["pump-*", "press-*"]) as keeper:
-        await keeper.swept.wait()
+    async with kept(south, north, topics=["pump-*", "press-*"]) as syncer:
+        await syncer.swept.wait()
         assert await south.row("pump-1") is not None
         assert await south.row("fan") is None
         assert await south.row("pump-1.diverged") is None
-        assert keeper.refused == {"press-*": "no topic of the source matches it now"}
+        assert syncer.refused == {"press-*": "no topic of the source matches it now"}
         north.put("press-7")
         await until(lambda: _exists(south, "press-7"))
-        await until(lambda: not keeper.refused)
+        await until(lambda: not syncer.refused)
 
 
 async def test_a_clash_and_a_topic_that_is_gone_are_told_and_nothing_is_lost(south: OneNode, north: FakeSource) -> None:
@@ -148,16 +148,16 @@ async def test_a_clash_and_a_topic_that_is_gone_are_told_and_nothing_is_lost(sou
     mine = await south.row("mine")
     north.put("mine")
     gone = north.put("gone")
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
-        assert "headrace link adopt" in keeper.refused["mine"]
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
+        assert "headrace link adopt" in syncer.refused["mine"]
         assert await south.row("mine") == mine
         north.delete(gone)
-        await until(lambda: "gone at the source" in keeper.refused.get("gone", ""))
+        await until(lambda: "gone at the source" in syncer.refused.get("gone", ""))
         assert await south.row("gone") is not None
         again = north.put("gone")
         assert again.topic_id != gone.topic_id
-        await until(lambda: "made again" in keeper.refused.get("gone", ""))
+        await until(lambda: "made again" in syncer.refused.get("gone", ""))
 
 
 async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_pause(
@@ -165,8 +165,8 @@ async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_
 ) -> None:
     north.put("t")
     north.nodes = []
-    async with kept(south, north) as keeper:
-        await until(lambda: keeper.last_error == "fake names no nodes yet")
+    async with kept(south, north) as syncer:
+        await until(lambda: syncer.last_error == "fake names no nodes yet")
         assert north.calls["hello"] < 20
         north.nodes = [NODE]
         await until(lambda: _exists(south, "t"))
@@ -174,15 +174,17 @@ async def test_a_source_that_names_no_nodes_for_a_moment_is_asked_again_after_a_
         await until(lambda: _exists(south, "late"))
 
 
-@pytest.mark.parametrize("call", ["hello", "topics", "meet", "topics_by_id", "changes", "cursors", "announce"])
+@pytest.mark.parametrize(
+    "call", ["hello", "topics", "meet", "topics_by_id", "changes", "committed_offsets", "announce"]
+)
 async def test_calls_that_fail_are_made_again_and_their_work_is_done(
     south: OneNode, north: FakeSource, call: str
 ) -> None:
     north.put("moved", home=(2, "east"), history=[(2, "east", 0)])
     topic = north.put("t")
     north.fail_at[call] = 2
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
         await until(lambda: _exists(south, "moved"))
         north.put("late")
         await until(lambda: _exists(south, "late"))
@@ -193,17 +195,17 @@ async def test_calls_that_fail_are_made_again_and_their_work_is_done(
 async def test_what_is_refused_is_told_while_all_topics_are_looked_at_again(south: OneNode, north: FakeSource) -> None:
     await south.append("mine", b"a")
     other = north.put("mine")
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
-        assert set(keeper.refused) == {"mine"}
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
+        assert set(syncer.refused) == {"mine"}
         north.fail_at["topics"] = 1_000_000
-        keeper.look_at_all()
-        await until(lambda: keeper.last_error is not None)
-        assert set(keeper.refused) == {"mine"}
+        syncer.look_at_all()
+        await until(lambda: syncer.last_error is not None)
+        assert set(syncer.refused) == {"mine"}
         del north.listed[other.topic_id]  # the feed does not tell of it
         north.fail_at["topics"] = 0
-        keeper.look_at_all()
-        await until(lambda: not keeper.refused)
+        syncer.look_at_all()
+        await until(lambda: not syncer.refused)
 
 
 async def _exists(south: OneNode, name: str) -> bool:
@@ -218,26 +220,26 @@ async def test_a_source_that_is_this_cluster_or_another_than_before_is_refused(
     south: OneNode, north: FakeSource
 ) -> None:
     north.cluster = south.cluster_id
-    async with kept(south, north) as keeper:
-        await until(lambda: "this cluster itself" in (keeper.last_error or ""))
+    async with kept(south, north) as syncer:
+        await until(lambda: "this cluster itself" in (syncer.last_error or ""))
         assert not north.calls.get("topics")
     north.cluster = "north"
     await south.admin_delete_link("l")
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
-        assert keeper.link.config.source_cluster == "north"
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
+        assert syncer.link.config.source_cluster == "north"
         north.cluster = "east"
         north.begin_anew()
         north.fail_at["changes"] = 1
         north.fail_at["topics"] = 1
-        await until(lambda: "was north before" in (keeper.last_error or ""))
+        await until(lambda: "was north before" in (syncer.last_error or ""))
 
 
 async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_partitions_are_settled(
     south: OneNode, north: FakeSource
 ) -> None:
     topic = north.put("t", partitions=2)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         north.unsettled.add(topic.topic_id)
         north.put("t", partitions=2, home=(1, "east"), history=[(1, "east", 7)])
@@ -261,32 +263,32 @@ async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_
             }
 
         await until(settled)
-        assert keeper.refused == {}
+        assert syncer.refused == {}
 
 
 async def test_cursors_come_once_their_data_are_here(south: OneNode, north: FakeSource) -> None:
     topic = north.put("t")
     north.commit("g", topic, 2)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
-        await until(lambda: keeper.cursors.held == 1)
+        await until(lambda: syncer.committed_offsets.held == 1)
         assert await south.cursor("g", "t") is None
         await south.append("t", b"a", b"b")
         await until(lambda: _is_at(south, 2))
         await south.append("t", b"c")
         north.commit("g", topic, 1)
         await until(lambda: _is_at(south, 1))
-        await until(lambda: keeper.cursors.held == 0)
+        await until(lambda: syncer.committed_offsets.held == 0)
 
 
 async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_once(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = north.put("t")
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await south.append("t", b"a", b"b")
-        cursors = keeper.cursors
+        cursors = syncer.committed_offsets
         release, late = cursors._release, []
 
         async def slow() -> None:
@@ -306,7 +308,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, listed, answered = north.put("t"), asyncio.Semaphore(0), asyncio.Event()
-    topics, cursors, changes = north.topics, north.cursors, north.changes
+    topics, cursors, changes = north.topics, north.committed_offsets, north.changes
 
     async def early_topics(**asked: Any) -> Any:
         page = await topics(**asked)
@@ -330,7 +332,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
         return await changes(*args, **asked)
 
     monkeypatch.setattr(north, "topics", early_topics)
-    monkeypatch.setattr(north, "cursors", early_cursors)
+    monkeypatch.setattr(north, "committed_offsets", early_cursors)
     monkeypatch.setattr(north, "changes", late_changes)
     async with kept(south, north):
         await until(lambda: _exists(south, "late"))
@@ -343,12 +345,12 @@ async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_a
 ) -> None:
     topic = north.put("t")
     north.commit("g", topic, 1, at=1_000)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await south.append("t", b"a", b"b", b"c")
         await until(lambda: _is_at(south, 1))
         assert await south.commit("g", "t", 3, now=2_000) == [Code.NONE]
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 3
         north.commit("g", topic, 2, at=1_500)
         await until(lambda: _is_at(south, 2))
@@ -359,23 +361,23 @@ async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_
 ) -> None:
     topic = north.put("t")
     north.commit("g", topic, 2, at=-1)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await south.append("t", b"a", b"b", b"c")
         await until(lambda: _is_at(south, 2))
         for offset in (3, 1):
             assert await south.commit("g", "t", offset) == [Code.NONE]
-            await looked_at_all(north, keeper)
+            await looked_at_all(north, syncer)
             assert await south.cursor("g", "t") == offset
         (told,) = north.committed.values()
         north.committed[told.key] = replace(told, offset=Offset(0))  # without a word
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 0
         assert await south.commit("g", "t", 3) == [Code.NONE]
     await south.admin_delete_link("l")
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
-        await looked_at_all(north, keeper)
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 3, "a link that begins anew takes nobody back"
         north.commit("g", topic, 1, at=-1)
         await until(lambda: _is_at(south, 1))
@@ -391,29 +393,29 @@ async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_i
         await south.parts.catalog.submit(group)
 
     async def told(offset: int) -> None:
-        asked = north.calls.get("cursors_of", 0)
+        asked = north.calls.get("committed_offsets_of", 0)
         north.commit("g", topic, offset, at=-1)
-        await until(lambda: north.calls.get("cursors_of", 0) > asked and keeper.cursors.held == 0)
+        await until(lambda: north.calls.get("committed_offsets_of", 0) > asked and syncer.committed_offsets.held == 0)
 
     topic = north.put("t")
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await until(lambda: "changes" in north.calls)
         await south.append("t", *[b"a"] * 9)
         await told(2)
         await let_in("m")
         await told(3)
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 2
         await let_in()
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 3
         await let_in("m")
         await told(4)
         await let_in()
         assert await south.commit("g", "t", 5) == [Code.NONE]
         await told(4)
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         assert await south.cursor("g", "t") == 5, "of what was committed here meanwhile nothing is taken back"
         await told(1)
         assert await south.cursor("g", "t") == 1
@@ -448,16 +450,16 @@ async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: 
         topic = north.put(name)
         north.commit("g", topic, 1, at=1_000)
         north.commit(f"only-{name}", topic, 1, at=1_000)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "u"))
         await south.append("t", b"a")
         await south.append("u", b"a")
-        await until(lambda: keeper.cursors.held == 0)
+        await until(lambda: syncer.committed_offsets.held == 0)
         long_ago = Millis(2_000)
         for group in ("g", "only-t", "only-u"):
             await south.parts.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
         north.committed = {key: each for key, each in north.committed.items() if key.group != "only-u"}
-        await looked_at_all(north, keeper)
+        await looked_at_all(north, syncer)
         expired = await south.parts.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
         assert expired == Expired(cursors=1, groups=1)
         assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]
@@ -471,10 +473,10 @@ async def test_cursors_of_topics_at_home_here_are_never_touched(south: OneNode, 
     assert await south.commit("g", "t", 2) == [Code.NONE]
     topic = north.put("t", topic_id=mine.topic_id, home=(0, south.cluster_id))
     north.commit("g", topic, 1)
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
         north.commit("g", topic, 0)
-        await until(lambda: north.calls.get("cursors_of", 0) > 0 and keeper.cursors.held == 0)
+        await until(lambda: north.calls.get("committed_offsets_of", 0) > 0 and syncer.committed_offsets.held == 0)
         assert await south.cursor("g", "t") == 2
 
 
@@ -485,32 +487,32 @@ async def test_a_link_made_again_doubles_nothing(south: OneNode, north: FakeSour
     before = await south.row("t")
     await south.admin_delete_link("l")
     assert await south.row("t") == before
-    async with kept(south, north) as keeper:
-        await keeper.swept.wait()
+    async with kept(south, north) as syncer:
+        await syncer.swept.wait()
         assert await south.row("t") == before
-        assert keeper.refused == {}
+        assert syncer.refused == {}
 
 
 async def test_set_home_of_ours_is_told_to_the_source_when_it_is_settled(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settling = asyncio.Event()
-    settle = Settler._settle
+    applying = asyncio.Event()
+    apply_home = HomeApplier._apply_home
 
-    async def held_back(self: Settler, wanted: Unsettled) -> None:
-        await settling.wait()
-        await settle(self, wanted)
+    async def held_back(self: HomeApplier, wanted: Unsettled) -> None:
+        await applying.wait()
+        await apply_home(self, wanted)
 
-    monkeypatch.setattr(Settler, "_settle", held_back)
+    monkeypatch.setattr(HomeApplier, "_apply_home", held_back)
     north.put("t")
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         topic_id = await taken_home(south, "t")
         asked = north.calls.get("topics_by_id", 0)
-        keeper.changed_here([topic_id])
+        syncer.changed_here([topic_id])
         await until(lambda: north.calls.get("topics_by_id", 0) > asked + 1)
         assert north.announced == [], "its partition is not settled yet"
-        settling.set()
+        applying.set()
         await until(lambda: [item.home for item in north.announced] == [Home(1, south.cluster_id)])
 
 
@@ -525,27 +527,27 @@ async def test_a_source_that_knows_nothing_of_homes_is_told_of_one_only_once(
         return [(Code.UNSUPPORTED_VERSION, "it cannot follow")] * len(items)
 
     monkeypatch.setattr(north, "announce", announce)
-    async with kept(south, north) as keeper:
+    async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "u"))
         topic_id = await taken_home(south, "t")
-        keeper.changed_here([topic_id])
-        await until(lambda: north.calls.get("announce", 0) > 0 and not keeper._due)
-        await until(lambda: topic_id not in keeper._later)
+        syncer.changed_here([topic_id])
+        await until(lambda: north.calls.get("announce", 0) > 0 and not syncer._due)
+        await until(lambda: topic_id not in syncer._later)
         asked = north.calls["topics_by_id"]
-        keeper.changed_here([other.topic_id])
+        syncer.changed_here([other.topic_id])
         await until(lambda: north.calls["topics_by_id"] > asked)
-        assert topic_id not in keeper._tries
+        assert topic_id not in syncer._tries
 
 
 async def test_what_cannot_be_done_for_hours_is_still_looked_at(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "LONGEST_AGAIN_S", 0.01)
+    monkeypatch.setattr(syncer_module, "LONGEST_AGAIN_S", 0.01)
     topic = north.put("t", home=(1, "north"), history=[(1, "north", 0)])
     north.unsettled.add(topic.topic_id)
-    async with kept(south, north) as keeper:
-        await until(lambda: topic.topic_id in keeper._tries)
-        keeper._tries[topic.topic_id] = 1_100
-        await until(lambda: keeper._tries[topic.topic_id] > 1_102)
+    async with kept(south, north) as syncer:
+        await until(lambda: topic.topic_id in syncer._tries)
+        syncer._tries[topic.topic_id] = 1_100
+        await until(lambda: syncer._tries[topic.topic_id] > 1_102)
         north.unsettled.clear()
         await until(lambda: _exists(south, "t"))

@@ -14,14 +14,14 @@ from headrace.catalog.topics import CreatePartitions
 from headrace.kafka_client.errors import SourceUnreachable
 from headrace.links import links
 from headrace.links.failover import failover
-from headrace.links.failover.failover import Moving
+from headrace.links.failover.failover import Failover
 from headrace.links.failover.quarantine import Quarantine
 from headrace.links.links import Links, LinkTold
 from headrace.links.pull.link_state import Phase
 from headrace.links.source.headrace_source import HeadraceSource
-from headrace.links.source.source import CursorPage, Fetched, Wanted
+from headrace.links.source.source import CommittedOffsetPage, Fetched, Wanted
 from headrace.links.topics.topic_apply import TopicApplier
-from headrace.links.topics.topic_syncer import Keeper
+from headrace.links.topics.topic_syncer import TopicSyncer
 from kit.one_node import OneNode, until
 
 StartCluster = Callable[[str], Awaitable[OneNode]]
@@ -171,7 +171,7 @@ async def test_a_former_home_whose_own_link_leaves_the_topic_out_follows_and_tak
     await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
 
 
-async def test_a_home_that_no_running_link_copies_from_is_not_asked_to_cede(south: OneNode, north: OneNode) -> None:
+async def test_a_home_that_no_running_link_copies_from_is_not_asked_to_demote(south: OneNode, north: OneNode) -> None:
     await north.produce("t", b"a")
     await north.produce("u", b"a")
     await linked(south, north)
@@ -196,8 +196,8 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(so
     await linked(south, north)
 
     await until(lambda: at(south, 1))
-    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
-    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north.commit("g", "t", 3, now=2_000)
     await north.commit("h", "t", 2, now=2_000)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
@@ -216,19 +216,19 @@ async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors
     await north.commit("g", "t", 1)
 
     await until(lambda: at(south, 1))
-    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
-    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north.commit("g", "t", 2)
     asked: list[int] = []
-    cursors = HeadraceSource.cursors
+    cursors = HeadraceSource.committed_offsets
 
-    async def loads(self: HeadraceSource, **page: Any) -> CursorPage:
+    async def loads(self: HeadraceSource, **page: Any) -> CommittedOffsetPage:
         asked.append(1)
         if len(asked) < 4:
             raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return await cursors(self, **page)
 
-    monkeypatch.setattr(HeadraceSource, "cursors", loads)
+    monkeypatch.setattr(HeadraceSource, "committed_offsets", loads)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
     assert await at(south, 2)
@@ -241,11 +241,11 @@ async def test_a_move_says_that_newest_cursors_did_not_come(
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
 
-    async def loads(self: HeadraceSource, **_page: Any) -> CursorPage:
+    async def loads(self: HeadraceSource, **_page: Any) -> CommittedOffsetPage:
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS, "group g is loading")
 
-    monkeypatch.setattr(HeadraceSource, "cursors", loads)
-    monkeypatch.setattr(failover, "CURSORS_S", 0.1)
+    monkeypatch.setattr(HeadraceSource, "committed_offsets", loads)
+    monkeypatch.setattr(failover, "COMMITTED_OFFSETS_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
     assert "group g is loading" in moved["error"]
@@ -258,18 +258,18 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_ca
     await north.produce("t", b"b")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b"]))
-    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
-    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
-    cede = HeadraceSource.cede
+    (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    demote = HeadraceSource.demote
 
-    async def cedes_more(self: HeadraceSource, *args: Any, **more: Any) -> Any:
+    async def demotes_more(self: HeadraceSource, *args: Any, **more: Any) -> Any:
         await paused(south)
         await north.produce("t", b"c")
         await north.commit("g", "t", 3)
         await north.commit("h", "t", 2)
-        return await cede(self, *args, **more)
+        return await demote(self, *args, **more)
 
-    monkeypatch.setattr(HeadraceSource, "cede", cedes_more)
+    monkeypatch.setattr(HeadraceSource, "demote", demotes_more)
     monkeypatch.setattr(failover, "CAUGHT_UP_S", 0.1)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert moved["moved"]
@@ -278,15 +278,15 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_ca
     assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (None, 2)
 
 
-async def test_a_keeper_that_fails_is_begun_anew_however_long_its_source_takes_to_close(
+async def test_a_topic_syncer_that_fails_is_begun_anew_however_long_its_source_takes_to_close(
     south: OneNode, north: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "AGAIN_S", 0.01)
     await north.produce("t", b"a")
-    run, close = Keeper.run, HeadraceSource.close
-    begun: list[Keeper] = []
+    run, close = TopicSyncer.run, HeadraceSource.close
+    begun: list[TopicSyncer] = []
 
-    async def fails_first(self: Keeper) -> None:
+    async def fails_first(self: TopicSyncer) -> None:
         begun.append(self)
         if len(begun) == 1:
             raise RuntimeError("unforeseen")
@@ -296,7 +296,7 @@ async def test_a_keeper_that_fails_is_begun_anew_however_long_its_source_takes_t
         await asyncio.sleep(0.3)
         await close(self)
 
-    monkeypatch.setattr(Keeper, "run", fails_first)
+    monkeypatch.setattr(TopicSyncer, "run", fails_first)
     monkeypatch.setattr(HeadraceSource, "close", slowly)
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
@@ -349,18 +349,18 @@ async def test_a_commit_at_the_new_home_wins_whatever_the_former_homes_clock_say
     await north.produce("t", b"a", b"b", b"c")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b", b"c"]))
-    (keeper,) = [held[1] for held in south.node.links._keepers.values()]
-    keeper.cursors.changed = keeper.cursors.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
+    (syncer,) = [held[1] for held in south.node.links._topic_syncers.values()]
+    syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     at = south.parts.runtime.now()
     await north.commit("g", "t", 1, now=at + ahead_ms)
     await north.commit("h", "t", 1, now=at + ahead_ms)
-    bring = Moving._bring_cursors
+    bring = Failover._bring_committed_offsets
 
-    async def after_a_commit_here(moving: Moving, *args: Any) -> None:
+    async def after_a_commit_here(failover: Failover, *args: Any) -> None:
         await south.commit("g", "t", 3, now=at)
-        await bring(moving, *args)
+        await bring(failover, *args)
 
-    monkeypatch.setattr(Moving, "_bring_cursors", after_a_commit_here)
+    monkeypatch.setattr(Failover, "_bring_committed_offsets", after_a_commit_here)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
     assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 1)
@@ -415,13 +415,13 @@ async def test_a_link_has_not_caught_up_while_records_are_set_aside(
     await until(lambda: has(south, "t", [b"a"]))
     await paused(south)
     await north.produce("t", b"lost")
-    keep, going_on = Quarantine.keep_aside, asyncio.Event()
+    keep, going_on = Quarantine.add, asyncio.Event()
 
     async def waits(*args: Any, **more: Any) -> Any:
         await going_on.wait()
         return await keep(*args, **more)
 
-    monkeypatch.setattr(Quarantine, "keep_aside", waits)
+    monkeypatch.setattr(Quarantine, "add", waits)
     await south.admin("home.move", stream="/s", topics=["t"], force=True)
     await south.admin("link.resume", name="l")
 
@@ -477,15 +477,15 @@ async def test_a_home_that_moves_on_while_it_is_moved_here_is_not_taken(
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    cede = Moving._cede
+    demote = Failover._demote
 
-    async def then_it_is_taken_back(moving: Moving, *args: Any) -> Any:
-        found = await cede(moving, *args)
+    async def then_it_is_taken_back(failover: Failover, *args: Any) -> Any:
+        found = await demote(failover, *args)
         await north.admin("home.move", stream="/s", topics=["t"], force=True)
         await north.produce("t", b"b")
         return found
 
-    monkeypatch.setattr(Moving, "_cede", then_it_is_taken_back)
+    monkeypatch.setattr(Failover, "_demote", then_it_is_taken_back)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert not moved["moved"]
     assert f"has moved on to cluster {north.cluster_id}" in moved["error"]
@@ -501,18 +501,18 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    adopt, away = TopicApplier.adopt, [True]
+    apply_homes, away = TopicApplier.apply_homes, [True]
 
     async def away_once(*args: Any) -> Any:
         if away.pop() if away else False:
             raise SourceUnreachable("away")
-        return await adopt(*args)
+        return await apply_homes(*args)
 
-    async def never(*_args: Any, **_more: Any) -> Any:  # of the keeper, which would find it sooner or later
+    async def never(*_args: Any, **_more: Any) -> Any:  # of the topic syncer, which would find it sooner or later
         raise SourceUnreachable("away")
 
     monkeypatch.setattr(TopicApplier, "carry_out", never)
-    monkeypatch.setattr(TopicApplier, "adopt", away_once)
+    monkeypatch.setattr(TopicApplier, "apply_homes", away_once)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["home"], moved["error"]) == (True, south.cluster_id, None)
     assert await home_is(south, "t", south)
@@ -670,15 +670,15 @@ async def test_partitions_that_are_new_at_the_home_move_with_it(
         assert await north.parts.catalog.submit(SetHome(items=[change])) == [Code.NONE], taken
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
-    cede = HeadraceSource.cede
+    demote = HeadraceSource.demote
 
-    async def cedes_what_is_new(self: HeadraceSource, *args: Any, **more: Any) -> Any:
+    async def demotes_what_is_new(self: HeadraceSource, *args: Any, **more: Any) -> Any:
         await paused(south)  # so that nobody follows what is new
         await grown(north, "t", 3)
         await north.produce("t", b"only-there", partition=2)
-        return await cede(self, *args, **more)
+        return await demote(self, *args, **more)
 
-    monkeypatch.setattr(HeadraceSource, "cede", cedes_what_is_new)
+    monkeypatch.setattr(HeadraceSource, "demote", demotes_what_is_new)
     moving = asyncio.create_task(south.admin("home.move", stream="/s", topics=["t"]))
     await until(lambda: home_is(south, "t", south))
     await south.admin("link.resume", name="l")
@@ -700,8 +700,8 @@ async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_an
     await north.produce("t", b"lost")
     row = await north.row("t")
     assert row is not None
-    ceded = await north.admin("home.cede", version=1, topic_ids=[row.topic_id], to=south.cluster_id)
-    assert ceded["topics"][0]["error"] == 0  # and that answer is lost
+    demoted = await north.admin("home.cede", version=1, topic_ids=[row.topic_id], to=south.cluster_id)
+    assert demoted["topics"][0]["error"] == 0  # and that answer is lost
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
     assert moved["error"] is None
     await south.produce("t", b"b")
@@ -725,8 +725,8 @@ async def test_of_two_homes_that_were_given_to_the_same_cluster_the_higher_wins(
         await paused(cluster)
         await cluster.admin("home.move", stream="/s", topics=["t"], force=True)
         await cluster.produce("t", value)
-        ceded = await cluster.admin("home.cede", version=1, topic_ids=[row.topic_id], to=west.cluster_id)
-        assert ceded["topics"][0]["error"] == 0
+        demoted = await cluster.admin("home.cede", version=1, topic_ids=[row.topic_id], to=west.cluster_id)
+        assert demoted["topics"][0]["error"] == 0
         there = await cluster.row("t")
         assert there is not None
         assert there.home is not None
@@ -746,7 +746,7 @@ async def test_of_two_homes_that_were_given_to_the_same_cluster_the_higher_wins(
     assert await winner.row("t.diverged") is None
 
 
-async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
+async def test_a_copy_that_filled_a_gap_to_where_its_source_begins_is_a_source_itself(
     start: StartCluster, south: OneNode, north: OneNode
 ) -> None:
     await north.produce("t", b"gone")
@@ -764,7 +764,7 @@ async def test_a_copy_that_jumped_to_where_its_source_begins_is_a_source_itself(
     await until(lambda: has(leaf, "t", [b"a", b"b"]))
 
 
-async def test_whoever_reads_to_the_end_of_a_copy_that_jumped_comes_there(south: OneNode, north: OneNode) -> None:
+async def test_whoever_reads_to_the_end_of_a_copy_that_filled_a_gap_comes_there(south: OneNode, north: OneNode) -> None:
     await north.produce("t", b"a")
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a"]))
@@ -786,11 +786,11 @@ async def test_whoever_reads_to_the_end_of_a_copy_that_jumped_comes_there(south:
     await until(lambda: has(south, "t", [b"a", b"e"]))
 
 
-async def jumped(cluster: OneNode, name: str, offset: int) -> None:
+async def filled_gap(cluster: OneNode, name: str, offset: int) -> None:
     leader = await cluster.partition(name)
     row = await cluster.row(name)
     assert row is not None
-    await cluster.parts.rolls.settle_home(leader, row.home or Home(0, cluster.cluster_id), offset)
+    await cluster.parts.rolls.apply_home(leader, row.home or Home(0, cluster.cluster_id), offset)
 
 
 async def test_a_home_that_ends_in_a_gap_moves(start: StartCluster, south: OneNode, north: OneNode) -> None:
@@ -798,7 +798,7 @@ async def test_a_home_that_ends_in_a_gap_moves(start: StartCluster, south: OneNo
         await north.produce("t", value)
     await linked(south, north)
     await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
-    await jumped(north, "t", 9)  # as where records behind these were cut, or expired elsewhere
+    await filled_gap(north, "t", 9)  # as where records behind these were cut, or expired elsewhere
     await until(lambda: caught_up(south))
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)

@@ -23,7 +23,7 @@ from kit.linked_clusters import (
     make,
     shown,
 )
-from kit.moving_clients import GROUP, PARTITIONS, Clients, acknowledged, forgive_moves, log_of, set_aside
+from kit.moving_clients import GROUP, PARTITIONS, Clients, acknowledged, forgive_moves, log_of, quarantined
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def test_failover_and_failback(linked: Linked) -> None:
     assert back == f"back-{cluster_id(south)}"
     only_there = acknowledged(old) - {value for where in clients.places for _, value in log_of(south, where)}
     assert only_there
-    until("all of it is set aside", lambda: only_there <= set(set_aside(north, TOPIC).values()))
+    until("all of it is set aside", lambda: only_there <= set(quarantined(north, TOPIC).values()))
     # And home again, under load.
     forgive_moves(new)
     moved = headrace_json(north, "stream", "move-home", STREAM)
@@ -90,7 +90,7 @@ def test_failover_and_failback(linked: Linked) -> None:
     clients.leave(member)
     assert clients.check(north, north) == len(only_there)
     told = shown(north, back)["diverged"]
-    assert sum(each["records"] for each in told if each["topic"] == TOPIC) == len(set_aside(north, TOPIC))
+    assert sum(each["records"] for each in told if each["topic"] == TOPIC) == len(quarantined(north, TOPIC))
 
 
 def test_an_agreed_move_under_load_loses_and_doubles_nothing(linked: Linked) -> None:
@@ -146,8 +146,8 @@ def test_of_two_that_believe_to_be_home_the_higher_wins_and_the_rest_is_set_asid
     clients.stop(in_south)
     await_same(north, south, TOPIC)
     await_same(west, south, TOPIC)
-    aside = set_aside(north, TOPIC)
-    assert set_aside(west, TOPIC).items() <= aside.items(), "what the west had is a part of it"
+    aside = quarantined(north, TOPIC)
+    assert quarantined(west, TOPIC).items() <= aside.items(), "what the west had is a part of it"
     assert clients.check(south, north) > 0
 
 

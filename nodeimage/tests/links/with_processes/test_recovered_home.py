@@ -7,7 +7,7 @@ from kit.cluster_clients import at
 from kit.cluster_nodes import Cluster, until
 from kit.last_disk import go_on_from, left_behind, lose_others
 from kit.linked_clusters import Linked, await_same, ends, link, make, records, shown
-from kit.moving_clients import set_aside
+from kit.moving_clients import quarantined
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,7 +35,7 @@ def test_what_a_home_has_lost_is_set_aside_where_it_was_copied(linked: Linked) -
     for partition in range(PARTITIONS):
         values = [each.value for each in records(south, TOPIC, partition)]
         assert values == [b"early", b"late", b"late, too", b"last"]
-    assert sorted(set_aside(south, TOPIC).values()) == sorted([b"lost", b"lost, too"] * PARTITIONS)
+    assert sorted(quarantined(south, TOPIC).values()) == sorted([b"lost", b"lost, too"] * PARTITIONS)
     assert [each["records"] for each in shown(south)["diverged"]] == [2] * PARTITIONS
 
 

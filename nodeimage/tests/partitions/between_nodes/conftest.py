@@ -26,7 +26,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         else:
             for node in nodes:
                 await node.start()
-        return await Pair(*nodes).settled()
+        return await Pair(*nodes).ready()
 
     yield started
     for node in reversed(running):

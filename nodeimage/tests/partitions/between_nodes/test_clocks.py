@@ -82,7 +82,7 @@ async def test_a_clock_that_is_minutes_off_loses_nothing_and_is_told_until_it_is
     for _ in range(12):  # more than a chunk
         await append(partition, bytes(110_000))
     await until(lambda: bool(partition.container.log.closed_chunks()))
-    await wrong.parts.space.pass_now()
+    await wrong.parts.maintenance.pass_now()
     assert partition.log_start == 0
     assert len(await read(wrong.parts, partition)) == 12
     stamped = wrong.parts.runtime.now() / 1000  # what a topic with log-append times would stamp
@@ -112,5 +112,5 @@ async def test_what_is_older_than_its_time_to_live_by_the_clusters_time_goes(thr
     for node in three:
         shift(node, AHEAD_S)
     await until(lambda: (leader.parts.controller.clocks.agreed() or 0) / 1000 > time.time() + AHEAD_S - 5)
-    await leader.parts.space.pass_now()
+    await leader.parts.maintenance.pass_now()
     assert partition.log_start > 0

@@ -35,7 +35,7 @@ def replica(broker: NodeParts, container: ContainerId) -> LocalReplica:
 
 def in_sync(broker: NodeParts, follower: LocalReplica, container: ContainerId) -> bool:
     record = broker.cluster.record(container)
-    return record is not None and uuid.UUID(follower.format) in {each for _, each in record.in_sync}
+    return record is not None and uuid.UUID(follower.incarnation) in {each for _, each in record.in_sync}
 
 
 async def same(pair: Pair, partition: Partition) -> None:
@@ -56,13 +56,13 @@ async def test_a_follower_closes_chunks_and_gives_back_what_is_dead_on_its_own(s
     partition = await filled(pair, "space", mib=4)
     await same(pair, partition)
     follower = replica(pair.second, partition.container.id)
-    await pair.second.space.pass_now()
+    await pair.second.maintenance.pass_now()
     assert len(follower.log.closed_chunks()) >= 3
     await expire(pair, partition, partition.high_watermark - 1)
-    await pair.first.space.pass_now()
+    await pair.first.maintenance.pass_now()
     await same(pair, partition)
-    await pair.second.space.pass_now()
-    assert pair.second.space.freed_bytes > 2 << 20
+    await pair.second.maintenance.pass_now()
+    assert pair.second.maintenance.freed_bytes > 2 << 20
     assert len(follower.log.closed_chunks()) <= 1
     assert len(await read(pair.first, partition, partition.log_start)) == 1
 
@@ -91,21 +91,21 @@ async def test_a_follower_keeps_a_chunk_until_its_leader_has_carried_the_produce
     partition = await filled(pair, "producers", mib=3)
     await same(pair, partition)
     follower = replica(pair.second, partition.container.id)
-    await pair.second.space.pass_now()
+    await pair.second.maintenance.pass_now()
     first = follower.log.closed_chunks()[0]
-    task = pair.first.space._task
+    task = pair.first.maintenance._task
     assert task is not None
     task.cancel()  # the leader takes its time
     await asyncio.gather(task, return_exceptions=True)
     await expire(pair, partition, partition.high_watermark - 1)
-    await pair.second.space.pass_now()
+    await pair.second.maintenance.pass_now()
     assert first in follower.log.closed_chunks(), "the producer's state lies nowhere else on this node"
-    await pair.first.space.pass_now()
+    await pair.first.maintenance.pass_now()
     await same(pair, partition)
     controls = await asyncio.to_thread(lambda: [each.type for each in follower.log.controls_of(partition.open)])
     assert controls.count(FrameType.PRODUCERS) >= 1
-    pair.second.space._giving_back._postponed = dict.fromkeys(pair.second.space._giving_back._postponed, 0.0)
-    await pair.second.space.pass_now()
+    pair.second.maintenance._chunk_gc._postponed = dict.fromkeys(pair.second.maintenance._chunk_gc._postponed, 0.0)
+    await pair.second.maintenance.pass_now()
     assert first not in follower.log.closed_chunks()
 
 
@@ -115,9 +115,9 @@ async def test_a_producer_is_known_to_the_next_leader_whatever_was_given_back(st
     await expire(pair, partition, partition.high_watermark - 1)
     for _ in range(2):
         for broker in (pair.first, pair.second):
-            await broker.space.pass_now()
+            await broker.maintenance.pass_now()
         await same(pair, partition)
-        pair.second.space._giving_back._postponed = dict.fromkeys(pair.second.space._giving_back._postponed, 0.0)
+        pair.second.maintenance._chunk_gc._postponed = dict.fromkeys(pair.second.maintenance._chunk_gc._postponed, 0.0)
     container = partition.container.id
     await pair.hand_over(container, pair.second)
     promoted = await pair.partition(pair.second, "promoted")
@@ -139,11 +139,11 @@ async def test_a_size_limit_counts_what_other_nodes_hold(start: Start) -> None:
     await pair.first.catalog.submit(
         AlterTopic(topic_id=topic.topic_id, set={"retention.bytes": str(4 << 20)}, remove=[])
     )
-    pair.first.space._expiry._elsewhere_due = 0.0
+    pair.first.maintenance._expiry._elsewhere_due = 0.0
     for _ in range(3):
         pair.first.containers[partition.container.id].log.close_open_chunk()
         pair.first.containers[partition.container.id].kick()
-        await pair.first.space.pass_now()
+        await pair.first.maintenance.pass_now()
     starts = await pair.first.catalog.query(lambda reader: reader.chains.log_starts([topic.row.number]))
     assert 0 < starts[topic.row.number, 0] <= here
 
@@ -152,7 +152,7 @@ async def test_scrub_reads_the_replicas_that_follow_too(start: Start) -> None:
     pair = await start(2)
     partition = await filled(pair, "scrubbed", mib=2)
     await same(pair, partition)
-    await pair.second.space.pass_now()
+    await pair.second.maintenance.pass_now()
     follower = replica(pair.second, partition.container.id)
     chunk = follower.log.closed_chunks()[0]
 
@@ -194,11 +194,11 @@ async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_
             end = partition.high_watermark
             await pair.first.catalog.submit(SetLogStart(items=[LogStart(partition.topic_id, 0, end)]))
             await until(lambda: container.log.load(partition.open).next_offset is None)
-            await until(lambda: pair.first.space.freed_bytes > 2 << 20)
-        format_before = follower.format
+            await until(lambda: pair.first.maintenance.freed_bytes > 2 << 20)
+        incarnation_before = follower.incarnation
         if lost == "all":
             pair.second.cluster.replicas.damaged(container.id)  # fetched anew, from what the leader has left
-            await until(lambda: follower.format != format_before)
+            await until(lambda: follower.incarnation != incarnation_before)
         await until(lambda: in_sync(pair.first, follower, container.id))
         assert (follower.log.load(partition.open).next_offset or 0) < end
         await pair.hand_over(container.id, pair.second)

@@ -18,14 +18,14 @@ async def test_old_records_are_found_by_time_and_counted_wherever_they_lie(start
     moved = await pair.partition(pair.second, "old")
     await append(moved, b"c")
     old = moved.chain[0]
-    batch = await pair.second.old_reads.find_time(old, 1, old.end)
+    batch = await pair.second.remote_reads.find_time(old, 1, old.end)
     assert batch is not None
     assert [record.offset for record in iter_records(memoryview(batch))] == [0, 1]
-    assert await pair.second.old_reads.find_time(old, -1, old.end) == batch
-    assert await pair.second.old_reads.find_time(old, 1 << 60, old.end) is None
+    assert await pair.second.remote_reads.find_time(old, -1, old.end) == batch
+    assert await pair.second.remote_reads.find_time(old, 1 << 60, old.end) is None
     for broker in (pair.first, pair.second):
         rows = await pair.chain(broker, "old")
-        extents = await broker.old_reads.extents(rows)
+        extents = await broker.remote_reads.extents(rows)
         assert [extents[row.id].end for row in rows] == [2, 3]
         assert all(extent.size > 0 for extent in extents.values())
         topic = await pair.topic(broker, "old")
@@ -40,7 +40,7 @@ async def test_sizes_of_a_node_that_is_away_are_left_out_and_its_records_are_not
     await append(moved, b"c")
     await pair.nodes[0]._peer_server.close()
     rows = await pair.chain(pair.second, "away")
-    extents = await pair.second.old_reads.extents(rows)
+    extents = await pair.second.remote_reads.extents(rows)
     assert set(extents) == {rows[-1].id}
     answer = await pair.second.fetch_planner.read_all(
         [(("", 0), pair.second.fetch_planner.locate(moved, 0), 1 << 20)], 1 << 20
@@ -62,7 +62,7 @@ async def test_old_records_are_read_from_the_own_replica_without_asking_anybody(
     await until(lambda: replica.committed >= partition.container.committed)
     await pair.nodes[0]._peer_server.close()
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b")]
-    batch = await pair.second.old_reads.find_time(moved.chain[0], 1, 2)
+    batch = await pair.second.remote_reads.find_time(moved.chain[0], 1, 2)
     assert batch is not None
 
 
@@ -90,12 +90,12 @@ async def test_what_is_damaged_on_its_way_from_another_node_is_asked_for_again(
     monkeypatch.setattr(pair.second.cluster, "ask", ask_noisily)
     for _ in range(2):
         with pytest.raises(KafkaError, match="came here damaged") as refused:
-            await pair.second.old_reads.find_time(old, 1, old.end)
+            await pair.second.remote_reads.find_time(old, 1, old.end)
         assert refused.value.code == Code.REPLICA_NOT_AVAILABLE
     assert damaged == 2
-    batch = await pair.second.old_reads.find_time(old, 1, old.end)
+    batch = await pair.second.remote_reads.find_time(old, 1, old.end)
     assert batch is not None
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b")]
     damaged = 0
     with pytest.raises(KafkaError, match="came here damaged"):
-        await pair.second.old_reads.read(old, offset=0, limit=2, max_bytes=1 << 20)
+        await pair.second.remote_reads.read(old, offset=0, limit=2, max_bytes=1 << 20)

@@ -16,9 +16,9 @@ from headrace.base.ids import ContainerId, Epoch, Home, Millis, Offset, Position
 from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollTarget
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka.connection import Connection
-from headrace.links.failover.home_apply import Settler, Unsettled
+from headrace.links.failover.home_apply import HomeApplier, Unsettled
 from headrace.log.frames import FrameType
 from headrace.node.parts import NodeParts
 from headrace.partitions.home_check import is_settled
@@ -311,7 +311,7 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
 
 
-def interrupt_at(step: str, broker: NodeParts, source: Container, interrupt: Callable[[], Awaitable[None]]) -> None:
+def interrupt_at(step: str, broker: NodeParts, source: Leader, interrupt: Callable[[], Awaitable[None]]) -> None:
     """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
     submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
@@ -391,13 +391,13 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("resume", [2, 7], ids=["cut", "jump"])
-async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resumes_there(
+async def test_a_roll_for_a_home_that_breaks_off_at_any_step_applies_it_once_and_resumes_there(
     start: Start, monkeypatch: pytest.MonkeyPatch, step: str, resume: int
 ) -> None:
-    async def nothing(settler: Settler, wanted: Unsettled) -> None:
+    async def nothing(home_applier: HomeApplier, wanted: Unsettled) -> None:
         pass
 
-    monkeypatch.setattr(Settler, "_settle", nothing)
+    monkeypatch.setattr(HomeApplier, "_apply_home", nothing)
     pair = await start(2)
     partition = await pair.create("settled")
     await append(partition, b"c", producer=77, sequence=0)
@@ -412,18 +412,18 @@ async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resu
 
     interrupt_at(step, pair.first, source, interrupt)
     (driver,) = await asyncio.gather(
-        pair.first.rolls.settle_home(partition, home, resume, to=target.id), return_exceptions=True
+        pair.first.rolls.apply_home(partition, home, resume, to=target.id), return_exceptions=True
     )
     assert isinstance(driver, PartitionletRow | KafkaError), driver
     async with asyncio.timeout(30):
-        while True:  # as whoever settles: look, and try again
+        while True:  # as the home applier does: look, and try again
             topic = await pair.topic(pair.second, "settled")
             held = await pair.partition(pair.second, "settled")
             if topic.home == home and is_settled(topic, held):
                 break
-            assert held.next_offset == 3, "a roll that settles nothing cuts nothing"
+            assert held.next_offset == 3, "a roll that applies no home cuts nothing"
             with contextlib.suppress(KafkaError):
-                await pair.second.rolls.settle_home(held, home, resume, to=target.id)
+                await pair.second.rolls.apply_home(held, home, resume, to=target.id)
     assert (held.next_offset, held.high_watermark) == (resume, resume)
     assert (held.home, held.home_start) == (home, 2)
     assert [producer for producer, _ in held.producers.items()] == ([77] if resume == 7 else [])
@@ -443,7 +443,7 @@ async def test_a_settling_roll_that_breaks_off_at_any_step_settles_once_and_resu
 async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.partitions.rolls.rolls.SETTLED_S", 0.2)
+    monkeypatch.setattr("headrace.partitions.rolls.rolls.ROLL_WAIT_S", 0.2)
     pair = await start(1)
     partition = await pair.create("hangs")
     ask = pair.first.cluster.ask_leader
@@ -458,7 +458,7 @@ async def test_who_appends_does_not_wait_for_ever_for_a_target_that_is_away(
     rolling = asyncio.ensure_future(pair.first.rolls.roll(partition, to=pair.led(pair.second).id))
     await until(lambda: partition.seal is not None)
     with pytest.raises(KafkaError) as refused:
-        await pair.first.rolls.settle(partition)
+        await pair.first.rolls.wait_for_roll(partition)
     assert refused.value.code == Code.LEADER_NOT_AVAILABLE
     assert await read(pair.first, partition) == [(0, b"a"), (1, b"b")], "reads go on"
     away = False

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.base.errors import Code
 from headrace.base.ids import ContainerId
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka import list_offsets
 from headrace.kafka.connection import Connection
 from headrace.wire import generic_codec
@@ -59,7 +59,7 @@ async def test_containers_that_stall_are_waited_for_at_the_same_time_and_once(
     waited: list[ContainerId] = []
     back = asyncio.Event()
 
-    async def back_in_touch(container: Container) -> bool:
+    async def back_in_touch(container: Leader) -> bool:
         waited.append(container.id)
         if len(waited) == 2:
             back.set()
@@ -67,7 +67,7 @@ async def test_containers_that_stall_are_waited_for_at_the_same_time_and_once(
         return True
 
     monkeypatch.setattr(list_offsets, "back_in_touch", back_in_touch)
-    monkeypatch.setattr(Container, "in_touch", property(lambda _: back.is_set()))
+    monkeypatch.setattr(Leader, "in_touch", property(lambda _: back.is_set()))
     assert await latest(pair) == [(0, 2)] * 3
     assert waited == [here, there]
 
@@ -78,5 +78,5 @@ async def test_a_container_that_stalls_keeps_no_offset_of_another_back(
     pair = await start(2)
     _, there = await in_two_containers(pair)
     monkeypatch.setattr("headrace.container.commit_wait.OUT_OF_TOUCH_S", 0.0)
-    monkeypatch.setattr(Container, "in_touch", property(lambda each: each.id != there))
+    monkeypatch.setattr(Leader, "in_touch", property(lambda each: each.id != there))
     assert await latest(pair) == [(0, 2), (Code.LEADER_NOT_AVAILABLE, -1), (0, 2)]

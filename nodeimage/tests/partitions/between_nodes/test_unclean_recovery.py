@@ -15,7 +15,7 @@ from headrace.catalog.chains import RollIntent, RollTarget
 from headrace.catalog.committed_offsets import CommitCursors, Cursor
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.kafka import list_offsets
 from headrace.log.frames import FrameType
 from headrace.node.parts import NodeParts
@@ -142,7 +142,7 @@ async def test_damage_is_not_taken_for_a_gap(start: Start, monkeypatch: pytest.M
 
 
 async def test_batches_beyond_a_sealed_end_do_not_count(start: Start) -> None:
-    """Another primary's, which were never acknowledged."""
+    """Another leader's, which were never acknowledged."""
     pair = await start(1)
     partition = await pair.create("beyond")
     await append(partition, b"c", b"d")
@@ -346,9 +346,9 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
 # --- the catalog
 
 
-async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Container]]:
+async def all_at_the_catalogs_leader(pair: Pair) -> tuple[NodeParts, list[Leader]]:
     """One node leads all containers, so that the other is behind in nothing but the catalog."""
-    catalog = pair.first.space.catalog_id
+    catalog = pair.first.maintenance.catalog_id
     leader, other = sorted((pair.first, pair.second), key=lambda broker: catalog not in broker.containers)
     for container in list(other.containers):
         await until(lambda container=container: _is_whole(leader, container))  # type: ignore[misc]
@@ -361,12 +361,12 @@ def _is_whole(broker: NodeParts, container: ContainerId) -> bool:
     return record is not None and len(record.in_sync) == 2
 
 
-def place(broker: NodeParts, container: Container) -> None:
+def place(broker: NodeParts, container: Leader) -> None:
     """New partitionlets go there."""
     broker.placement.place = lambda count, *_, **__: [(container.id, container.epoch)] * count  # type: ignore[method-assign]
 
 
-async def made(pair: Pair, broker: NodeParts, name: str, container: Container) -> Partition:
+async def made(pair: Pair, broker: NodeParts, name: str, container: Leader) -> Partition:
     place(broker, container)
     await broker.topics.resolve([name], create=True)
     partition = await pair.partition(broker, name)
@@ -374,7 +374,7 @@ async def made(pair: Pair, broker: NodeParts, name: str, container: Container) -
     return partition
 
 
-async def intend(broker: NodeParts, partition: Partition, to: Container) -> None:
+async def intend(broker: NodeParts, partition: Partition, to: Leader) -> None:
     """An intent that is not carried out yet."""
     for callback in [each for each in broker.catalog._callbacks if each == broker.rolls.applied]:
         broker.catalog._callbacks.remove(callback)
@@ -388,7 +388,7 @@ async def test_a_roll_that_only_the_catalog_lost_is_recorded_again(start: Start)
     partition = await made(pair, leader, "done", one)
     await append(partition, b"a")
     await intend(leader, partition, two)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "done")
         await append(moved, b"b")
@@ -405,7 +405,7 @@ async def test_of_several_rolls_that_the_catalog_lost_what_it_can_find_is_record
     partition = await made(pair, leader, "several", one)
     await append(partition, b"a")
     await intend(leader, partition, two)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "several")
         await append(moved, b"b")
@@ -426,7 +426,7 @@ async def test_a_partition_goes_on_whose_roll_the_catalog_lost_with_its_intent(s
     leader, (one, two) = await all_at_the_catalogs_leader(pair)
     partition = await made(pair, leader, "all", one)
     await append(partition, b"a")
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         await leader.rolls.roll(partition, to=two.id)
         moved = await pair.partition(leader, "all")
         await append(moved, b"lost")
@@ -444,7 +444,7 @@ async def test_a_new_topic_does_not_begin_with_the_records_of_one_that_the_catal
     pair = await start(2)
     leader, (one, _) = await all_at_the_catalogs_leader(pair)
     await made(pair, leader, "before", one)
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         lost = await made(pair, leader, "lost", one)
         await append(lost, b"of the lost one")
     later = await made(pair, leader, "later", one)
@@ -461,7 +461,7 @@ async def test_what_left_the_catalog_and_is_back_in_it_without_its_bytes_holds_u
     await leader.rolls.roll(partition, to=two.id)
     moved = await pair.partition(leader, "back")
     await append(moved, b"b")
-    async with pair.lagging(leader.space.catalog_id):
+    async with pair.lagging(leader.maintenance.catalog_id):
         # As if its records had expired: the catalog forgot where they were, and the container was given back.
         node = next(each for each in pair.nodes if each.parts is leader)
         await node.containers.delete(one)

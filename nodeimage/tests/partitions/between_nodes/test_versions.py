@@ -28,7 +28,7 @@ async def test_two_versions_in_succession_form_a_cluster(tmp_path: Path, monkeyp
         await asyncio.gather(starting, newer.start())
         assert older.peers._identity.versions == (1, 1)
         assert newer.peers._identity.versions == (1, 2)
-        pair = await Pair(older, newer).settled()
+        pair = await Pair(older, newer).ready()
         partition = await pair.create("both")
         await pair.first.rolls.roll(partition, to=pair.led(pair.second).id)
         moved = await pair.partition(pair.second, "both")

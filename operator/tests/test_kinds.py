@@ -10,7 +10,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator import specs
 from headrace_operator.engine import Key
-from headrace_operator.kinds import data, finalizers
+from headrace_operator.kinds import finalizers, kind, topic
 from headrace_operator.specs import FINALIZER
 
 from .fake_api import NOW, Object
@@ -86,7 +86,7 @@ async def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_again(
     world: World, monkeypatch: pytest.MonkeyPatch, lag: int, ready: str
 ) -> None:
     """Of several nodes, one made it and another is asked: that is no refusal, which would stand for minutes."""
-    monkeypatch.setattr(data, "SHOWN_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(topic, "SHOWN_S", (0.0, 0.0, 0.0))
     show = world.cluster.topic_show
     left = [lag]
 
@@ -102,7 +102,7 @@ async def test_a_topic_that_a_node_has_not_heard_of_yet_is_looked_for_again(
     assert [call for call, _ in world.cluster.calls].count("CREATE_TOPICS") == 1
     if ready == "False":
         assert "has not heard of it yet" in world.condition("Topic", "pumps")[2]
-        assert again == data.AGAIN_S
+        assert again == kind.AGAIN_S
 
 
 async def test_fewer_partitions_are_a_condition(world: World) -> None:
@@ -314,7 +314,7 @@ async def test_a_cluster_that_answers_too_late_holds_no_finalizer_in_a_namespace
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await ended(world)
-    monkeypatch.setattr(data, "ENDING_S", 0.01)
+    monkeypatch.setattr(kind, "ENDING_S", 0.01)
     monkeypatch.setattr(world.cluster, "call", lambda *_, **__: asyncio.sleep(60))
     world.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NS, "deletionTimestamp": NOW}})
     await world.once(key)

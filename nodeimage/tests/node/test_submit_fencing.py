@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Epoch
-from headrace.node.attempts import Arrivals, Attempts
+from headrace.node.submit_fencing import SubmitAttempts, SubmitFence
 from headrace.peer.messages import Submit
 
 ONE, TWO = Epoch(1), Epoch(2)
 
 
-def is_admitted(arrivals: Arrivals, attempt: Submit, led: Epoch = ONE) -> bool:
+def is_admitted(arrivals: SubmitFence, attempt: Submit, led: Epoch = ONE) -> bool:
     try:
         arrivals.admit(attempt, led=led)
     except KafkaError as error:
@@ -20,19 +20,19 @@ def is_admitted(arrivals: Arrivals, attempt: Submit, led: Epoch = ONE) -> bool:
     return True
 
 
-def begun(attempts: Attempts, epoch: Epoch = ONE) -> Submit:
+def begun(attempts: SubmitAttempts, epoch: Epoch = ONE) -> Submit:
     with attempts.one(epoch) as attempt:
         return attempt
 
 
-def given_up(attempts: Attempts, epoch: Epoch = ONE) -> Submit:
+def given_up(attempts: SubmitAttempts, epoch: Epoch = ONE) -> Submit:
     with pytest.raises(OSError, match="no answer"), attempts.one(epoch) as attempt:
         raise OSError("no answer")
     return attempt
 
 
 def test_what_was_given_up_is_refused_once_a_later_one_has_arrived() -> None:
-    here, other, arrivals = Attempts("a"), Attempts("b"), Arrivals()
+    here, other, arrivals = SubmitAttempts("a"), SubmitAttempts("b"), SubmitFence()
     late, theirs = given_up(here), begun(other)
     assert is_admitted(arrivals, begun(here))
     assert not is_admitted(arrivals, late)
@@ -40,16 +40,16 @@ def test_what_was_given_up_is_refused_once_a_later_one_has_arrived() -> None:
 
 
 def test_one_that_waits_does_not_open_the_way_for_a_younger_one_that_was_given_up() -> None:
-    here, arrivals = Attempts("a"), Arrivals()
+    here, arrivals = SubmitAttempts("a"), SubmitFence()
     with here.one(ONE):
         late = given_up(here)
         assert is_admitted(arrivals, begun(here))
         assert not is_admitted(arrivals, late)
 
 
-def test_what_was_sent_to_the_primary_of_another_epoch_is_refused() -> None:
+def test_what_was_sent_to_the_leader_of_another_epoch_is_refused() -> None:
     """The seed 161142: the same node led again, epochs later."""
-    here, arrivals = Attempts("a"), Arrivals()
+    here, arrivals = SubmitAttempts("a"), SubmitFence()
     assert not is_admitted(arrivals, begun(here), led=TWO)
     ahead = begun(here, TWO)
     assert not is_admitted(arrivals, ahead, led=ONE), "the node has yet to hear that it leads again"
@@ -57,21 +57,21 @@ def test_what_was_sent_to_the_primary_of_another_epoch_is_refused() -> None:
 
 
 def test_a_node_of_the_version_before_says_nothing_and_is_not_refused() -> None:
-    assert is_admitted(Arrivals(), Submit())
+    assert is_admitted(SubmitFence(), Submit())
 
 
 def test_what_is_known_of_processes_is_of_one_epoch() -> None:
-    arrivals = Arrivals()
+    arrivals = SubmitFence()
     for run in range(100):
-        assert is_admitted(arrivals, begun(Attempts(str(run))))
-    assert is_admitted(arrivals, begun(Attempts("a"), TWO), led=TWO)
+        assert is_admitted(arrivals, begun(SubmitAttempts(str(run))))
+    assert is_admitted(arrivals, begun(SubmitAttempts("a"), TWO), led=TWO)
     assert len(arrivals._least) == 1
 
 
 @given(data=st.data())
 def test_whatever_arrives_in_whatever_order(data: st.DataObject) -> None:
     """Of several connections: each keeps its order, one that leads nowhere for a while is given up and comes late."""
-    here, arrivals = Attempts("a"), Arrivals()
+    here, arrivals = SubmitAttempts("a"), SubmitFence()
     sent: list[Submit] = []
     late: list[Submit] = []
     newest = 0

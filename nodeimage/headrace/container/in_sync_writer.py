@@ -1,10 +1,12 @@
-"""Puts in-sync sets into the cluster store: the one change of a container's record that its primary makes itself.
+"""The writer of in-sync sets: it puts the sets that leaders propose into the cluster store. leader_state.py decides who
+joins and who leaves a set. This is the one change of a container's record that its leader makes itself.
 
-A put whose outcome is unknown is put again until the record has another version (store.protocol): it may have landed,
-or may still, and until then the primary's commits wait for both sets (invariant 3). The record is kept in the replica's
-folder before anything is committed by it: a store that is set back to before it is known for an old copy then.
+A put whose outcome is unknown is repeated until the record has another version (store.protocol): it may have landed, or
+may still land, and until then the leader's commits wait for both sets (invariant 3). The record is kept in the
+replica's folder before anything is committed by it, so that a store that is set back to before it is recognized as an
+old copy.
 
-Whatever goes wrong with a put, it is made again: nobody else would.
+A put that fails for any reason is repeated: nobody else would repeat it.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from msgspec import structs
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.levels import Level
-from headrace.container.leader import Container
+from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.store import container_records, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable, VersionConflict
@@ -32,9 +34,10 @@ T = TypeVar("T")
 RETRY_S: Final = 0.3
 ASKED_AGAIN_S: Final = 0.1
 DIFFERS_S: Final = 1.5
-"""A view is not that late, as a rule, and a member that is gone has been let go by then."""
+"""Seconds for which a record may show another set than its leader's: a view is rarely that late, and a member that is
+gone has been let go by then."""
 UNDECIDED_S: Final = 2.0
-"""A put that takes longer is told of: what is written waits for it, where a member is away."""
+"""Seconds after which a put that has not succeeded is reported: where a member is away, commits wait for it."""
 
 
 class _View(Protocol):
@@ -57,51 +60,49 @@ class KeptRecords(Protocol):
 
     def known_record(self, container: ContainerId, /) -> ContainerRecord | None: ...
 
-    def unasked(self, container: Container, wanted: Collection[Member], /) -> Collection[NodeId]:
+    def unasked(self, leader: Leader, wanted: Collection[Member], /) -> Collection[NodeId]:
         """Nodes that would leave with that set, live, and may know better than the record by which it is made."""
 
     async def remember(self, record: ContainerRecord, /) -> None:
         """Keep a record that is in the store. Raises HeadraceError, OSError."""
 
 
-class InSync:
-    """Carries the primaries' proposals to the store, one at a time for each container."""
+class InSyncWriter:
+    """Puts the proposals of the leaders on this node into the store, one at a time for each container."""
 
     def __init__(self, environment: StoreAndView, kept: KeptRecords) -> None:
         self._env = environment
         self._kept = kept
         self._putting: dict[ContainerId, asyncio.Task[None]] = {}
         self._differing: dict[ContainerId, float] = {}
-        """Since when a record shows another set than its primary goes by."""
+        """Since when a record shows another set than its leader goes by."""
 
-    def look_at(self, container: Container, record: ContainerRecord | None, left: Collection[NodeId] = ()) -> None:
-        """Put the set that the primary wants now, if it wants another one than `record`, as last seen, has. `left`:
-        see Primary.proposal.
+    def look_at(self, leader: Leader, record: ContainerRecord | None, left: Collection[NodeId] = ()) -> None:
+        """Put the set that the leader wants now, if it wants another one than `record`, as last seen, has. `left`:
+        see LeaderState.proposal.
         """
         loop = asyncio.get_running_loop()
-        if container.id in self._putting or container.lost:
-            container.primary.look(loop.time(), left)
+        if leader.id in self._putting or leader.lost:
+            leader.state.look(loop.time(), left)
             return
-        wanted = container.primary.proposal(loop.time(), left)
+        wanted = leader.state.proposal(loop.time(), left)
         if wanted is None:
-            if not self._differs_for_long(container, record, loop.time()):
+            if not self._differs_for_long(leader, record, loop.time()):
                 return
-            # The controller took a member out, and gave its node the replica again before the primary had looked:
+            # The controller took a member out, and gave its node the replica again before the leader had looked:
             # commits have waited for it all the while.
-            wanted = container.primary.in_sync
-        task = self._putting[container.id] = loop.create_task(
-            self._put(container, wanted), name=f"in-sync-{container.id}"
-        )
-        task.add_done_callback(lambda _: self._putting.pop(container.id, None))
+            wanted = leader.state.in_sync
+        task = self._putting[leader.id] = loop.create_task(self._put(leader, wanted), name=f"in-sync-{leader.id}")
+        task.add_done_callback(lambda _: self._putting.pop(leader.id, None))
 
-    def _differs_for_long(self, container: Container, record: ContainerRecord | None, now: float) -> bool:
-        """Whether the record has shown another set than the primary's for so long that it is not only seen late."""
-        if record is None or record.epoch != container.epoch or members(record) == container.primary.in_sync:
-            self._differing.pop(container.id, None)
+    def _differs_for_long(self, leader: Leader, record: ContainerRecord | None, now: float) -> bool:
+        """Whether the record has shown another set than the leader's for so long that it is not only seen late."""
+        if record is None or record.epoch != leader.epoch or members(record) == leader.state.in_sync:
+            self._differing.pop(leader.id, None)
             return False
-        if now - self._differing.setdefault(container.id, now) < DIFFERS_S:
+        if now - self._differing.setdefault(leader.id, now) < DIFFERS_S:
             return False
-        del self._differing[container.id]
+        del self._differing[leader.id]
         return True
 
     async def close(self) -> None:
@@ -111,69 +112,69 @@ class InSync:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _put(self, container: Container, wanted: frozenset[Member]) -> None:
+    async def _put(self, leader: Leader, wanted: frozenset[Member]) -> None:
         """Ends when the store has been seen to hold the set, or when this node leads no more."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 
         def failed(reason: str) -> None:
             if loop.time() - begun >= UNDECIDED_S:
-                container.undecided = f"its in-sync set cannot be put into the cluster store: {reason}"
+                leader.undecided = f"its in-sync set cannot be put into the cluster store: {reason}"
 
         traced = self._env.view.may(Level.FENCED)
-        while traced and not container.lost and (nodes := self._kept.unasked(container, wanted)):
+        while traced and not leader.lost and (nodes := self._kept.unasked(leader, wanted)):
             failed(f"node {min(nodes)} would leave, and has yet to say what it knows")
             await asyncio.sleep(ASKED_AGAIN_S)
-        while not container.lost:
+        while not leader.lost:
             try:
                 put = partial(
                     _try_put,
-                    container=container,
+                    leader=leader,
                     wanted=wanted,
-                    known=self._kept.known_record(container.id),
+                    known=self._kept.known_record(leader.id),
                     traced=self._env.view.may(Level.FENCED),
                 )
                 record = await self._env.store(put)
                 if record is not None:
                     await self._kept.remember(record)
             except StoreUnavailable as error:
-                log.warning("the in-sync set could not be put", container=container.id, reason=str(error))
+                log.warning("the in-sync set could not be put", container=leader.id, reason=str(error))
                 failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             except (HeadraceError, OSError) as error:
                 # A record that must not be: the proposal stands, and so does the wait for both sets.
-                log.error("the in-sync set was refused", container=container.id, reason=str(error))
+                log.error("the in-sync set was refused", container=leader.id, reason=str(error))
                 failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             except Exception as error:
-                log.exception("putting the in-sync set went wrong", container=container.id)
+                log.exception("putting the in-sync set went wrong", container=leader.id)
                 failed(repr(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            container.undecided = ""
+            leader.undecided = ""
             self._env.view.refresh()
             if record is None:  # the epoch is over, as the view will show; or the record is back before it does
                 await asyncio.sleep(RETRY_S)
                 continue
-            if not container.lost:
+            if not leader.lost:
                 held = members(record)
-                log.info("in sync", container=container.id, nodes=sorted(member.node for member in held))
-                if container.primary.decided(held):
-                    container.committed_moved()
+                log.info("in sync", container=leader.id, nodes=sorted(member.node for member in held))
+                if leader.state.decided(held):
+                    leader.committed_moved()
             return
 
 
 def members(record: ContainerRecord) -> frozenset[Member]:
     """The in-sync set of a record."""
-    return frozenset(Member(node, str(format)) for node, format in record.in_sync)
+    return frozenset(Member(node, str(incarnation)) for node, incarnation in record.in_sync)
 
 
 def _try_put(
     store: ClusterStore,
     *,
-    container: Container,
+    leader: Leader,
     wanted: frozenset[Member],
     known: ContainerRecord | None,
     traced: bool,
@@ -182,13 +183,13 @@ def _try_put(
 
     Raises KafkaError where the store has been set back to before `known`: nothing is put over that.
     """
-    in_sync = tuple(sorted((member.node, uuid.UUID(member.format)) for member in wanted))
+    in_sync = tuple(sorted((member.node, uuid.UUID(member.incarnation)) for member in wanted))
     while True:
-        found = store.get(f"{records.CONTAINER_PREFIX}{container.id}")
+        found = store.get(f"{records.CONTAINER_PREFIX}{leader.id}")
         if found is None:
             return None
         record = records.decode(found.value, ContainerRecord, found.key)
-        if record.epoch != container.epoch or record.primary != container.member.node:
+        if record.epoch != leader.epoch or record.primary != leader.member.node:
             return None
         if known is not None:
             container_records.check_descent(record, known)

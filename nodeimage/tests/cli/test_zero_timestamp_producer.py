@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code
-from headrace.cli import time_zero
-from headrace.cli.time_zero import NotStored, Record, TimeZeroProducer
+from headrace.cli import zero_timestamp_producer
+from headrace.cli.zero_timestamp_producer import NotStored, Record, ZeroTimestampProducer
 from headrace.wire import generic_codec
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
@@ -70,13 +70,13 @@ class Client:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node()
-    monkeypatch.setattr(time_zero, "BrokerConnection", node)
-    monkeypatch.setattr(time_zero, "AGAIN_S", 0.0)
+    monkeypatch.setattr(zero_timestamp_producer, "BrokerConnection", node)
+    monkeypatch.setattr(zero_timestamp_producer, "AGAIN_S", 0.0)
     return node
 
 
-def producer(*values: bytes) -> TimeZeroProducer:
-    made = TimeZeroProducer(Client(), client_id="test", timeout_s=1)
+def producer(*values: bytes) -> ZeroTimestampProducer:
+    made = ZeroTimestampProducer(Client(), client_id="test", timeout_s=1)
     for value in values:
         made.hold(Record("t", 0, None, value, ()))
     return made

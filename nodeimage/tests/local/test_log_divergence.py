@@ -5,7 +5,7 @@ import pytest
 
 from headrace.base.ids import Epoch, Position
 from headrace.container.history import History
-from headrace.local.parting import parts
+from headrace.local.log_divergence import diverges
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.frames import FrameType
 
@@ -29,7 +29,7 @@ class Replica:
             self.log.job_done(job)
 
     def parts_from(self, ahead: "Replica") -> bool:
-        return parts(self.log, self.history, ahead.log, ahead.history)
+        return diverges(self.log, self.history, ahead.log, ahead.history)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_one_that_has_more_of_an_epoch_than_went_on_does_not_part(pair: tuple[Re
 
 
 @pytest.mark.parametrize("other", [b"THREE", b"longer than what the other has", b"x"])
-def test_one_that_wrote_something_else_in_the_same_epoch_parts(pair: tuple[Replica, Replica], other: bytes) -> None:
+def test_one_that_wrote_something_else_in_the_same_epoch_diverges(pair: tuple[Replica, Replica], other: bytes) -> None:
     behind, ahead = pair
     behind.write(2, other)
     ahead.write(2, b"three", b"four")

@@ -1,11 +1,14 @@
-"""Which records have outlived their time or their partition's size: a pure decision.
+"""Retention by time and size: pure functions that decide how far log starts move, and what of a chunk is dead then.
+
+Nothing is moved or freed here: expiry.py moves log starts, chunk_gc.py frees the bytes.
 
 Time: a partition's records are expired up to the end of the last run of chunks whose newest record is older than the
-time to live (Kafka's rule, with chunks for segments). Size: as many of the oldest as exceed the limit. Log starts only
-move over what is contiguous, from the oldest on; a chunk's share of a partitionlet expires whole or stays whole. Where
-a partition's records lie in containers of several leaders, each moves the start over its own, in turn.
+time to live (Kafka's rule, with chunks for segments). Size: as many of the oldest records as exceed the limit. Log
+starts only move over what is contiguous, from the oldest record on; a chunk's share of a partitionlet expires whole or
+stays whole. Where a partition's records lie in containers of several leaders, each moves the start over its own, in
+turn.
 
-Knows nothing of files: it is given what each chunk holds, who owns it, and the rules.
+Knows nothing of files: callers pass what each chunk holds, who owns it, and the rules.
 """
 
 from collections.abc import Iterable, Mapping

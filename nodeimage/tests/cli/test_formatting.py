@@ -1,18 +1,18 @@
-from headrace.cli.words import described, in_words, rows_of
+from headrace.cli.formatting import described, rows_of, show_value
 
 
 def test_the_end_of_a_name_says_the_unit() -> None:
-    assert in_words("on_disk_bytes", 1536) == "1.5 KiB"
-    assert in_words("bytes", -1) == "unlimited"
-    assert in_words("ttl_ms", 604_800_000) == "7d"
-    assert in_words("retention_ms", -1) == "forever"
-    assert in_words("created_ms", 1_441_115_100_000) == "2015-09-01 13:45:00Z"
-    assert in_words("lag", 12) == 12
-    assert in_words("auto_create", False) == "no"
-    assert in_words("protocol", "") == "-"
-    assert in_words("cursor", None) == "-"
-    assert in_words("errors", []) == "none"
-    assert in_words("configs", {"a": "1", "b": "2"}) == "a=1, b=2"
+    assert show_value("on_disk_bytes", 1536) == "1.5 KiB"
+    assert show_value("bytes", -1) == "unlimited"
+    assert show_value("ttl_ms", 604_800_000) == "7d"
+    assert show_value("retention_ms", -1) == "forever"
+    assert show_value("created_ms", 1_441_115_100_000) == "2015-09-01 13:45:00Z"
+    assert show_value("lag", 12) == 12
+    assert show_value("auto_create", False) == "no"
+    assert show_value("protocol", "") == "-"
+    assert show_value("cursor", None) == "-"
+    assert show_value("errors", []) == "none"
+    assert show_value("configs", {"a": "1", "b": "2"}) == "a=1, b=2"
 
 
 def test_what_is_nested_is_named_by_both() -> None:

@@ -1,13 +1,14 @@
-"""Attempts to have another node write a command, so that one that was given up does not land late.
+"""Fencing of submitted commands: an attempt that its node gave up does not take effect late.
 
-A call whose time is up, or whose node leads no more, may lie in a connection that leads nowhere for now. When the way
-is whole again it arrives, behind what was submitted later and acknowledged: a cursor would go back, a deleted topic
-would be there again. So each attempt names the epoch of the primary that it is for, and has a number, which rises with
-each of its process; and it says below which number one was given up. The primary refuses what is for another epoch, and
-what is below that. (Kafka's controller refuses by broker epoch, for the same reason: KIP-380.)
+A call that timed out, or whose target no longer leads, may still be under way in a connection that is cut off for now.
+When the network heals it arrives behind commands that were submitted later and acknowledged: a committed offset would
+go back, a deleted topic would exist again. So each attempt names the epoch of the leader that it is for and has a
+number, which rises with each attempt of its process; it also says below which number attempts were given up. The leader
+refuses attempts for another epoch, and numbers below that. (Kafka's controller refuses by broker epoch, for the same
+reason: KIP-380.)
 
-In one epoch that holds for what one process submits. Where a client turned to another node meanwhile, what it was told
-stands: its first request was not answered, and may still happen.
+This holds within one epoch for what one process submits. Where a client turned to another node meanwhile, the answer
+that it got there holds: its first request was not answered, and may still take effect.
 """
 
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from headrace.base.ids import Epoch
 from headrace.peer.messages import Submit
 
 
-class Attempts:
-    """Those that a process makes."""
+class SubmitAttempts:
+    """Numbers the attempts of this process."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -28,7 +29,7 @@ class Attempts:
 
     @contextmanager
     def one(self, epoch: Epoch) -> Iterator[Submit]:
-        """An attempt at the primary of that epoch. It is given up when the context ends by an exception."""
+        """An attempt to submit to the leader of `epoch`. It is given up when the context ends by an exception."""
         self._last += 1
         number = self._last
         try:
@@ -38,15 +39,16 @@ class Attempts:
             raise
 
 
-class Arrivals:
-    """Those that reach a primary."""
+class SubmitFence:
+    """Refuses late attempts, on the node that leads the catalog."""
 
     def __init__(self) -> None:
         self._epoch = Epoch(0)
         self._least: dict[str, int] = {}
 
     def admit(self, asked: Submit, *, led: Epoch) -> None:
-        """To be called where it takes effect at once. `led`: this node's epoch. Raises KafkaError(NOT_CONTROLLER)."""
+        """Call this where the command takes effect at once. `led`: this node's epoch. Raises KafkaError
+        NOT_CONTROLLER."""
         if not asked.epoch:
             return
         if asked.epoch != led:

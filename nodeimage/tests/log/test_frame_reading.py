@@ -9,7 +9,7 @@ from weakref import ref
 import pytest
 
 from headrace.base.errors import CorruptLog
-from headrace.log import raw
+from headrace.log import frame_reading
 from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
@@ -155,18 +155,18 @@ def test_a_copy_lays_each_regrouped_chunk_out_once_and_keeps_only_the_newest(
     for chunk in writing.log.closed_chunks():
         rewrite(chunk.path)
         writing.log.reopen_chunk(chunk)
-    built: list[ref[raw.Layout]] = []
+    built: list[ref[frame_reading.Layout]] = []
     most = 0
 
-    def counted(*chunk: Any) -> raw.Layout:
+    def counted(*chunk: Any) -> frame_reading.Layout:
         nonlocal most
         layout = lay_out(*chunk)
         most = max(most, sum(each() is not None for each in built))
         built.append(ref(layout))
         return layout
 
-    lay_out = raw._frames_layout
-    monkeypatch.setattr(raw, "_frames_layout", counted)
+    lay_out = frame_reading._frames_layout
+    monkeypatch.setattr(frame_reading, "_frames_layout", counted)
     copy_log(writing.log, ContainerLog.open(tmp_path / "copy", writing.options))
     assert len(built) == 3
     assert most == 0, "the one before has gone"

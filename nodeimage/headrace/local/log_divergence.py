@@ -1,9 +1,9 @@
-"""Whether what two replicas' histories call the same is the same.
+"""Divergence of two logs that their histories do not show, found by comparing frames.
 
 Histories tell logs apart by epochs, since only one node writes in an epoch (container/history.py). A cluster store that
-was put back to an old copy gives epochs for the second time: who led by it may have written other frames in an epoch
-that the others know too. So where a store is built anew, frames are compared, from the start of the last epoch that two
-logs have in common. Knows nothing of records and stores. Everything here blocks.
+was put back to an old copy gives out epochs for the second time: a node that led by it may have written other frames in
+an epoch that the others know too. So when a store is rebuilt, frames are compared, from the start of the last epoch
+that two logs have in common. Knows nothing of records and stores. Everything here blocks.
 """
 
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from typing import Final
 from headrace.base.ids import Position
 from headrace.container.history import History, match_point
 from headrace.log.container_log import ContainerLog, Layouts
+from headrace.log.frame_reading import RawFrames
 from headrace.log.frames import HEADER, FrameType
-from headrace.log.raw import RawFrames
 
 _AT_ONCE_BYTES: Final = 4 << 20
 
 
-def parts(log: ContainerLog, history: History, ahead: ContainerLog, history_ahead: History) -> bool:
+def diverges(log: ContainerLog, history: History, ahead: ContainerLog, history_ahead: History) -> bool:
     """Whether `log` holds another frame than `ahead` below the point up to which their histories say that they match.
 
     What was given back in one of them counts as the same. Raises CorruptLog where one cannot be read.

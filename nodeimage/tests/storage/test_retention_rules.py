@@ -3,7 +3,7 @@
 from headrace.base.ids import Offset, PartitionletId, StreamNumber, partitionlet_id
 from headrace.catalog.chains import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
-from headrace.storage.retention import Share, expired, gone
+from headrace.storage.retention_rules import Share, expired, gone
 
 STREAM = StreamNumber(3)
 OTHER = StreamNumber(4)

@@ -2,7 +2,7 @@
 
 Before each, the controller is asked whether any container could have more replicas in sync, and then every node whether
 it could be spared: they know sooner, and each only what it hears itself. A pod that is told to stop hands over what it
-leads first. Pure, but for `Rolling`.
+leads first. Pure, but for `RollingRestart`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ SHOWN: Final = 3
 """Of those that cannot be spared, in a message."""
 
 
-class Rolling:
+class RollingRestart:
     """Takes the next step."""
 
     def __init__(self, *, kube: Kube, pods: Pods, reporter: Reporter) -> None:

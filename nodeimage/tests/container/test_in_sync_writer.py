@@ -11,10 +11,10 @@ import pytest
 
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
-from headrace.container import in_sync_changes
-from headrace.container.in_sync_changes import InSync, KeptRecords, StoreAndView
-from headrace.container.leader import Container
-from headrace.container.leader_state import LET_GO_S, Member, Primary
+from headrace.container import in_sync_writer
+from headrace.container.in_sync_writer import InSyncWriter, KeptRecords, StoreAndView
+from headrace.container.leader import Leader
+from headrace.container.leader_state import LET_GO_S, LeaderState, Member
 from headrace.store import container_records
 from headrace.store.protocol import StoreUnavailable
 from headrace.store.records import ContainerRecord
@@ -41,7 +41,7 @@ async def test_a_put_that_fails_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, landed: bool
 ) -> None:
     """None: the record was not there, and is back before anybody else has seen that."""
-    monkeypatch.setattr(in_sync_changes, "RETRY_S", 0.0)
+    monkeypatch.setattr(in_sync_writer, "RETRY_S", 0.0)
     loop = asyncio.get_running_loop()
     formats = [uuid.uuid4() for _ in range(3)]
     pairs = tuple((NodeId(number), format) for number, format in enumerate(formats, 1))
@@ -52,7 +52,7 @@ async def test_a_put_that_fails_is_made_again(
     container_records.put_container(store, record, None)
     me, speaks, silent = (Member(node, str(format)) for node, format in pairs)
     begun = loop.time() - 2 * LET_GO_S
-    primary = Primary(
+    state = LeaderState(
         me=me,
         epoch=Epoch(1),
         in_sync=[me, speaks, silent],
@@ -61,14 +61,12 @@ async def test_a_put_that_fails_is_made_again(
         min_in_sync=2,
         now=begun,
     )
-    primary.follows(silent, Position(0), now=begun)
-    primary.follows(speaks, Position(0), now=loop.time())
-    primary.end = END
-    primary.on_disk(me, END)
-    primary.on_disk(speaks, END, now=loop.time())
-    container = SimpleNamespace(
-        id=ID, lost=False, primary=primary, epoch=Epoch(1), member=me, committed_moved=lambda: None
-    )
+    state.follows(silent, Position(0), now=begun)
+    state.follows(speaks, Position(0), now=loop.time())
+    state.end = END
+    state.on_disk(me, END)
+    state.on_disk(speaks, END, now=loop.time())
+    container = SimpleNamespace(id=ID, lost=False, state=state, epoch=Epoch(1), member=me, committed_moved=lambda: None)
     errors = [error]
 
     async def call(change: Callable[[SqliteStore], Any]) -> Any:
@@ -83,16 +81,16 @@ async def test_a_put_that_fails_is_made_again(
     kept: list[ContainerRecord] = [record]
 
     async def remember(record: ContainerRecord) -> None:
-        assert primary.committed < END, "what is committed by a record would not be known after a crash"
+        assert state.committed < END, "what is committed by a record would not be known after a crash"
         kept.append(record)
 
     view = SimpleNamespace(refresh=lambda: None, may=lambda _level: True)
     environment = SimpleNamespace(store=call, view=view)
     folders = SimpleNamespace(known_record=lambda _container: kept[-1], remember=remember, unasked=lambda *_: ())
-    carried = InSync(cast(StoreAndView, environment), cast(KeptRecords, folders))
-    carried.look_at(cast(Container, container), record)
+    carried = InSyncWriter(cast(StoreAndView, environment), cast(KeptRecords, folders))
+    carried.look_at(cast(Leader, container), record)
     async with asyncio.timeout(20):
-        while primary.committed < END:  # noqa: ASYNC110  # a state machine, which tells nobody
+        while state.committed < END:  # noqa: ASYNC110  # a state machine, which tells nobody
             await asyncio.sleep(0.001)
     assert not errors
     found = container_records.get_container(store, ID)

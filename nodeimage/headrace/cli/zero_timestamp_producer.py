@@ -1,8 +1,8 @@
-"""Records whose time is 1970-01-01T00:00:00.000Z, to the millisecond: the first ones of readings with relative times.
+"""A producer for records with timestamp 0 (1970-01-01T00:00:00.000Z): the first readings of files with relative times.
 
-librdkafka takes a time of 0 for the moment of sending. So these records are sent by our own client: as one record batch
-for each partition, under a producer id, so that a batch is stored once however often it is sent. A key's partition is
-the one that librdkafka's producers choose, CRC-32 of the key.
+librdkafka replaces a timestamp of 0 by the time of sending. So these records are sent by our own client: as one record
+batch for each partition, under a producer id, so that a batch is stored once however often it is sent. A key's
+partition is the one that librdkafka's producers choose, CRC-32 of the key.
 """
 
 import random
@@ -76,10 +76,10 @@ class _Batch(NamedTuple):
     """The sequence number behind it."""
 
 
-class TimeZeroProducer:
-    """Stores records of the time 0. `client` is a producer of librdkafka: it tells who leads which partition.
+class ZeroTimestampProducer:
+    """Stores records with timestamp 0. `client` is a producer of librdkafka: it tells which node leads a partition.
 
-    An interrupt may come anywhere: what `flush` had not stored it stores when it is called again, once.
+    An interrupt may come anywhere: records that `flush` had not stored are stored once when it is called again.
     """
 
     def __init__(self, client: Any, *, client_id: str, timeout_s: float) -> None:

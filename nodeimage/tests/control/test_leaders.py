@@ -7,7 +7,7 @@ from msgspec import structs
 
 from headrace.base.ids import NodeId, Position
 from headrace.control.changes import PutContainer
-from headrace.control.observations import Life, Sight
+from headrace.control.observations import Life, ProbeResult
 from kit.world import World, replica_format
 
 
@@ -35,7 +35,7 @@ def test_a_silent_node_is_in_doubt_for_two_seconds_and_then_dead(three: World) -
 
 
 def test_a_probe_that_was_just_sent_proves_nothing_however_old_the_last_answer_is(three: World) -> None:
-    three.probes[NodeId(2)] = Sight(three.probes[NodeId(2)].answer, three.now - 30, three.now - 0.7)
+    three.probes[NodeId(2)] = ProbeResult(three.probes[NodeId(2)].answer, three.now - 30, three.now - 0.7)
     assert three.observed().life(NodeId(2), three.now) is Life.DOUBT
 
 
@@ -118,7 +118,7 @@ def test_nobody_outside_the_in_sync_set_leads_and_the_wait_is_explained(three: W
     assert "none of those in sync (nodes 2) can lead" in three.waits()[3]
 
 
-def test_a_replica_of_another_format_never_leads(three: World) -> None:
+def test_a_replica_of_another_incarnation_never_leads(three: World) -> None:
     three.container(3, (2, 3, 1), in_sync=(2, 3))
     three.refused(2)
     three.replica(3, 3, format=str(uuid.uuid4()))
@@ -163,7 +163,7 @@ def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World
 
 
 def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
-    """Though one would be enough: the heir may have died a moment ago, and its disk with it (seed 131127)."""
+    """Though one would be enough: the candidate may have died a moment ago, and its disk with it (seed 131127)."""
     three.volume(2, 1)
     three.container(3, (2, 3))
     three.mark(2, stopping=True)
@@ -198,7 +198,7 @@ def test_a_drained_node_hands_over_first(three: World) -> None:
     assert NodeId(2) in record.replicas
 
 
-def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) -> None:
+def test_a_stalled_leader_is_relieved_by_a_member_that_sees_more(three: World) -> None:
     three.replica(2, 3, stalled=True)
     three.says(1, heard=[])
     three.says(2, heard=[NodeId(1)])
@@ -208,8 +208,8 @@ def test_a_stalled_primary_is_relieved_by_a_member_that_sees_more(three: World) 
     assert three.put()[3].primary == 3
 
 
-def test_a_primary_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(three: World) -> None:
-    """One log that hangs is enough: all are on the same disk. It stays in sync until the next primary lets it go."""
+def test_a_leader_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(three: World) -> None:
+    """One log that hangs is enough: all are on the same disk. It stays in sync until the next leader lets it go."""
     three.container(5, (2, 3, 1), state="closed")
     three.replica(2, 5)
     three.replica(2, 4, stuck=True)
@@ -225,7 +225,7 @@ def test_a_primary_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(
     assert three.plan() == [], "nobody would do better"
 
 
-def test_a_primary_whose_disk_hangs_is_replaced_though_it_also_stalls(three: World) -> None:
+def test_a_leader_whose_disk_hangs_is_replaced_though_it_also_stalls(three: World) -> None:
     """Whoever hears more of the followers: it is the disk that cannot."""
     three.replica(2, 3, stalled=True, stuck=True)
     three.says(2, heard=[NodeId(1), NodeId(3)])
@@ -275,10 +275,10 @@ def hear(world: World, cut: tuple[int, int] | None) -> None:
 
 
 @pytest.mark.parametrize("own", [1, 3])
-def test_the_catalog_goes_to_a_member_that_hears_more_where_its_primary_and_a_living_node_are_apart(
+def test_the_catalog_goes_to_a_member_that_hears_more_where_its_leader_and_a_living_node_are_apart(
     three: World, own: int
 ) -> None:
-    """Whoever decides: the primary itself, or the one between the two."""
+    """Whoever decides: the leader itself, or the one between the two."""
     three.own = NodeId(own)
     hear(three, (1, 2))
     if own == 1:
@@ -312,7 +312,7 @@ def test_the_catalog_stays_where_nobody_in_sync_hears_more(three: World) -> None
     assert three.plan() == [], "node 3 hears all, and lacks what is committed"
 
 
-def test_the_catalog_does_not_leave_its_primary_for_a_node_that_is_dead(three: World) -> None:
+def test_the_catalog_does_not_leave_its_leader_for_a_node_that_is_dead(three: World) -> None:
     three.refused(2)
     three.says(1, heard=[NodeId(3)])
     three.says(3, heard=[NodeId(1)])
@@ -321,14 +321,14 @@ def test_the_catalog_does_not_leave_its_primary_for_a_node_that_is_dead(three: W
     assert 1 not in three.put()
 
 
-def test_a_primary_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(three: World) -> None:
+def test_a_leader_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(three: World) -> None:
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     record = three.put()[3]
     assert record.primary in (1, 3)
     assert {node for node, _ in record.in_sync} == {1, 3}
 
 
-def test_where_a_primary_lost_its_replica_any_member_leads(three: World) -> None:
+def test_where_a_leader_lost_its_replica_any_member_leads(three: World) -> None:
     """Drained, or not here for long: nobody else has the records."""
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     three.since.clear()
@@ -340,7 +340,7 @@ def test_where_a_primary_lost_its_replica_any_member_leads(three: World) -> None
     assert three.put()[3].primary in (1, 3)
 
 
-def test_a_primary_that_does_not_take_its_role_up_is_replaced_after_a_while(three: World) -> None:
+def test_a_leader_that_does_not_take_its_role_up_is_replaced_after_a_while(three: World) -> None:
     three.replica(2, 3, role="none")
     assert three.plan() == []
     three.pass_time(9.9)
@@ -354,7 +354,7 @@ def test_a_process_that_has_just_started_waits_for_nodes_that_it_never_heard(thr
     three.started_at = three.now - 4.9
     three.refused(2)
     if alone:
-        three.probes[NodeId(2)] = Sight(None, None, three.now - 4, refused_twice=True)
+        three.probes[NodeId(2)] = ProbeResult(None, None, three.now - 4, refused_twice=True)
         assert three.plan() == []
         three.now += 0.2
     assert three.put().keys() == {3}

@@ -1,4 +1,4 @@
-"""A job's figures: how far behind it is, how fast it is, how long its batches take. Pure; times are monotonic seconds.
+"""A job's metrics: how far behind it is, how fast it is, how long its batches take. Pure; times are monotonic seconds.
 
 Lag is what is committed in the cluster and not yet done by the job: a batch under way counts as not done. In seconds it
 is how long ago the job was at the end of what had come by then, judged by looks at the ends of partitions; what was

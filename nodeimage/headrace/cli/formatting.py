@@ -1,4 +1,4 @@
-"""How figures of the cluster are shown to people: by their name, whose end says the unit. Pure functions."""
+"""Formatting of the cluster's values for people, by the values' names, whose ending says the unit. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ INSTANTS = ("at_ms", "last_error_at_ms")
 """Moments of which the millisecond matters."""
 
 
-def in_words(name: str, value: Any) -> object:
+def show_value(name: str, value: Any) -> object:
     """A value as a reader wants it: sizes, durations and moments by unit, lists and mappings in one line."""
     match value:
         case None | "":
@@ -31,10 +31,10 @@ def in_words(name: str, value: Any) -> object:
         case float():
             return f"{value:.1f}"
         case Mapping():
-            return ", ".join(f"{key}={in_words(str(key), each)}" for key, each in value.items()) or "none"
+            return ", ".join(f"{key}={show_value(str(key), each)}" for key, each in value.items()) or "none"
         case list() | tuple():
             apart = "; " if any(isinstance(each, Mapping) or " " in str(each) for each in value) else ", "
-            return apart.join(str(in_words("", each)) for each in value) or "none"
+            return apart.join(str(show_value("", each)) for each in value) or "none"
         case _:
             return value
 
@@ -66,7 +66,7 @@ def described(properties: Mapping[str, Any]) -> list[tuple[str, object]]:
         if isinstance(value, Mapping) and value and name != "configs":
             shown += [(f"{label(name)}.{inner}", each) for inner, each in described(value)]
         else:
-            shown.append((label(name), in_words(name, value)))
+            shown.append((label(name), show_value(name, value)))
     return shown
 
 
@@ -82,6 +82,6 @@ def rows_of(
     ]
     return (
         [label(name) for name in names],
-        ([in_words(name, each.get(name)) for name in names] for each in things),
+        ([show_value(name, each.get(name)) for name in names] for each in things),
         numbers,
     )

@@ -11,7 +11,7 @@ from headrace_spark.job import Autoscale, Input, Job, read
 from headrace_spark.job import __main__ as driver
 from headrace_spark.job.autoscale import Standing, decide
 from headrace_spark.job.ends import End, JobError, end_of, one_line, tell
-from headrace_spark.job.figures import LOOKS, Lag, Rate
+from headrace_spark.job.metrics import LOOKS, Lag, Rate
 from headrace_spark.job.progress import LONGEST_PAUSE_S, LOOK_S, Looker, Progress, pause_after
 
 P, Q = ("/s:t", 0), ("/s:t", 1)

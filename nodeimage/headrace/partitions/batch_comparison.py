@@ -1,10 +1,12 @@
-"""Compares a batch with the one that is stored under its sequence, where the records alone tell whether it is a repeat.
+"""Comparison of a batch's records with the batch that is stored under its sequence, where only they can tell whether it
+is a duplicate. Duplicates are recognized in producer_state.py; this module serves the one case that it leaves open.
 
-A producer that calls one topic by two names counts for each, so a sequence may come twice for different batches; what
-it calls the topic tells them apart (partitions/producer_state.py). The log does not say by which name a batch came.
-After a restart, a roll or a change of leader a batch with a sequence that is stored, and with another time, is
-therefore a repeat that was encoded anew (as kafkajs does), or the first batch of a second name. It is refused for the
-moment, and looked up: when it comes again, the name by which it came is its producer's, or is known not to be.
+A producer that calls one topic by two names counts sequences for each name, so a sequence may come twice for different
+batches; the name tells them apart (producer_state.py). The log does not record the name by which a batch came. After a
+restart, a roll or a change of leader, a batch whose sequence is stored but whose time differs is therefore either a
+duplicate that was encoded again (as kafkajs does) or the first batch under a second name. It is refused for the moment
+and compared with the stored batch: when the producer sends it again, its name is known to belong to the stored
+sequence, or not to.
 """
 
 from collections.abc import Iterator
@@ -16,31 +18,32 @@ from headrace.base.errors import CorruptBatch, HeadraceError
 from headrace.base.runtime import Runtime
 from headrace.partitions.partition import Partition
 from headrace.partitions.producer_state import KnownBatch
-from headrace.partitions.reads.remote_reads import OldReads
+from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.wire.batch import BatchHeader, batch_records, iter_batches
 from headrace.wire.primitives import Buffer
 
-__all__ = ["Repeats", "same_records"]
+__all__ = ["BatchComparison", "same_records"]
 
 log = structlog.get_logger()
 
 AT_ONCE: Final = 16
-"""Batches that are compared at a time, each held in memory; others come again."""
+"""Batches compared at the same time, each held in memory. Producers send the others again."""
 
 
-class Repeats:
-    """The comparisons of one node. The loop thread's."""
+class BatchComparison:
+    """Compares batches with stored ones, and notes the outcomes with their partitions' producers. Belongs to the loop
+    thread."""
 
-    def __init__(self, *, runtime: Runtime, old_reads: OldReads) -> None:
+    def __init__(self, *, runtime: Runtime, remote_reads: RemoteReads) -> None:
         self._runtime = runtime
-        self._old_reads = old_reads
+        self._remote_reads = remote_reads
         self._under_way: set[tuple[bytes, int, int]] = set()
 
     def compare(
         self, partition: Partition, header: BatchHeader, batch: Buffer, known: KnownBatch, *, source: int, name: str
     ) -> None:
-        """Find out whether `batch`, which came by the connection `source` for the topic `name`, is the stored batch
-        `known`, and note it with the partition's producers."""
+        """Find out whether `batch`, which arrived on connection `source` for the topic `name`, is the stored batch
+        `known`, and note the outcome with the partition's producers."""
         key = (partition.topic_id, partition.index, header.producer_id)
         if key in self._under_way or len(self._under_way) >= AT_ONCE:
             return
@@ -68,8 +71,8 @@ class Repeats:
         offset = known.base_offset
         row = next((row for row in partition.chain if row.first <= offset and (row.end < 0 or offset < row.end)), None)
         if row is None or offset < partition.log_start:
-            return True  # it is gone: its sequence is all that is known
-        runs = await self._old_reads.read(row, offset=offset, limit=offset + 1, max_bytes=1)
+            return True  # the stored batch is deleted: only its sequence is known
+        runs = await self._remote_reads.read(row, offset=offset, limit=offset + 1, max_bytes=1)
         stored = next((each for run in runs for each in iter_batches(run) if each[0].base_offset == offset), None)
         if stored is None:
             return None if partition.high_watermark <= offset else True

@@ -1,4 +1,4 @@
-"""A helper process ends with the node that started it, also when that is killed.
+"""The end of a helper process when its parent dies: it ends with the node that started it, also when that is killed.
 
 A regroup that outlived its node would replace a file under the feet of the next one.
 """

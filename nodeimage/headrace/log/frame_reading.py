@@ -1,12 +1,12 @@
-"""Reading whole frames by position: what one replica sends to another.
+"""Reading of whole frames by position, which one replica sends to another (reading.py reads batches by offset).
 
-All of it blocks, and runs in reader threads beside appends, closing, regrouping and punching, as reading.py does. Every
-checksum is checked, so that damage is never copied to another replica.
+All of it blocks, and runs in reader threads beside appends, closing, regrouping and punching. Every checksum is
+checked, so that damage is never copied to another replica.
 
-Where the frames of a chunk lie as they came, they are read from their place on. What does not check there, and every
-regrouped chunk, is looked up in the chunk's `Layout`: what of its positions is still held, and where. Positions that
-no chunk holds any more come as gap frames. Where a gap frame ends is arbitrary: a frame that began before there is
-given back as well.
+Where the frames of a chunk lie in the order in which they were appended, they are read from their place on. Frames that
+do not check there, and every regrouped chunk, are looked up in the chunk's `Layout`: which of its positions are still
+held, and where. Positions that no chunk holds any more come as gap frames. A gap frame may end at any position: frames
+that began before its end were given back as well.
 """
 
 from array import array

@@ -1,0 +1,182 @@
+"""The reconcile that Volumes, Streams, Topics and ReplicationLinks share: the cluster's own admin calls make them so.
+
+All go the same way: find the cluster, see what is there, create or change it, report the outcome. A resource that is
+deleted with `reclaimPolicy: Delete` is deleted in the cluster too, by a finalizer that gives up when the cluster is
+gone.
+"""
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace_operator.admin import Calls
+from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
+from headrace_operator.kinds.index import Index
+from headrace_operator.kinds.references import Unresolved, check_oldest, invalid, resolve
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube
+from headrace_operator.specs import FINALIZER, LinkSpec, Spec, StreamSpec, TopicSpec, VolumeSpec
+from headrace_operator.status import Condition
+
+AGAIN_S: Final = 15.0
+FIGURES_AGAIN_S: Final = 60.0
+END_AGAIN_S: Final = 5.0
+ENDING_S: Final = 3.0
+"""So long what is to be deleted with its namespace may take; then there is no time left (kinds.finalizers)."""
+AGAIN_EACH_S: Final = 0.05
+FIGURES_EACH_S: Final = 0.3
+"""For each resource of a kind: with thousands of them each is looked at less often, and the operator stays idle."""
+TYPES: Final = ("Reconciled", "Usable")
+FINAL: Final = frozenset(
+    {
+        Code.INVALID_CONFIG,
+        Code.INVALID_PARTITIONS,
+        Code.INVALID_REQUEST,
+        Code.INVALID_TOPIC_EXCEPTION,
+        Code.POLICY_VIOLATION,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Refusals that the same request meets again."""
+
+S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec, LinkSpec)
+Figures = Mapping[str, Any]
+Wake = Callable[[Collection[Key]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of it. `problem`: why it is of no use yet, though it is as asked."""
+
+    figures: Figures
+    problem: str = ""
+
+
+class Kind(ABC, Generic[S]):
+    """One kind of resource in a cluster. A subclass says how it is created and deleted there."""
+
+    name: ClassVar[str]
+    types: ClassVar[Sequence[str]] = TYPES
+    aside: ClassVar[Sequence[str]] = ()
+    """Those of `types` that Ready does not sum up."""
+    spec: type[S]
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        admin: Calls,
+        reporter: Reporter,
+        cache: Cache,
+        index: Index,
+        wake: Wake = lambda _keys: None,
+    ) -> None:
+        """`wake`: is called with resources that waited for what has been made."""
+        self._wake = wake
+        self._kube = kube
+        self._admin = admin
+        self._reporter = reporter
+        self._cache = cache
+        self._index = index
+
+    async def reconcile(self, key: Key, body: Body | None) -> float | None:
+        """See engine.Reconcile."""
+        if body is None:
+            return None
+        try:
+            spec = msgspec.convert(body["spec"], self.spec)
+        except msgspec.ValidationError as error:
+            await keep_finalizer(self._kube, self._cache, body, wanted=False)
+            if not body["metadata"].get("deletionTimestamp"):
+                await self._report(body, [invalid(error)], {})
+            return None
+        if body["metadata"].get("deletionTimestamp") or is_ending(self._cache, key.namespace):
+            return await self._end(body, spec)
+        await keep_finalizer(self._kube, self._cache, body, wanted=self._deletes(spec))
+        conditions, figures, again = await self._advance(body, spec)
+        await self._report(body, conditions, figures)
+        return again
+
+    async def _report(self, body: Body, conditions: Sequence[Condition], figures: Figures) -> None:
+        await self._reporter.report(body, conditions, figures, types=self.types, aside=self.aside)
+
+    async def _advance(self, body: Body, spec: S) -> tuple[list[Condition], Figures, float | None]:
+        try:
+            _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+            check_oldest(self._cache, self._index, body)
+            made = await self._make(bootstrap, body, spec)
+        except Unresolved as error:
+            return [error.condition], {}, None  # the index calls again when that changes
+        except KafkaError as error:
+            again = self._again(FIGURES_AGAIN_S, FIGURES_EACH_S) if error.code in FINAL else AGAIN_S
+            return [Condition("Reconciled", False, "Refused", str(error))], {}, again
+        except HeadraceError as error:
+            again = self._again(AGAIN_S, AGAIN_EACH_S)
+            return [Condition("Reconciled", False, "NoAnswer", str(error))], {}, again
+        usable = (
+            Condition("Usable", False, "Impossible", made.problem)
+            if made.problem
+            else Condition("Usable", True, "Usable")
+        )
+        again = AGAIN_S if made.problem else self._again(FIGURES_AGAIN_S, FIGURES_EACH_S)
+        return [Condition("Reconciled", True, "AsAsked"), usable], made.figures, again
+
+    # --- of each kind
+
+    @abstractmethod
+    async def _make(self, bootstrap: str, body: Body, spec: S) -> Made:
+        """Have it be so. Raises HeadraceError, and Unresolved for what asking again does not change."""
+
+    async def _unmake(self, bootstrap: str, body: Body, spec: S) -> None:
+        """Have it be gone. Raises HeadraceError."""
+
+    # --- inside
+
+    def _deletes(self, spec: Spec) -> bool:
+        return getattr(spec, "reclaim_policy", "Retain") == "Delete"
+
+    def _again(self, least_s: float, each_s: float) -> float:
+        return max(least_s, each_s * self._cache.count(self.name)) * random.uniform(0.9, 1.1)
+
+    async def _end(self, body: Body, spec: S) -> float | None:
+        if FINALIZER in (body["metadata"].get("finalizers") or []):
+            why = await self._taken_away(body, spec) if self._deletes(spec) and not is_leaving(self._cache) else ""
+            if why and is_ending(self._cache, body["metadata"]["namespace"]):
+                await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {why}", warning=True)
+            elif why:
+                refused = Condition(
+                    "Reconciled", False, "NotDeleted", f"{why}; with reclaimPolicy Retain it is left as it is"
+                )
+                await self._report(body, [refused], {})
+                return END_AGAIN_S
+            await keep_finalizer(self._kube, self._cache, body, wanted=False)
+        self._reporter.forget(body["metadata"]["uid"])
+        return None
+
+    async def _taken_away(self, body: Body, spec: S) -> str:
+        """Why it is to be tried again; "": it is gone, or nobody is there who could delete it."""
+        ending = is_ending(self._cache, body["metadata"]["namespace"])
+        try:
+            _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+            check_oldest(self._cache, self._index, body)
+            async with asyncio.timeout(ENDING_S if ending else None):
+                await self._unmake(bootstrap, body, spec)
+        except TimeoutError:
+            return f"no answer within {ENDING_S:g} s"
+        except Unresolved:
+            return ""  # with its cluster gone, or an older one there, nothing is left to delete
+        except KafkaError as error:
+            if error.code not in FINAL:
+                return str(error)
+            if error.code is not Code.UNKNOWN_TOPIC_OR_PARTITION:
+                await self._kube.tell(body, reason="NotDeleted", message=f"left in the cluster: {error}", warning=True)
+        except HeadraceError as error:
+            return str(error)
+        return ""

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.base.errors import NewerFormat
 from headrace.catalog import (
+    access,
     chains,
     committed_offsets,
     deletions,
@@ -15,9 +16,11 @@ from headrace.catalog import (
     groups,
     homes,
     links,
+    quotas,
     recovery,
     streams,
     topics,
+    users,
 )
 from headrace.catalog.command import CatalogCommand
 
@@ -30,6 +33,9 @@ _FAMILIES: Final = (
     committed_offsets,
     links,
     homes,
+    users,
+    access,
+    quotas,
     recovery,
     feature_level,
 )

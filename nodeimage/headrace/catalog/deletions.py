@@ -32,6 +32,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "settled_homes": "topic, partition",
     "pending_homes": "topic",
     "cursors": 'topic, "group", partition',
+    "topic_access": "topic, permission",
 }
 """Tables with rows of topics, and the order in which these go: of an index, and on each node the same, though their
 versions of SQLite may choose other plans. Else tables would differ where only some of the rows went."""
@@ -104,6 +105,7 @@ def forget_whole_topics(connection: Tables, numbers: Iterable[int]) -> None:
         ("settled_homes", "topic"),
         ("pending_homes", "topic"),
         ("cursors", "topic"),
+        ("topic_access", "topic"),
         ("topics", "number"),
     ):
         connection.delete(table, f"{column} IN (SELECT value FROM json_each(?1))", listed)

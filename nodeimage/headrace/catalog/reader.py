@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.base.ids import Position
 from headrace.catalog.counters import level_of
+from headrace.catalog.queries.access import AccessQueries
 from headrace.catalog.queries.chains import ChainQueries
 from headrace.catalog.queries.groups import GroupQueries
 from headrace.catalog.queries.homes import HomeQueries
@@ -17,6 +18,7 @@ from headrace.catalog.queries.pages import PAGE
 from headrace.catalog.queries.proofs import Proofs
 from headrace.catalog.queries.streams import StreamQueries
 from headrace.catalog.queries.topics import TopicQueries
+from headrace.catalog.queries.users import UserQueries
 from headrace.tables.row_checksums import COLUMNS, KEYS
 from headrace.tables.transactions import applied
 
@@ -38,6 +40,8 @@ class Reader:
         self.links = LinkQueries(self._connection, proofs)
         self.homes = HomeQueries(self._connection, proofs, self.streams)
         self.groups = GroupQueries(self._connection, proofs)
+        self.users = UserQueries(self._connection, proofs)
+        self.access = AccessQueries(self._connection, proofs, self.streams)
 
     def begin(self) -> None:
         """Fix the moment that queries see, from the first of them on."""

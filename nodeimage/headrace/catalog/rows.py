@@ -151,6 +151,46 @@ class GroupRow(NamedTuple):
     changed: Millis
 
 
+class UserRow(NamedTuple):
+    """A user. `groups` are in order."""
+
+    name: str
+    groups: tuple[str, ...]
+    created: Millis
+
+
+class CredentialRow(NamedTuple):
+    """What proves a user by a mechanism of SCRAM: salted keys (catalog.users)."""
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"CredentialRow({self.user!r}, {self.mechanism!r})"
+
+
+class AccessRow(NamedTuple):
+    """An expression. `object` is a stream's path, a prefix, or empty (catalog.access); `topic_id` of a topic's."""
+
+    kind: str
+    object: str
+    permission: str
+    expression: str
+    topic_id: bytes = b""
+
+
+class QuotaRow(NamedTuple):
+    """A limit (catalog.quotas)."""
+
+    entity: str
+    key: str
+    value: float
+
+
 class Retention(NamedTuple):
     """How long and how much: `ttl_ms` 0 = for ever, `bytes` per partition, -1 = no limit."""
 

@@ -15,7 +15,7 @@ import msgspec
 from headrace.base.ids import ContainerId, Home, Millis, StreamNumber
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.policy import StreamPolicy
-from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow
+from headrace.catalog.rows import OPEN, GroupRow, LinkRow, PartitionletRow, StreamRow, TopicRow, UserRow
 from headrace.tables.sqlite_errors import TablesDamaged
 
 STREAM = "SELECT number, path, policy, created, topics, partitions FROM streams"
@@ -31,6 +31,7 @@ _PARTITIONLET_COLUMNS = (
 PARTITIONLET = f"SELECT {_PARTITIONLET_COLUMNS} FROM partitionlets p"
 GROUP = "SELECT name, generation, protocol_type, protocol, leader, member_ids, members, state, changed FROM groups"
 LINK = "SELECT l.id, l.name, s.path, l.config, l.state, l.created FROM links l JOIN streams s ON s.number = l.stream"
+USER = "SELECT name, groups, created FROM users"
 TOPIC_IDS_AT_ONCE = 500
 
 _NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
@@ -104,6 +105,18 @@ def group_row(row: tuple[Any, ...]) -> GroupRow:
         state,
         Millis(changed),
     )
+
+
+def user_row(row: tuple[Any, ...]) -> UserRow:
+    """From a row of USER."""
+    name, groups, created = row
+    return UserRow(name, _strings.decode(groups), created)
+
+
+def select_user(connection: sqlite3.Connection, name: str) -> UserRow | None:
+    """The user of that name."""
+    row = connection.execute(f"{USER} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else user_row(row)
 
 
 def select_stream(connection: sqlite3.Connection, path: str) -> StreamRow | None:

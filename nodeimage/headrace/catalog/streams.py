@@ -1,12 +1,14 @@
 """Streams: made, altered, deleted."""
 
 import sqlite3
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import PARTITIONLET_BITS, Millis, StreamNumber
+from headrace.base.levels import Level
+from headrace.catalog.access import forget_stream_access, put_stream_access
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.counters import counter, needed_counter, take_numbers
 from headrace.catalog.deletions import (
@@ -51,6 +53,25 @@ class CreateStream(CatalogCommand[StreamOutcome], frozen=True):
         return StreamOutcome(StreamRow(StreamNumber(number), self.path, self.policy, self.now, 0, 0), changed=True)
 
 
+class CreateOwnedStream(CatalogCommand[StreamOutcome], frozen=True):
+    """Make a stream as CreateStream does, with access expressions from the first moment on: its creator's."""
+
+    path: str
+    policy: StreamPolicy
+    access: list[tuple[str, str]]
+    """(permission, expression)."""
+    now: Millis
+
+    since: ClassVar[Level] = Level.SECURED
+
+    def apply(self, connection: Tables) -> StreamOutcome:
+        outcome = CreateStream(self.path, self.policy, self.now).apply(connection)
+        if outcome.changed:
+            for permission, expression in self.access:
+                put_stream_access(connection, outcome.stream.number, permission, expression)
+        return outcome
+
+
 class AlterStream(CatalogCommand[StreamOutcome], frozen=True):
     """Change the fields of a stream's policy that are given."""
 
@@ -93,6 +114,7 @@ class DeleteStream(CatalogCommand[StreamOutcome], frozen=True):
                 "delete them first, or all with --force",
             )
         connection.delete("links", "stream = ?1", stream.number)
+        forget_stream_access(connection, stream.number)
         if in_pieces(connection):
             hide_stream(connection, stream.number)
             forget_some_of_stream(connection, stream.number)  # of a small one nothing is left at once

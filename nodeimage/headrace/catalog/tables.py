@@ -14,6 +14,9 @@
     home_starts    the history of each partition: where each home with a counter above 0 begins
     settled_homes  the home that a partition was last rolled for; none: the topic's first
     pending_homes  per topic the histories that its partitions get when they are settled for its home
+    users          names and their groups; credentials: how each proves who he is (users.py)
+    access         who may do what: expressions on the cluster, path prefixes, streams, groups; topic_access: on topics
+    quotas         limits of users, client ids and addresses
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -31,7 +34,7 @@ from headrace.base.errors import FolderRefused
 from headrace.base.wal import WalBound
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.commands import decode
-from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, Tables, is_summed
+from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, LATER, Tables, is_summed, totals_in
 from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.tables.transactions import applied
 
@@ -105,6 +108,22 @@ CREATE INDEX IF NOT EXISTS main.free_streams_by_number ON free_streams(first);
 """
 """Of feature level 1: empty until the log has come to it, so versions that do not know them are not in their way. A
 file whose rows have sums has them. `main`: a connection that checks rows has views with the tables' names."""
+_LATER = """
+CREATE TABLE IF NOT EXISTS main.users(
+  name TEXT PRIMARY KEY, groups BLOB NOT NULL, created INTEGER NOT NULL{sum}) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS main.credentials(
+  user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL, stored_key BLOB NOT NULL,
+  server_key BLOB NOT NULL, iterations INTEGER NOT NULL{sum}, PRIMARY KEY(user, mechanism)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS main.access(
+  kind TEXT NOT NULL, object TEXT NOT NULL, permission TEXT NOT NULL, expression TEXT NOT NULL{sum},
+  PRIMARY KEY(kind, object, permission)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS main.topic_access(
+  topic INTEGER NOT NULL, permission TEXT NOT NULL, expression TEXT NOT NULL{sum},
+  PRIMARY KEY(topic, permission)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS main.quotas(
+  entity TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL{sum}, PRIMARY KEY(entity, key)) WITHOUT ROWID;
+"""
+"""Of feature level 2, in the same way; but a file whose rows have sums may lack them."""
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS main.partitionlets_by_container ON partitionlets(container, state);
 CREATE INDEX IF NOT EXISTS main.partitionlets_intended ON partitionlets(id) WHERE first < 0;
@@ -169,6 +188,7 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
         connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={UNSUMMED_FORMAT}; COMMIT;")
     if not summed:
         connection.executescript(_ADDED)
+    _add_later(connection, summed=summed)
     for index in filter(None, map(str.strip, _INDEXES.split(";"))):
         try:
             connection.execute(index)
@@ -182,6 +202,19 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
         for _ in range(FILLED_AT_ONCE):
             if not connection.fill_some():
                 break
+
+
+def _add_later(connection: Tables, *, summed: bool) -> None:
+    """Make the tables that a file of an older version lacks. Raises TablesDamaged where it had them."""
+    there = {name for (name,) in connection.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'")}
+    missing = [table for table in LATER if table not in there]
+    if not missing:
+        return
+    if summed:
+        totals, _ = totals_in(connection)
+        if any(totals.get(table) for table in missing):
+            raise TablesDamaged(f"{', '.join(missing)}: tables are missing")
+    connection.executescript(f"BEGIN IMMEDIATE; {_LATER.format(sum=', sum INTEGER' if summed else '')} COMMIT;")
 
 
 class CatalogSchema:

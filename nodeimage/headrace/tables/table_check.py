@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from headrace.log.descriptors import put_off_without_descriptors
-from headrace.tables.row_checksums import COLUMNS, KEYS, is_summed, row_sum, totals_in
+from headrace.tables.row_checksums import COLUMNS, KEYS, LATER, is_summed, row_sum, totals_in
 from headrace.tables.sqlite_errors import TablesDamaged, is_damage
 
 MOST: Final = 10
@@ -65,7 +65,10 @@ def damage_in(path: Path, *, stop: threading.Event | None = None) -> list[str]:
         if is_summed(connection):
             totals, unfilled = _totals_in(connection)
             for table in COLUMNS:
-                found += _damage_of(connection, table, None if totals is None else totals.get(table, -1), unfilled)
+                total = None if totals is None else totals.get(table, 0 if table in LATER else -1)
+                if not total and table in LATER and not _has(connection, table):
+                    continue
+                found += _damage_of(connection, table, total, unfilled)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [_told(error)]
     finally:
@@ -79,6 +82,11 @@ def _told(error: sqlite3.Error | UnicodeDecodeError) -> str:
     if name.startswith(_UNTOLD) and not (isinstance(error, sqlite3.Error) and is_damage(error)):
         raise error
     return f"it cannot be read: {error}"
+
+
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+    return found is not None
 
 
 def _totals_in(connection: sqlite3.Connection) -> tuple[dict[str, int] | None, list[str]]:

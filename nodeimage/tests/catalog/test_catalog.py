@@ -18,11 +18,13 @@ import pytest
 
 from headrace.base.errors import Code, FolderRefused, KafkaError, StorageFull
 from headrace.base.ids import Position
+from headrace.base.levels import Level
 from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.commands import encode
 from headrace.catalog.reader import Reader
 from headrace.catalog.streams import DeleteStream
 from headrace.catalog.tables import SCHEMA
+from headrace.catalog.users import PutUser
 from headrace.tables import command_apply, snapshots
 from headrace.tables.command_log import open_and_replay
 from headrace.tables.transactions import applied
@@ -603,3 +605,15 @@ def test_a_killed_process_loses_nothing_that_was_answered_and_applies_nothing_tw
     names = {row[0] for row in recovered.execute("SELECT name FROM topics")}
     assert names >= set(told)
     assert dump((recovered, log.end)) == dump(open_and_replay(tmp_path / "from-nothing", log, SCHEMA))
+
+
+async def test_a_command_of_a_level_that_the_cluster_is_not_at_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    log = MemoryLog()
+    catalog = await Catalog.open(tmp_path / "catalog", log, may=lambda level: level < Level.SECURED)
+    command = PutUser("alice", [], NOW, create=True)
+    for submitting in (catalog.submit(command), catalog.append(encode(command))):
+        with pytest.raises(KafkaError, match="feature level 2") as refused:
+            await submitting
+        assert refused.value.code is Code.UNSUPPORTED_VERSION
+    assert log.frames == []
+    await catalog.close()

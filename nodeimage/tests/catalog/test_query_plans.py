@@ -14,6 +14,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, StreamNumber
+from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
 from headrace.catalog.chains import (
     LogStart,
     RetireContainer,
@@ -42,9 +43,11 @@ from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
 from headrace.catalog.policy import PolicyChanges, StreamPolicy
+from headrace.catalog.quotas import AlterQuotas, Quota
 from headrace.catalog.recovery import SkipNumbers
-from headrace.catalog.streams import AlterStream, CreateStream, DeleteStream
+from headrace.catalog.streams import AlterStream, CreateOwnedStream, CreateStream, DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, NewTopic
+from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, PutUser
 from headrace.tables.row_checksums import COLUMNS, KEYS
 from kit.catalog import Tables
 
@@ -68,6 +71,9 @@ SCANS: Final = (
         "SELECT turn, first, count, next_serial FROM free_streams ORDER BY turn LIMIT": "one row",
         "SELECT turn FROM free_streams ORDER BY turn DESC LIMIT": "one row",
         "SELECT 1 FROM going LIMIT": "one row",
+        "SELECT entity, key, value FROM quotas": "all of them, at a start and when they change",
+        "SELECT kind, object, permission, expression FROM access": "the same",
+        "SELECT topic, permission, expression FROM topic_access": "the same",
     }
     | {
         f"SELECT {keys_of(table)} FROM {table} ORDER BY {keys_of(table)} LIMIT": "the first page of a scrub"
@@ -92,6 +98,8 @@ SCANS: Final = (
             ("settled_homes", '"topic", "partition"'),
             ("pending_homes", '"topic"'),
             ("groups", '"name"'),
+            ("users", '"name"'),
+            ("credentials", '"user", "mechanism"'),
             ("cursors", '"group", "topic", "partition"'),
         )
     }
@@ -213,6 +221,19 @@ def run_commands(tables: Watched) -> None:
         tables.apply(SetLinkSource("l", 1 + level, ["x:1"], "c"))
         run_queries(tables, path, a)
         tables.apply(DeleteLink("l"))
+        if level:
+            tables.apply(PutUser("u", ["g"], NOW, True))
+            tables.apply(PutUser("u", ["h"], NOW, False))
+            tables.apply(AlterCredentials([("u", "X")], [Credential("u", "SCRAM-SHA-256", b"", b"", b"", 1)], NOW))
+            tables.apply(AlterCredentials([("u", "SCRAM-SHA-256")], [], NOW))
+            for expression in ("u:u", None, "p"):
+                for kind, named, topic_id in (("cluster", "", b""), ("stream", path, b""), ("topic", "", a)):
+                    tables.apply(SetAccess([AccessItem(kind, named, "admin", expression, topic_id)], NOW))
+            tables.apply(AlterQuotas([Quota("{}", "key", 1.0), Quota("{}", "other", None)]))
+            tables.apply(SecureCluster(True))
+            run_queries(tables, path, a)
+            tables.apply(DeleteUser("u"))
+            tables.apply(CreateOwnedStream("/owned", StreamPolicy(), [("admin", "u:u")], NOW))
         tables.apply(DeleteGroups(["h"]))
         tables.apply(ExpireCursors(NOW))
         tables.apply(ExpireCursors(Millis(100)))
@@ -273,9 +294,23 @@ ARGUMENTS: Final[dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
         for table in COLUMNS
         for call in (((table,), {"limit": 5}), ((table,), {"after": ("",) * KEYS.get(table, 1), "limit": 5}))
     ],
+    "users.named": [(("u",), {})],
+    "users.page": [((), {}), ((), {"after": "a", "limit": 5})],
+    "users.credential": [(("u", "SCRAM-SHA-256"), {})],
+    "users.mechanisms": [((), {}), ((), {"after": "a"})],
     "groups.cursors_after": [((("", -1, -1),), {"limit": 5}), ((("g", 1, 0),), {"limit": 5})],
 }
-WITHOUT: Final = ("applied", "streams.totals", "chains.containers", "chains.intended", "level", "is_forgetting")
+WITHOUT: Final = (
+    "applied",
+    "streams.totals",
+    "chains.containers",
+    "chains.intended",
+    "level",
+    "is_forgetting",
+    "users.quotas",
+    "access.is_secured",
+    "access.all",
+)
 """Queries that take no arguments."""
 
 
@@ -299,7 +334,7 @@ def test_every_command_and_every_query_is_looked_at(tables: Watched) -> None:
     run_commands(tables)
     assert tables.applied == COMMANDS.keys()
     queries = set(_methods(tables.reader))
-    for family in ("streams", "topics", "chains", "links", "homes", "groups"):
+    for family in ("streams", "topics", "chains", "links", "homes", "groups", "users", "access"):
         queries |= {f"{family}.{name}" for name in _methods(getattr(tables.reader, family))}
     assert queries - {"begin", "end", "close"} == {*ARGUMENTS, *WITHOUT}
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from headrace.base.errors import FolderRefused
 from headrace.base.ids import NodeId
-from headrace.base.levels import Level
+from headrace.base.levels import NEWEST, Level, format_of
 from headrace.store import container_records, features, records
 from headrace.store.compare_and_set import take_id
 from headrace.store.protocol import ClusterStore
@@ -88,7 +88,7 @@ def test_a_level_that_a_folder_has_seen_is_raised_again(sqlite_store: ClusterSto
     records.ensure_cluster(sqlite_store)
     raised = features.raise_again(sqlite_store, Level.FENCED)
     assert (raised.level, raised.raising, raised.most) == (0, Level.FENCED, None)
-    assert records.ensure_cluster(sqlite_store).format_version == 2
+    assert records.ensure_cluster(sqlite_store).format_version == format_of(NEWEST)
     assert features.raise_again(sqlite_store, Level.FENCED) == raised
     assert isinstance(raised, FeaturesRecord)
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from headrace.base.errors import Code, FolderRefused, KafkaError, NewerFormat
 from headrace.base.ids import Millis, NodeId
-from headrace.base.levels import NEWEST
+from headrace.base.levels import NEWEST, format_of
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CLUSTER_KEY, FEATURES_KEY, ClusterRecord, FeaturesRecord, NodeRecord, SupportedLevels
@@ -44,7 +44,7 @@ def register(store: ClusterStore, number: int, newest: int | None = NEWEST) -> N
 
 def test_a_new_cluster_is_at_the_newest_level_from_its_first_record_on(tmp_path: Path) -> None:
     opened = SqliteStore(tmp_path / "new.sqlite")
-    assert records.ensure_cluster(opened).format_version == 2
+    assert records.ensure_cluster(opened).format_version == format_of(NEWEST)
     assert features.get_features(opened) == FeaturesRecord(level=NEWEST, epoch=1)
     opened.close()
 

@@ -1,0 +1,97 @@
+"""Who may do what: access expressions on the cluster, path prefixes, streams, topics and groups (DESIGN section 16).
+
+An expression stands here as text, which was checked before the command was written; `security/access_expression.py`
+reads it. An object without one of its own has that of the next wider object.
+"""
+
+from typing import ClassVar, Final
+
+from headrace.base.errors import Code
+from headrace.base.ids import Millis
+from headrace.base.levels import Level
+from headrace.catalog.command import CatalogCommand, Item
+from headrace.catalog.selects import select_stream, select_topics_by_id
+from headrace.tables.row_checksums import Tables
+
+CLUSTER: Final = "cluster"
+PREFIX: Final = "prefix"
+STREAM: Final = "stream"
+TOPIC: Final = "topic"
+GROUP: Final = "group"
+TRANSACTIONAL_ID: Final = "transactional-id"
+
+
+class AccessItem(Item, frozen=True):
+    """The expression of one permission on one object.
+
+    `object`: "" for the cluster; a path such as `/plant` for the prefix of streams below it, or for a stream; the
+    beginning of names of groups or of transactional ids, "" being all. Of a topic it is empty, and `topic_id` says
+    which. `expression` None: it has none of its own any more; "": nobody.
+    """
+
+    kind: str
+    object: str
+    permission: str
+    expression: str | None
+    topic_id: bytes = b""
+
+
+class SetAccess(CatalogCommand[list[Code]], frozen=True):
+    """Set and remove expressions. One code per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where the stream
+    or topic is not there. What has that expression already is a success without a change."""
+
+    items: list[AccessItem]
+    now: Millis
+
+    since: ClassVar[Level] = Level.SECURED
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        return [_set(connection, item) for item in self.items]
+
+
+class SecureCluster(CatalogCommand[list[Code]], frozen=True):
+    """Turn security on or off. While it is off, who may reach a listener may do everything."""
+
+    on: bool
+
+    since: ClassVar[Level] = Level.SECURED
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        connection.put_counter("secured", int(self.on))
+        return [Code.NONE]
+
+
+def forget_stream_access(connection: Tables, number: int) -> None:
+    """A stream is deleted; its number may be given again."""
+    connection.delete("access", "kind = ?1 AND object = ?2", STREAM, str(number))
+
+
+def put_stream_access(connection: Tables, number: int, permission: str, expression: str) -> None:
+    """An expression on a stream."""
+    connection.insert("access", [(STREAM, str(number), permission, expression)], upsert=True)
+
+
+def _set(connection: Tables, item: AccessItem) -> Code:
+    if item.kind == TOPIC:
+        topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)
+        if topic is None:
+            return Code.UNKNOWN_TOPIC_ID
+        if item.expression is None:
+            connection.delete("topic_access", "topic = ?1 AND permission = ?2", topic.number, item.permission)
+        else:
+            connection.insert("topic_access", [(topic.number, item.permission, item.expression)], upsert=True)
+        return Code.NONE
+    named = item.object
+    if item.kind == STREAM:
+        stream = select_stream(connection, item.object)
+        if stream is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        named = str(stream.number)
+    if item.expression is None:
+        of_object = "kind = ?1 AND object = ?2 AND permission = ?3"
+        connection.delete("access", of_object, item.kind, named, item.permission)
+    else:
+        connection.insert("access", [(item.kind, named, item.permission, item.expression)], upsert=True)
+    return Code.NONE

@@ -1,0 +1,130 @@
+"""Users: their groups, and by what each proves who he is.
+
+A credential is what SCRAM's server needs (RFC 5802): salted keys, from which the password cannot be had. A user without
+one can prove who he is by a certificate alone.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from headrace.base.errors import Code, KafkaError
+from headrace.base.ids import Millis
+from headrace.base.levels import Level
+from headrace.catalog.command import CatalogCommand, Item
+from headrace.catalog.rows import UserRow
+from headrace.catalog.selects import select_user
+from headrace.tables.row_checksums import Tables
+
+
+class UserOutcome(NamedTuple):
+    """`changed` is false if there was nothing to do. Of a deleted user: the row as it was."""
+
+    user: UserRow
+    changed: bool
+
+
+class PutUser(CatalogCommand[UserOutcome], frozen=True):
+    """Make (`create`) or alter the user of that name.
+
+    One that has these groups already is a success without a change, so a repeat is. Making one that exists with other
+    groups is refused with DUPLICATE_RESOURCE, altering one that there is not with RESOURCE_NOT_FOUND.
+    """
+
+    name: str
+    groups: list[str]
+    now: Millis
+    create: bool
+
+    since: ClassVar[Level] = Level.SECURED
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> UserOutcome:
+        groups = tuple(sorted(set(self.groups)))
+        present = select_user(connection, self.name)
+        if present is None:
+            if not self.create:
+                raise _none(self.name)
+            return UserOutcome(_make(connection, self.name, groups, self.now), changed=True)
+        if present.groups == groups:
+            return UserOutcome(present, changed=False)
+        if self.create:
+            raise KafkaError(Code.DUPLICATE_RESOURCE, f"there is a user {self.name} already, of other groups")
+        connection.update("users", {"groups": "?1"}, "name = ?2", _encoded(groups), self.name)
+        return UserOutcome(present._replace(groups=groups), changed=True)
+
+
+class DeleteUser(CatalogCommand[UserOutcome], frozen=True):
+    """Delete a user with his credentials. RESOURCE_NOT_FOUND if there is none.
+
+    Expressions and quotas that name him stay: who makes a user of that name again gives him what they say. (A repeat's
+    submitter gets what the first copy came to.)
+    """
+
+    name: str
+
+    since: ClassVar[Level] = Level.SECURED
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> UserOutcome:
+        present = select_user(connection, self.name)
+        if present is None:
+            raise _none(self.name)
+        connection.delete("credentials", "user = ?1", self.name)
+        connection.delete("users", "name = ?1", self.name)
+        return UserOutcome(present, changed=True)
+
+
+class Credential(Item, frozen=True):
+    """What proves a user by one mechanism, SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"Credential({self.user!r}, {self.mechanism!r})"
+
+
+class AlterCredentials(CatalogCommand[list[Code]], frozen=True):
+    """Set and delete credentials. One code per item, deletions first; RESOURCE_NOT_FOUND where there is none to delete.
+
+    Setting one of a user that there is not makes the user, without groups, as Kafka's tools expect.
+    """
+
+    deletions: list[tuple[str, str]]
+    """(user, mechanism)."""
+    upserts: list[Credential]
+    now: Millis
+
+    since: ClassVar[Level] = Level.SECURED
+    changes_topics: ClassVar[bool] = False
+
+    def apply(self, connection: Tables) -> list[Code]:
+        codes = []
+        for user, mechanism in self.deletions:
+            gone = connection.delete("credentials", "user = ?1 AND mechanism = ?2", user, mechanism)
+            codes.append(Code.NONE if gone else Code.RESOURCE_NOT_FOUND)
+        for each in self.upserts:
+            if select_user(connection, each.user) is None:
+                _make(connection, each.user, (), self.now)
+            columns = (each.user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations)
+            connection.insert("credentials", [columns], upsert=True)
+            codes.append(Code.NONE)
+        return codes
+
+
+def _make(connection: Tables, name: str, groups: tuple[str, ...], now: Millis) -> UserRow:
+    connection.insert("users", [(name, _encoded(groups), now)])
+    return UserRow(name, groups, now)
+
+
+def _encoded(groups: tuple[str, ...]) -> bytes:
+    return msgspec.msgpack.encode(groups)
+
+
+def _none(name: str) -> KafkaError:
+    return KafkaError(Code.RESOURCE_NOT_FOUND, f"there is no user {name}")

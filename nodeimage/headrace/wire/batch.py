@@ -257,6 +257,24 @@ def batch_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     return iter(()) if header.attributes & CONTROL_BIT else _records(header, batch)
 
 
+def has_high_attributes(header: BatchHeader, batch: Buffer) -> bool:
+    """Whether the first record whose own attributes are above 127 comes before anything that cannot be read. Of a batch
+    whose records are not packed."""
+    raw = bytes(memoryview(batch)[BATCH_HEADER_SIZE : header.length])
+    pos = 0
+    try:
+        for _ in range(header.record_count):
+            length, pos = _varint(raw, pos)
+            if length <= 0:
+                return False
+            if raw[pos] > 0x7F:
+                return True
+            pos += length
+    except (IndexError, CorruptBatch):
+        return False
+    return False
+
+
 def _records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     raw = decompress(header.attributes & COMPRESSION_BITS, memoryview(batch)[BATCH_HEADER_SIZE : header.length])
     try:

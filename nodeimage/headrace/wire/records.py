@@ -19,6 +19,7 @@ from headrace.wire.batch import (
     RECORD_COUNT_AT,
     BatchHeader,
     batch_records,
+    has_high_attributes,
     read_batch,
     uncompressed,
 )
@@ -34,6 +35,7 @@ KEYLESS_TOLD: Final = 100
 ANY_NAMES: Final = 4_000
 """More records, where a header's name is no UTF-8, are checked in another thread: the parser in Python reads them then,
 some 2 us a record."""
+MOST_TIMESTAMP: Final = (1 << 63) - 1
 
 
 class Checked(NamedTuple):
@@ -110,7 +112,14 @@ def check_records(
     except UnicodeDecodeError as error:  # of a header's name, which may be any bytes in Kafka
         if header.record_count > any_names:
             raise InvalidBatch(f"a header's name is not UTF-8, in a batch of {header.record_count} records") from error
-    return check(header, batch_records(read_batch(whole, check_crc=False), whole), CorruptBatch)
+    except InvalidBatch:
+        # The parser in C takes a record's attributes, one byte of which Kafka uses no bit yet, for a varint.
+        if header.record_count > any_names or not has_high_attributes(header, whole):
+            raise
+    checked = check(header, batch_records(read_batch(whole, check_crc=False), whole), CorruptBatch)
+    if checked.max_timestamp > MOST_TIMESTAMP:
+        raise InvalidBatch(f"a record's timestamp of {checked.max_timestamp} ms is out of range")
+    return checked
 
 
 def _without_keys(header: BatchHeader, records: Iterable[Any], unreadable: type[Exception]) -> Checked:

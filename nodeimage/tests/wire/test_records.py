@@ -74,6 +74,30 @@ def test_a_byte_that_is_another_is_read_as_the_parser_in_python_reads_it(given: 
         assert list(found.keyless) == [index for index, each in enumerate(expected) if each.key is None]
 
 
+@pytest.mark.parametrize("attributes", [0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_records_own_attributes_are_any_byte(attributes: int, codec: int) -> None:
+    """Kafka uses none of their bits; the parser in C takes them for a varint."""
+    plain = build_batch([(5, b"k", b"v" * 9, []), (7, None, b"w", [("name", b"content")])])
+    body = plain[BATCH_HEADER_SIZE:]
+    second = 1 + (body[0] >> 1)
+    for at in (1, second + 1):
+        body[at] = attributes
+        packed = compress(codec, bytes(body))
+        batch = bytearray(plain[:BATCH_HEADER_SIZE]) + packed
+        struct.pack_into(">i", batch, 8, len(batch) - 12)
+        struct.pack_into(">h", batch, 21, codec)
+        assert check(batch) == Checked(7, (1,))
+
+
+def test_attributes_make_no_unreadable_record_readable() -> None:
+    batch = build_batch([(5, b"k", b"v" * 9, [])])
+    batch[BATCH_HEADER_SIZE + 1] = 0x80
+    batch[BATCH_HEADER_SIZE + 4] = 0x7F  # the key's length
+    with pytest.raises(InvalidBatch):
+        check(batch)
+
+
 @given(st.binary(max_size=200), st.integers(1, 1 << 31), st.integers(0, 4))
 def test_no_bytes_end_it_otherwise_than_by_a_refusal(body: bytes, count: int, codec: int) -> None:
     batch = of(body, min(count, (1 << 31) - 1), codec=codec)

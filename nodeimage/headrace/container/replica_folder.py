@@ -133,10 +133,18 @@ def all_as_others(folder: Path) -> int:
 
 
 def left_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
-    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine. `held`: see
-    `note_unsynced`."""
+    """Sync what was not, and say so: the next start finds all of it, on whatever start of the machine. Nothing of a
+    folder that is removed at the same time. `held`: see `note_unsynced`."""
     if not (folder / _NAME).exists():  # the disk went away before
         return
+    try:
+        _leave_clean(folder, state, held=held)
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+
+
+def _leave_clean(folder: Path, state: ReplicaFile, *, held: Position) -> None:
     current = read(folder) or state
     try:
         sync_files(folder)

@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -52,6 +53,35 @@ def test_a_clean_end_keeps_the_incarnation_over_a_start_of_the_machine(tmp_path:
     assert found is not None
     assert found.boot == ""
     assert replica_folder.after_page_cache(tmp_path, found).format == state.format
+
+
+@pytest.mark.parametrize("step", ["read", "sync_files", "write"])
+def test_a_folder_that_is_removed_meanwhile_is_not_left_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A node closes while a container is deleted."""
+    folder = tmp_path / "7"
+    state = replica_folder.after_page_cache(folder, replica_folder.prepare(folder))
+    taken = getattr(replica_folder, step)
+
+    def removed_before(*args: Any, **options: Any) -> Any:
+        replica_folder.remove(folder)
+        return taken(*args, **options)
+
+    monkeypatch.setattr(replica_folder, step, removed_before)
+    replica_folder.left_clean(folder, state, held=Position(0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_a_folder_that_stays_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = replica_folder.after_page_cache(tmp_path, replica_folder.prepare(tmp_path))
+
+    def fails(_folder: Path) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(replica_folder, "sync_files", fails)
+    with pytest.raises(FileNotFoundError):
+        replica_folder.left_clean(tmp_path, state, held=Position(0))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ An expression stands here as text, which was checked before the command was writ
 reads it. An object without one of its own has that of the next wider object.
 """
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from headrace.base.errors import Code
 from headrace.base.ids import Millis
@@ -36,8 +36,15 @@ class AccessItem(Item, frozen=True):
     topic_id: bytes = b""
 
 
-class SetAccess(CatalogCommand[list[Code]], frozen=True):
-    """Set and remove expressions. One code per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where the stream
+class AccessOutcome(NamedTuple):
+    """Of one item. `object`: as it was given; of a topic its full name."""
+
+    code: Code
+    object: str = ""
+
+
+class SetAccess(CatalogCommand[list[AccessOutcome]], frozen=True):
+    """Set and remove expressions. One outcome per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where the stream
     or topic is not there. What has that expression already is a success without a change."""
 
     items: list[AccessItem]
@@ -46,7 +53,7 @@ class SetAccess(CatalogCommand[list[Code]], frozen=True):
     since: ClassVar[Level] = Level.SECURED
     changes_topics: ClassVar[bool] = False
 
-    def apply(self, connection: Tables) -> list[Code]:
+    def apply(self, connection: Tables) -> list[AccessOutcome]:
         return [_set(connection, item) for item in self.items]
 
 
@@ -73,25 +80,25 @@ def put_stream_access(connection: Tables, number: int, permission: str, expressi
     connection.insert("access", [(STREAM, str(number), permission, expression)], upsert=True)
 
 
-def _set(connection: Tables, item: AccessItem) -> Code:
+def _set(connection: Tables, item: AccessItem) -> AccessOutcome:
     if item.kind == TOPIC:
         topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)
         if topic is None:
-            return Code.UNKNOWN_TOPIC_ID
+            return AccessOutcome(Code.UNKNOWN_TOPIC_ID)
         if item.expression is None:
             connection.delete("topic_access", "topic = ?1 AND permission = ?2", topic.number, item.permission)
         else:
             connection.insert("topic_access", [(topic.number, item.permission, item.expression)], upsert=True)
-        return Code.NONE
+        return AccessOutcome(Code.NONE, topic.full_name)
     named = item.object
     if item.kind == STREAM:
         stream = select_stream(connection, item.object)
         if stream is None:
-            return Code.UNKNOWN_TOPIC_OR_PARTITION
+            return AccessOutcome(Code.UNKNOWN_TOPIC_OR_PARTITION)
         named = str(stream.number)
     if item.expression is None:
         of_object = "kind = ?1 AND object = ?2 AND permission = ?3"
         connection.delete("access", of_object, item.kind, named, item.permission)
     else:
         connection.insert("access", [(item.kind, named, item.permission, item.expression)], upsert=True)
-    return Code.NONE
+    return AccessOutcome(Code.NONE, item.object)

@@ -174,7 +174,7 @@ class CredentialRow(NamedTuple):
 
 
 class AccessRow(NamedTuple):
-    """An expression. `object` is a stream's path, a prefix, or empty (catalog.access); `topic_id` of a topic's."""
+    """An expression. `object` is a stream's path, a topic's full name, a prefix, or empty (catalog.access)."""
 
     kind: str
     object: str

@@ -14,8 +14,9 @@ from kit.catalog_commands import NOW, create
 
 
 def set_one(tables: Tables, kind: str, named: str, expression: str | None, topic_id: bytes = b"") -> Code:
-    (code,) = tables.apply(SetAccess([AccessItem(kind, named, "produce", expression, topic_id)], NOW))
-    return Code(code)
+    (outcome,) = tables.apply(SetAccess([AccessItem(kind, named, "produce", expression, topic_id)], NOW))
+    assert outcome.object == (named or "/s:t" * bool(topic_id))
+    return Code(outcome.code)
 
 
 def test_an_expression_is_set_replaced_and_removed_on_every_kind_of_object(tables: Tables) -> None:
@@ -25,7 +26,10 @@ def test_an_expression_is_set_replaced_and_removed_on_every_kind_of_object(table
     for kind, named, of_topic in objects:
         for expression in ("u:alice", "u:bob", "u:bob"):
             assert set_one(tables, kind, named, expression, of_topic) is Code.NONE
-    found = {AccessRow(kind, named, "produce", "u:bob", of_topic) for kind, named, of_topic in objects}
+    found = {
+        AccessRow(kind, named or "/s:t" * bool(of_topic), "produce", "u:bob", of_topic)
+        for kind, named, of_topic in objects
+    }
     assert set(tables.reader.access.all()) == found
     assert set_one(tables, CLUSTER, "", "") is Code.NONE, "nobody is an expression of its own"
     assert AccessRow(CLUSTER, "", "produce", "") in tables.reader.access.all()
@@ -41,7 +45,7 @@ def test_of_several_each_is_decided_alone(tables: Tables) -> None:
         AccessItem(STREAM, "/s", "admin", "p"),
     ]
     codes = [Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.NONE]
-    assert tables.apply(SetAccess(items, NOW)) == codes
+    assert [each.code for each in tables.apply(SetAccess(items, NOW))] == codes
     assert tables.reader.access.all() == [AccessRow(STREAM, "/s", "admin", "p")]
 
 
@@ -67,8 +71,8 @@ def test_a_stream_with_an_owner_has_its_expressions_from_the_first_moment_on(tab
     assert tables.apply(owned).changed
     found = [AccessRow(STREAM, "/mine", each, "u:alice") for each in ("admin", "produce")]
     assert tables.reader.access.all() == found
-    (code,) = tables.apply(SetAccess([AccessItem(STREAM, "/mine", "admin", "u:bob")], NOW))
-    assert code is Code.NONE
+    (outcome,) = tables.apply(SetAccess([AccessItem(STREAM, "/mine", "admin", "u:bob")], NOW))
+    assert outcome == (Code.NONE, "/mine")
     again = tables.apply(owned)
     assert (again.changed, again.stream.policy.ttl_ms) == (False, 5)
     assert AccessRow(STREAM, "/mine", "admin", "u:bob") in tables.reader.access.all(), "a repeat takes nothing back"

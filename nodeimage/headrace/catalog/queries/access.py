@@ -38,13 +38,16 @@ class AccessQueries:
     def _of_topics(self) -> list[AccessRow]:
         rows = self._connection.execute("SELECT topic, permission, expression FROM topic_access").fetchall()
         numbers = {topic for topic, _, _ in rows}
-        ids = dict(
-            self._connection.execute(
-                "SELECT t.number, t.topic_id FROM topics t JOIN streams s ON s.number = t.stream "
-                "WHERE t.number IN (SELECT value FROM json_each(?))",
-                (json_list(sorted(numbers)),),
-            ).fetchall()
+        found = self._connection.execute(
+            "SELECT t.number, t.topic_id, s.path, t.name FROM topics t JOIN streams s ON s.number = t.stream "
+            "WHERE t.number IN (SELECT value FROM json_each(?))",
+            (json_list(sorted(numbers)),),
         )
+        named = {number: (f"{path}:{name}", topic_id) for number, topic_id, path, name in found}
         if self._proofs.checks:
-            self._proofs.topics_gone("number", numbers - ids.keys())
-        return [AccessRow(TOPIC, "", permission, each, ids[topic]) for topic, permission, each in rows if topic in ids]
+            self._proofs.topics_gone("number", numbers - named.keys())
+        return [
+            AccessRow(TOPIC, named[topic][0], permission, each, named[topic][1])
+            for topic, permission, each in rows
+            if topic in named
+        ]

@@ -1,0 +1,134 @@
+"""Who may do what, as this node has applied it: access rules and groups of users, kept up to date with the catalog.
+
+A command changes them on the loop when it is applied here, before its submitter wakes: so who has changed an expression
+finds it in force at this node from then on, and so do requests that begin after it, be their sessions older or not.
+What waits (a parked fetch) hears of a change by `on_change`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from headrace.base.errors import Code
+from headrace.base.runtime import Runtime
+from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
+from headrace.catalog.catalog import Catalog, Change
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import Replaced
+from headrace.catalog.streams import CreateOwnedStream, DeleteStream
+from headrace.catalog.topics import DeleteTopics
+from headrace.catalog.users import AlterCredentials, DeleteUser, PutUser
+from headrace.security.access_rules import AccessRules, Kind, Permission, Place, Rule
+from headrace.security.principals import Principal
+
+log = structlog.get_logger()
+
+CLOSED: Final = AccessRules({}, on=True)
+"""Nobody may do anything."""
+
+
+class AccessControl:
+    """The rules in force. Everything is on the loop's thread."""
+
+    def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self.rules = CLOSED
+        """Before `start` has read them nobody may do anything."""
+        self._groups: Mapping[str, frozenset[str]] = {}
+        self._on_change: list[Callable[[], None]] = []
+        self._changes = 0
+        """Of commands that were applied, so that what was read before one of them is read again."""
+
+    async def start(self) -> None:
+        """Read what the catalog has. Called once `applied` is told of what is applied. Raises as `Catalog.query`."""
+        await self._read()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when somebody may do more or less than before."""
+        self._on_change.append(callback)
+
+    def allows(self, principal: Principal, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "") -> bool:
+        """Whether a client may do something now. `name` as in access_rules.Rule."""
+        return self.rules.allows(principal.user, self.groups_of(principal), permission, kind, name)
+
+    def groups_of(self, principal: Principal) -> frozenset[str]:
+        """Those of the catalog, and those that its token names."""
+        own = self._groups.get(principal.user)
+        if own is None or principal.is_anonymous:
+            return principal.groups
+        return own | principal.groups if principal.groups else own
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Commands were applied (Catalog.on_applied)."""
+        before = (self.rules, self._groups)
+        for command, outcome in changes:
+            self._apply(command, outcome)
+        if before[0] is not self.rules or before[1] is not self._groups:
+            self._changes += 1
+            self._tell()
+
+    def _apply(self, command: object, outcome: Any) -> None:
+        match command:
+            case Replaced():
+                self._changes += 1
+                self._read_again()
+            case SetAccess():
+                done = zip(command.items, outcome, strict=True)
+                self.rules = self.rules.changed(
+                    {_place(item, result.object): item.expression for item, result in done if result.code is Code.NONE}
+                )
+            case CreateOwnedStream() if outcome.changed:
+                path = command.path
+                self.rules = self.rules.changed(
+                    {(Kind.STREAM, path, Permission(each)): text for each, text in command.access}
+                )
+            case DeleteStream():
+                self.rules = self.rules.without(command.path)
+            case DeleteTopics():
+                for each in outcome:
+                    if each.topic is not None:
+                        self.rules = self.rules.without(each.topic.full_name)
+            case SecureCluster():
+                self.rules = self.rules.changed({}, on=command.on)
+            case PutUser():
+                self._groups = {**self._groups, command.name: frozenset(outcome.user.groups)}
+            case DeleteUser():
+                self._groups = {name: groups for name, groups in self._groups.items() if name != command.name}
+            case AlterCredentials():
+                made = {each.user: frozenset[str]() for each in command.upserts}
+                self._groups = {**made, **self._groups}
+
+    def _read_again(self) -> None:
+        """All rows may be others: until they are read nobody may do anything, but where security was off."""
+        if self.rules.on:
+            self.rules = CLOSED
+        self._runtime.spawn(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            known = self._changes
+            rules, groups = await self._catalog.query(_all)
+            if known == self._changes:
+                break
+        self.rules, self._groups = rules, groups
+        for rule in rules.faults:
+            log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
+        self._tell()
+
+    def _tell(self) -> None:
+        for callback in self._on_change:
+            callback()
+
+
+def _place(item: AccessItem, name: str) -> Place:
+    return Kind(item.kind), name, Permission(item.permission)
+
+
+def _all(reader: Reader) -> tuple[AccessRules, dict[str, frozenset[str]]]:
+    rules = [
+        Rule(Kind(row.kind), row.object, Permission(row.permission), row.expression) for row in reader.access.all()
+    ]
+    users = reader.users.page()
+    return AccessRules.of(rules, on=reader.access.is_secured()), {user.name: frozenset(user.groups) for user in users}

@@ -1,0 +1,211 @@
+"""Which access expression decides, and what it says: inheritance by path, and the cluster's administrators. Pure.
+
+A permission on a topic is decided by the nearest expression for it: the topic's own, its stream's, that of the
+longest prefix of the stream's path, the cluster's. Where there is none at all, nobody but an administrator has it.
+Whom the cluster's `admin` expression lets in has every permission on everything: nobody can be shut out for good.
+
+Groups of consumers have expressions by the beginning of their names, the longest that fits counting, then the
+cluster's. While security is off, everybody may do everything (DESIGN section 16).
+
+Rules are immutable: a change makes new ones, and what was decided by the former is dropped with them. A text that is
+no expression (of a later version, say) lets nobody in, and is told in `faults`.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from headrace.security.access_expression import AccessExpression, expression_of, parse
+from headrace.security.access_syntax import ExpressionFault
+
+_MOST_DECISIONS: Final = 100_000
+"""That are kept; then they are decided anew."""
+
+
+class Permission(StrEnum):
+    """What somebody may do with an object, in MapR's words."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    TOPIC = "topic"
+    """Make, alter and delete topics of a stream."""
+    COPY = "copy"
+    """Read a stream by a link, from another cluster."""
+    ADMIN = "admin"
+    """Change policy, configs and expressions."""
+
+
+class Kind(StrEnum):
+    """What an expression stands on."""
+
+    CLUSTER = "cluster"
+    PREFIX = "prefix"
+    STREAM = "stream"
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+
+
+class Rule(NamedTuple):
+    """One expression. `name`: a stream's path, a path's or a name's beginning, `/stream:topic`; "" of the cluster."""
+
+    kind: Kind
+    name: str
+    permission: Permission
+    expression: str
+
+
+class Decision(NamedTuple):
+    """Whether, by which rule (None: none applies, or security is off), and why, in one line."""
+
+    allowed: bool
+    rule: Rule | None
+    reason: str
+
+
+Place = tuple[Kind, str, Permission]
+"""Where an expression stands."""
+
+
+class AccessRules:
+    """All expressions of a cluster, compiled. Made by `of`, and `changed` from others."""
+
+    def __init__(self, rules: Mapping[Place, tuple[Rule, AccessExpression]], *, on: bool) -> None:
+        """`on`: security is."""
+        self.on = on
+        self._rules = rules
+        self._lengths = {
+            kind: sorted({len(name) for each, name, _ in self._rules if each is kind}, reverse=True)
+            for kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID)
+        }
+        self._decided: dict[tuple[str, frozenset[str], Kind, str, Permission], bool] = {}
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule], *, on: bool) -> "AccessRules":
+        """From all expressions."""
+        return NOT_SECURED.changed({(rule.kind, rule.name, rule.permission): rule.expression for rule in rules}, on=on)
+
+    def changed(self, changes: Mapping[Place, str | None], *, on: bool | None = None) -> "AccessRules":
+        """With other expressions at some places, or none there any more (None); the others are not read again."""
+        rules = dict(self._rules)
+        compiled: dict[str, AccessExpression] = {}
+        for place, text in changes.items():
+            if text is None:
+                rules.pop(place, None)
+                continue
+            if text not in compiled:
+                compiled[text] = _compiled(text)
+            rules[place] = (Rule(*place, text), compiled[text])
+        return AccessRules(rules, on=self.on if on is None else on)
+
+    def without(self, name: str) -> "AccessRules":
+        """Without those of a topic (`/stream:topic`), or of a stream and its topics."""
+        kind = Kind.TOPIC if ":" in name else Kind.STREAM
+        gone: dict[Place, str | None] = dict.fromkeys((kind, name, permission) for permission in Permission)
+        if kind is Kind.STREAM:
+            gone |= dict.fromkeys(
+                each for each in self._rules if each[0] is Kind.TOPIC and each[1].startswith(f"{name}:")
+            )
+        return self.changed(gone) if not gone.keys().isdisjoint(self._rules) else self
+
+    @property
+    def faults(self) -> list[Rule]:
+        """Whose texts are no expressions."""
+        return [rule for rule, expression in self._rules.values() if expression is _UNREADABLE]
+
+    def allows(
+        self, user: str, groups: frozenset[str], permission: Permission, kind: Kind = Kind.CLUSTER, name: str = ""
+    ) -> bool:
+        """Whether somebody has a permission on an object. `name` as in `Rule`; kept, so that asking again is cheap."""
+        if not self.on:
+            return True
+        key = (user, groups, kind, name, permission)
+        found = self._decided.get(key)
+        if found is None:
+            if len(self._decided) >= _MOST_DECISIONS:
+                self._decided.clear()
+            found = self._decided[key] = self._is_allowed(*key)
+        return found
+
+    def explain(
+        self, user: str, groups: frozenset[str], permission: Permission, kind: Kind = Kind.CLUSTER, name: str = ""
+    ) -> Decision:
+        """The same, with the reason."""
+        if not self.on:
+            return Decision(True, None, "security is off: everybody may do everything")
+        admin = self._rules.get((Kind.CLUSTER, "", Permission.ADMIN))
+        if admin is not None and admin[1].allows(user, groups):
+            return Decision(True, admin[0], f"an administrator of the cluster: {admin[1].explain(user, groups)}")
+        deciding = self._deciding(permission, kind, name)
+        if deciding is None:
+            return Decision(False, None, f"nothing says who may {permission} here, so administrators alone may")
+        rule, expression = deciding
+        if expression is _UNREADABLE:
+            return Decision(False, rule, "this version cannot read the expression, so administrators alone may")
+        return Decision(expression.allows(user, groups), rule, expression.explain(user, groups))
+
+    def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
+        """Whether somebody has a permission on some topic, stream or path, be there one or not."""
+        if not self.on or self._is_admin(user, groups):
+            return True
+        return any(
+            of is permission and kind is not Kind.GROUP and expression.allows(user, groups)
+            for (kind, _, of), (_, expression) in self._rules.items()
+        )
+
+    def users(self) -> frozenset[str]:
+        """Every user that an expression names."""
+        return frozenset().union(*(expression.users() for _, expression in self._rules.values()))
+
+    def _is_allowed(self, user: str, groups: Set[str], kind: Kind, name: str, permission: Permission) -> bool:
+        if self._is_admin(user, groups):
+            return True
+        deciding = self._deciding(permission, kind, name)
+        return deciding is not None and deciding[1].allows(user, groups)
+
+    def _is_admin(self, user: str, groups: Set[str]) -> bool:
+        admin = self._rules.get((Kind.CLUSTER, "", Permission.ADMIN))
+        return admin is not None and admin[1].allows(user, groups)
+
+    def _deciding(self, permission: Permission, kind: Kind, name: str) -> tuple[Rule, AccessExpression] | None:
+        rules = ((of, named, permission) for of, named in self._nearest_first(kind, name))
+        return next((self._rules[key] for key in rules if key in self._rules), None)
+
+    def _nearest_first(self, kind: Kind, name: str) -> Iterable[tuple[Kind, str]]:
+        if kind in self._lengths:
+            yield from ((kind, name[:length]) for length in self._lengths[kind] if length <= len(name))
+        elif kind is not Kind.CLUSTER:
+            path = name
+            if kind is Kind.TOPIC:
+                yield kind, name
+                path = name.partition(":")[0]
+            if kind is not Kind.PREFIX:
+                yield Kind.STREAM, path
+            while path:
+                yield Kind.PREFIX, path
+                path = path.rpartition("/")[0]
+        yield Kind.CLUSTER, ""
+
+
+_UNREADABLE: Final = parse("")
+"""In place of a text that is no expression; no other expression is this one."""
+
+
+def _compiled(text: str) -> AccessExpression:
+    try:
+        return parse(text)
+    except ExpressionFault:
+        return _UNREADABLE
+
+
+NOT_SECURED: Final = AccessRules({}, on=False)
+"""Of a cluster whose security is off."""
+
+Owner = Mapping[Permission, str]
+"""The expressions that a new stream gets."""
+
+
+def owned_by(user: str) -> Owner:
+    """Its creator's alone."""
+    text = str(expression_of(users=[user]))
+    return dict.fromkeys(Permission, text)

@@ -1,0 +1,207 @@
+"""Limits of what clients use, as Kafka counts and punishes them (KIP-13, KIP-219, KIP-257, KIP-599). Pure.
+
+A limit is chosen by user and client id, the first of these that there is: user and client id; user and the default
+client; user; default user and client id; default user and default client; default user; client id; default client.
+Who shares a limit shares its count: one for each client of a user where the limit names clients, else one.
+
+A rate is that of the last 11 windows of a second, of which the one that has just begun counts as if it were over: up to
+a tenth too much. Who is above his limit is told to wait until the rate has fallen to
+it, and is not read from for so long. Changes of topics go by a token bucket, which takes a burst of as much as its
+limit gives in 11 s.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+WINDOW_S: Final = 1.0
+WINDOWS: Final = 11
+"""Kafka's `quota.window.num`."""
+_SPAN_S: Final = WINDOWS * WINDOW_S
+_MOST_COUNTS: Final = 100_000
+"""Rates and buckets that are kept; those that were not used for the longest go first."""
+
+
+class Key(StrEnum):
+    """What is limited, in Kafka's words."""
+
+    PRODUCE = "producer_byte_rate"
+    """Bytes a second."""
+    CONSUME = "consumer_byte_rate"
+    REQUESTS = "request_percentage"
+    """Of one processor's time."""
+    MUTATIONS = "controller_mutation_rate"
+    """Partitions made and deleted a second."""
+    CONNECTIONS = "connection_creation_rate"
+    """A second, of one address."""
+
+
+class Entity(NamedTuple):
+    """Whom a limit is for. "" is the default, None: the limit does not ask."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+
+T = TypeVar("T")
+_Count = tuple[Key, str | None, str | None]
+_FIELDS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
+
+
+def entity_text(names: Mapping[str, str | None]) -> str:
+    """Names by Kafka's types (None: the default) as the catalog stores them. Raises ValueError for another type, an
+    empty name, none at all, or an address beside others."""
+    if not names or not names.keys() <= _FIELDS.keys() or ("ip" in names and len(names) > 1):
+        raise ValueError("a limit is of a user, a client-id, both, or of an ip alone")
+    if any(name == "" for name in names.values()):
+        raise ValueError("a user, client-id or ip with an empty name")
+    return json.dumps(dict(names), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def entity_of(text: str) -> Entity:
+    """From what `entity_text` gave."""
+    return Entity(**{_FIELDS[kind]: name or "" for kind, name in json.loads(text).items()})
+
+
+class Limit(NamedTuple):
+    """`shared`: by which clients, who have one count."""
+
+    value: float
+    shared: _Count
+
+
+class QuotaTable:
+    """All limits of a cluster. Immutable."""
+
+    def __init__(self, limits: Iterable[tuple[Entity, str, float]]) -> None:
+        self._limits = {(entity, key): value for entity, key, value in limits}
+
+    def limit(self, key: Key, *, user: str, client_id: str) -> Limit | None:
+        """The limit of a client; None: it has none."""
+        if not self._limits:
+            return None
+        for entity, of_user, of_client in (
+            (Entity(user, client_id), user, client_id),
+            (Entity(user, ""), user, client_id),
+            (Entity(user), user, None),
+            (Entity("", client_id), user, client_id),
+            (Entity("", ""), user, client_id),
+            (Entity(""), user, None),
+            (Entity(None, client_id), None, client_id),
+            (Entity(None, ""), None, client_id),
+        ):
+            value = self._limits.get((entity, key))
+            if value is not None:
+                return Limit(value, (key, of_user, of_client))
+        return None
+
+    def connections(self, ip: str) -> Limit | None:
+        """Connections a second of an address."""
+        for entity in (Entity(ip=ip), Entity(ip="")):
+            value = self._limits.get((entity, Key.CONNECTIONS))
+            if value is not None:
+                return Limit(value, (Key.CONNECTIONS, ip, None))
+        return None
+
+
+class Rate:
+    """How much a second, over the last windows."""
+
+    def __init__(self) -> None:
+        self._windows: deque[tuple[float, float]] = deque()
+        """(when it began, how much)."""
+
+    def add(self, amount: float, now: float) -> None:
+        """Count `amount`. `now`: seconds of a clock that does not go back."""
+        self._forget(now)
+        if self._windows and now < self._windows[-1][0] + WINDOW_S:
+            began, before = self._windows.pop()
+            self._windows.append((began, before + amount))
+        else:
+            self._windows.append((now, amount))
+
+    def throttle_s(self, limit: float, now: float) -> float:
+        """For how long to wait until the rate is at its limit; 0: it is not above."""
+        self._forget(now)
+        if not self._windows:
+            return 0.0
+        # As Kafka does, what has just begun counts as if it had lasted for all windows but the last.
+        elapsed = max(now - self._windows[0][0], _SPAN_S - WINDOW_S)
+        total = sum(amount for _, amount in self._windows)
+        if total <= limit * elapsed:
+            return 0.0
+        return min((total / elapsed - limit) / limit * elapsed, _SPAN_S) if limit > 0 else _SPAN_S
+
+    def _forget(self, now: float) -> None:
+        while self._windows and now - self._windows[0][0] >= _SPAN_S:
+            self._windows.popleft()
+
+
+class TokenBucket:
+    """A limit that takes bursts."""
+
+    def __init__(self, now: float) -> None:
+        self._tokens: float | None = None
+        self._at = now
+
+    def take(self, amount: float, limit: float, now: float) -> float:
+        """Take tokens, below none if need be; for how long to wait before the next are taken."""
+        burst = limit * _SPAN_S
+        tokens = burst if self._tokens is None else min(burst, self._tokens + (now - self._at) * limit)
+        self._tokens, self._at = tokens - amount, now
+        return self.wait_s(limit)
+
+    def wait_s(self, limit: float) -> float:
+        """Seconds until there are tokens again, from the last `take` on."""
+        if self._tokens is None or self._tokens >= 0:
+            return 0.0
+        return min(-self._tokens / limit, _SPAN_S) if limit > 0 else _SPAN_S
+
+
+class Quotas:
+    """What clients of this node have used, against their limits."""
+
+    def __init__(self, table: QuotaTable) -> None:
+        self.table = table
+        self._rates: dict[_Count, Rate] = {}
+        self._buckets: dict[_Count, TokenBucket] = {}
+
+    def replace(self, table: QuotaTable) -> None:
+        """Other limits, from now on; counts go on."""
+        self.table = table
+
+    def used(self, key: Key, amount: float, *, user: str, client_id: str, now: float) -> float:
+        """Count what a client has used; for how many seconds it is to wait."""
+        limit = self.table.limit(key, user=user, client_id=client_id)
+        if limit is None:
+            return 0.0
+        rate = _kept(self._rates, limit.shared) or Rate()
+        self._rates[limit.shared] = rate
+        rate.add(amount, now)
+        return rate.throttle_s(limit.value, now)
+
+    def mutated(self, partitions: int, *, user: str, client_id: str, now: float) -> float:
+        """Count partitions that are made or deleted; for how many seconds the client is to wait before the next."""
+        limit = self.table.limit(Key.MUTATIONS, user=user, client_id=client_id)
+        return 0.0 if limit is None else self._take(limit, partitions, now)
+
+    def connected(self, ip: str, *, now: float) -> float:
+        """Count a connection of an address; for how many seconds it is not served."""
+        limit = self.table.connections(ip)
+        return 0.0 if limit is None else self._take(limit, 1, now)
+
+    def _take(self, limit: Limit, amount: float, now: float) -> float:
+        bucket = _kept(self._buckets, limit.shared) or TokenBucket(now)
+        self._buckets[limit.shared] = bucket
+        return bucket.take(amount, limit.value, now)
+
+
+def _kept(counts: dict[_Count, T], key: _Count) -> T | None:
+    """A count, moved to the end, where those are that were used last."""
+    found = counts.pop(key, None)
+    if found is None and len(counts) >= _MOST_COUNTS:
+        del counts[next(iter(counts))]
+    return found

@@ -1,0 +1,154 @@
+"""Rules and groups follow the catalog: in force when the submitter wakes, and never looser than what is applied."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.base.errors import Code
+from headrace.base.ids import ContainerId, Epoch, Position
+from headrace.base.runtime import Runtime
+from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.rows import Replaced
+from headrace.catalog.streams import CreateOwnedStream, CreateStream, DeleteStream
+from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
+from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, PutUser
+from headrace.partitions.access_control import AccessControl
+from headrace.security.access_rules import Kind, Permission
+from headrace.security.principals import NOBODY, Mechanism, Principal
+from kit.catalog import NOW, MemoryLog
+
+ALICE = Principal("alice", Mechanism.PLAIN)
+BOB = Principal("bob", Mechanism.PLAIN)
+TOPIC = b"t" * 16
+PRODUCE, ADMIN = Permission.PRODUCE, Permission.ADMIN
+
+
+class Still:
+    """A clock that stands."""
+
+    def now(self) -> int:
+        return int(NOW)
+
+
+class Secured:
+    """A catalog with a stream and a topic, security being on, and what follows it."""
+
+    def __init__(self, catalog: Catalog, control: AccessControl) -> None:
+        self.catalog = catalog
+        self.control = control
+        self.told = 0
+        control.on_change(self._count)
+
+    def _count(self) -> None:
+        self.told += 1
+
+    async def set(self, kind: str, name: str, expression: str | None, topic_id: bytes = b"") -> None:
+        (done,) = await self.catalog.submit(SetAccess([AccessItem(kind, name, "produce", expression, topic_id)], NOW))
+        assert done.code is Code.NONE
+
+    def may(self, principal: Principal, name: str = "/s:t", kind: Kind = Kind.TOPIC) -> bool:
+        return self.control.allows(principal, PRODUCE, kind, name)
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
+    catalog = await Catalog.open(tmp_path / "catalog", MemoryLog())
+    with ThreadPoolExecutor(1) as executor:
+        runtime = Runtime(executor=executor, clock=Still())
+        control = AccessControl(runtime=runtime, catalog=catalog)
+        assert not control.allows(ALICE, PRODUCE), "closed before it is read"
+        catalog.on_applied(control.applied)
+        await catalog.submit(CreateStream("/s", StreamPolicy(), NOW))
+        await catalog.submit(CreateTopics([NewTopic("/s", "t", TOPIC, 1, {}, [ContainerId(1)], [Epoch(1)])], NOW))
+        await control.start()
+        assert control.allows(NOBODY, ADMIN), "open while security is off"
+        await catalog.submit(SecureCluster(on=True))
+        yield Secured(catalog, control)
+        await catalog.close()
+        runtime.close()
+
+
+async def test_a_change_is_in_force_when_its_submitter_wakes(secured: Secured) -> None:
+    assert not secured.may(ALICE)
+    for kind, name, topic_id in (
+        ("cluster", "", b""),
+        ("prefix", "/s", b""),
+        ("stream", "/s", b""),
+        ("topic", "", TOPIC),
+    ):
+        for expression, expected in (("u:alice", (True, False)), ("", (False, False)), ("!u:alice", (False, True))):
+            told = secured.told
+            await secured.set(kind, name, expression, topic_id)
+            assert (secured.may(ALICE), secured.may(BOB)) == expected
+            assert secured.told == told + 1
+    await secured.set("topic", "", None, TOPIC)
+    assert secured.may(BOB)
+    await secured.set("stream", "/s", "u:alice")
+    assert secured.may(ALICE)
+    await secured.catalog.submit(SecureCluster(on=False))
+    assert secured.may(NOBODY)
+
+
+async def test_groups_are_the_catalogs_and_those_of_the_token(secured: Secured) -> None:
+    await secured.set("stream", "/s", "g:ops")
+    assert not secured.may(ALICE)
+    await secured.catalog.submit(PutUser("alice", ["ops"], NOW, create=True))
+    assert secured.may(ALICE)
+    await secured.catalog.submit(AlterCredentials([], [Credential("alice", "SCRAM-SHA-256", b"", b"", b"", 4096)], NOW))
+    assert secured.may(ALICE), "a credential changes no groups"
+    await secured.catalog.submit(PutUser("alice", ["dev"], NOW, create=False))
+    assert not secured.may(ALICE)
+    assert secured.may(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"ops"})))
+    await secured.catalog.submit(DeleteUser("alice"))
+    assert secured.control.groups_of(ALICE) == frozenset()
+    assert not secured.may(NOBODY)
+
+
+async def test_what_is_made_again_has_nothing_of_what_was_deleted(secured: Secured) -> None:
+    owned = CreateOwnedStream("/mine", StreamPolicy(), [("produce", "u:alice")], NOW)
+    await secured.catalog.submit(owned)
+    assert secured.may(ALICE, "/mine:t")
+    await secured.catalog.submit(DeleteStream("/mine", NOW, force=True))
+    assert not secured.may(ALICE, "/mine:t")
+    await secured.set("topic", "", "u:alice", TOPIC)
+    assert secured.may(ALICE)
+    await secured.catalog.submit(DeleteTopics([TOPIC], NOW))
+    assert not secured.may(ALICE)
+
+
+async def test_another_catalog_is_read_anew_and_closed_meanwhile(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await secured.set("stream", "/s", "u:alice")
+    query, held, asked = secured.catalog.query, asyncio.Event(), asyncio.Event()
+
+    async def slow(fn: Callable[[Any], Any]) -> Any:
+        found = await query(fn)
+        asked.set()
+        await held.wait()
+        return found
+
+    monkeypatch.setattr(secured.catalog, "query", slow)
+    secured.control.applied([(Replaced(Position(1)), None)])
+    assert not secured.may(ALICE)
+    await asked.wait()
+    await secured.set("stream", "/s", "u:bob")
+    held.set()
+    async with asyncio.timeout(10):
+        while not secured.may(BOB):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not secured.may(ALICE), "what was read before the change is read again"
+
+
+async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured) -> None:
+    await secured.set("stream", "/s", "u:alice &")
+    assert not secured.may(ALICE)
+    assert secured.control.rules.faults
+    await secured.set("cluster", "", "p")
+    assert secured.may(ALICE, "/other:t")

@@ -1,0 +1,182 @@
+"""Which expression decides: inheritance, administrators, and what is kept of decisions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.security import access_rules
+from headrace.security.access_rules import NOT_SECURED, AccessRules, Kind, Permission, Rule, owned_by
+
+NONE: frozenset[str] = frozenset()
+PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
+PLANT = "/plant/hall-1/pumps"
+NEAREST = (
+    (Kind.TOPIC, f"{PLANT}:flow"),
+    (Kind.STREAM, PLANT),
+    (Kind.PREFIX, PLANT),
+    (Kind.PREFIX, "/plant/hall-1"),
+    (Kind.PREFIX, "/plant"),
+    (Kind.CLUSTER, ""),
+)
+"""What decides about the topic, nearest first."""
+
+
+def rules(*given: tuple[Kind, str, Permission, str]) -> AccessRules:
+    return AccessRules.of([Rule(*each) for each in given], on=True)
+
+
+@pytest.mark.parametrize("nearest", range(len(NEAREST)))
+def test_the_nearest_expression_decides_alone(nearest: int) -> None:
+    further = [(kind, name, PRODUCE, "u:far") for kind, name in NEAREST[nearest + 1 :]]
+    kind, name = NEAREST[nearest]
+    made = rules((kind, name, PRODUCE, "u:near"), *further)
+    assert made.allows("near", NONE, PRODUCE, Kind.TOPIC, f"{PLANT}:flow")
+    assert not made.allows("far", NONE, PRODUCE, Kind.TOPIC, f"{PLANT}:flow")
+    assert not made.allows("near", NONE, CONSUME, Kind.TOPIC, f"{PLANT}:flow"), "another permission"
+    decision = made.explain("far", NONE, PRODUCE, Kind.TOPIC, f"{PLANT}:flow")
+    assert (decision.allowed, decision.rule) == (False, Rule(kind, name, PRODUCE, "u:near"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Kind.STREAM, "/plant/hall-10"),
+        (Kind.STREAM, "/plan"),
+        (Kind.TOPIC, "/plant/hall-10:flow"),
+        (Kind.TOPIC, "/plant/hall-1x/pumps:flow"),
+        (Kind.CLUSTER, ""),
+        (Kind.GROUP, "/plant/hall-1"),
+    ],
+)
+def test_a_prefix_is_of_whole_segments_and_of_streams_alone(kind: Kind, name: str) -> None:
+    assert not rules((Kind.PREFIX, "/plant/hall-1", PRODUCE, "p")).allows("alice", NONE, PRODUCE, kind, name)
+
+
+def test_of_groups_the_longest_beginning_counts_and_then_the_cluster() -> None:
+    made = rules(
+        (Kind.GROUP, "", CONSUME, "u:all"),
+        (Kind.GROUP, "ops-", CONSUME, "u:ops"),
+        (Kind.GROUP, "ops-night-", CONSUME, ""),
+        (Kind.TRANSACTIONAL_ID, "ops-", PRODUCE, "u:tx"),
+        (Kind.CLUSTER, "", PRODUCE, "u:cluster"),
+    )
+    for name, who in (("dev", "all"), ("ops", "all"), ("ops-", "ops"), ("ops-day", "ops"), ("ops-night-1", None)):
+        assert [user for user in ("all", "ops") if made.allows(user, NONE, CONSUME, Kind.GROUP, name)] == [
+            each for each in [who] if each
+        ]
+    assert made.allows("tx", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "ops-1")
+    assert made.allows("cluster", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
+
+
+def test_administrators_of_the_cluster_may_do_everything_and_those_of_a_stream_what_it_says() -> None:
+    made = rules(
+        (Kind.CLUSTER, "", ADMIN, "g:admins"),
+        (Kind.STREAM, "/s", ADMIN, "u:alice"),
+        (Kind.TOPIC, "/s:t", PRODUCE, ""),
+    )
+    admins = frozenset({"admins"})
+    for permission in Permission:
+        assert made.allows("root", admins, permission, Kind.TOPIC, "/s:t")
+        assert made.explain("root", admins, permission, Kind.TOPIC, "/s:t").allowed
+        assert made.allows("alice", NONE, permission, Kind.TOPIC, "/s:t") == (permission is ADMIN)
+    assert not made.allows("alice", NONE, ADMIN)
+    assert made.explain("root", admins, PRODUCE).rule == Rule(Kind.CLUSTER, "", ADMIN, "g:admins")
+
+
+def test_where_nothing_is_said_nobody_may_and_the_reason_says_so() -> None:
+    made = rules()
+    assert not any(made.allows("alice", NONE, permission, Kind.STREAM, "/s") for permission in Permission)
+    decision = made.explain("alice", NONE, PRODUCE, Kind.STREAM, "/s")
+    assert (decision.allowed, decision.rule) == (False, None)
+    assert "nothing says who may produce here" in decision.reason
+
+
+def test_while_security_is_off_everybody_may() -> None:
+    off = AccessRules.of([Rule(Kind.STREAM, "/s", PRODUCE, "")], on=False)
+    for each in (off, NOT_SECURED):
+        assert each.allows("ANONYMOUS", NONE, PRODUCE, Kind.STREAM, "/s")
+        assert each.any_topic("ANONYMOUS", NONE, PRODUCE)
+        assert each.explain("ANONYMOUS", NONE, ADMIN).allowed
+
+
+def test_some_topic_is_one_that_any_expression_gives_but_no_group() -> None:
+    made = rules((Kind.GROUP, "g", CONSUME, "u:alice"), (Kind.TOPIC, "/s:t", PRODUCE, "u:alice"))
+    assert made.any_topic("alice", NONE, PRODUCE)
+    assert not made.any_topic("alice", NONE, CONSUME)
+    assert not made.any_topic("bob", NONE, PRODUCE)
+
+
+def test_a_text_that_is_no_expression_lets_nobody_in_but_administrators() -> None:
+    made = rules(
+        (Kind.CLUSTER, "", ADMIN, "u:root"), (Kind.CLUSTER, "", PRODUCE, "p"), (Kind.STREAM, "/s", PRODUCE, "u:")
+    )
+    assert made.faults == [Rule(Kind.STREAM, "/s", PRODUCE, "u:")]
+    assert not made.allows("alice", NONE, PRODUCE, Kind.STREAM, "/s")
+    assert "cannot read" in made.explain("alice", NONE, PRODUCE, Kind.STREAM, "/s").reason
+    assert made.allows("root", NONE, PRODUCE, Kind.STREAM, "/s")
+    assert rules((Kind.STREAM, "/s", PRODUCE, "")).faults == [], "nobody is an expression"
+
+
+def test_changes_are_of_some_places_and_what_was_decided_before_is_not_asked_again() -> None:
+    before = rules((Kind.STREAM, "/s", PRODUCE, "u:alice"), (Kind.CLUSTER, "", PRODUCE, "u:bob"))
+    assert before.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t")
+    after = before.changed({(Kind.STREAM, "/s", PRODUCE): None, (Kind.TOPIC, "/s:u", PRODUCE): "p"})
+    assert not after.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t")
+    assert after.allows("bob", NONE, PRODUCE, Kind.TOPIC, "/s:t")
+    assert after.allows("carol", NONE, PRODUCE, Kind.TOPIC, "/s:u")
+    assert before.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t"), "the former rules are as they were"
+    assert after.changed({}, on=False).allows("carol", NONE, ADMIN)
+
+
+def test_a_stream_that_is_gone_leaves_nothing_and_its_neighbours_stay() -> None:
+    kept = [(Kind.STREAM, "/s2", PRODUCE, "p"), (Kind.TOPIC, "/s2:t", PRODUCE, "p"), (Kind.PREFIX, "/s", PRODUCE, "")]
+    made = rules((Kind.STREAM, "/s", PRODUCE, "p"), (Kind.TOPIC, "/s:t", PRODUCE, "p"), *kept).without("/s")
+    assert not made.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t")
+    assert made.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s2:t")
+    assert made.without("/none") is made.without("/s2:none") is made
+
+
+def test_a_topic_that_is_gone_leaves_its_streams_expression() -> None:
+    made = rules(
+        (Kind.STREAM, "/s", PRODUCE, "p"), (Kind.TOPIC, "/s:t", PRODUCE, ""), (Kind.TOPIC, "/s:t2", PRODUCE, "")
+    )
+    after = made.without("/s:t")
+    assert after.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t")
+    assert not after.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t2")
+
+
+def test_a_new_stream_is_its_creators_alone() -> None:
+    made = rules(*((Kind.STREAM, "/s", permission, text) for permission, text in owned_by("al|ice").items()))
+    for permission in Permission:
+        assert made.allows("al|ice", NONE, permission, Kind.TOPIC, "/s:t")
+        assert not made.allows("al", NONE, permission, Kind.TOPIC, "/s:t")
+    assert made.users() == {"al|ice"}
+
+
+names = st.sampled_from(["/a", "/a/b", "/a/b:t", "/ab", "", "/a/b/c:t", "g", "gr"])
+expressions = st.sampled_from(["u:x", "g:y", "p", "", "!u:x", "u:x & g:y"])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Kind), names, st.sampled_from(Permission), expressions), max_size=12),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["x", "z"]),
+            st.sampled_from([NONE, frozenset({"y"})]),
+            st.sampled_from(Permission),
+            st.sampled_from(Kind),
+            names,
+        ),
+        max_size=30,
+    ),
+)
+def test_what_is_kept_of_decisions_is_what_is_explained(
+    given: list[tuple[Kind, str, Permission, str]],
+    asked: list[tuple[str, frozenset[str], Permission, Kind, str]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(access_rules, "_MOST_DECISIONS", 4)
+        made = rules(*given)
+        for each in [*asked, *asked]:
+            assert made.allows(*each) == made.explain(*each).allowed
+            assert len(made._decided) <= 4

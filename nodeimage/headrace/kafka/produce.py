@@ -19,7 +19,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-import aiokafka.record.default_records  # noqa: F401  # 65 ms, which the first batch would hold the loop up for
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, InvalidBatch, InvalidRecords, KafkaError, StorageFull

@@ -48,10 +48,10 @@ class Checked(NamedTuple):
 
 def is_checked_first(batch: memoryview | None) -> bool:
     """Whether its records are checked before anything else is done, perhaps in another thread: those that have to be
-    unpacked, and many. Of anything that comes as a batch."""
+    unpacked, and many; and all, until one check has loaded the parser. Of anything that comes as a batch."""
     if batch is None or len(batch) < BATCH_HEADER_SIZE:
         return False
-    return bool(batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS) or _count(batch) > ANY_NAMES
+    return not _is_loaded or bool(batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS) or _count(batch) > ANY_NAMES
 
 
 def _count(batch: memoryview) -> int:
@@ -61,6 +61,8 @@ def _count(batch: memoryview) -> int:
 def check_small(batch: memoryview) -> Checked | None:
     """The check of such a batch, where it takes no time; None: it does, or it is not sound, which is for another
     thread."""
+    if not _is_loaded:
+        return None
     is_packed = batch[LAST_ATTRIBUTES_AT] & COMPRESSION_BITS
     if _count(batch) > RECORDS_AT_ONCE or (is_packed and len(batch) > PACKED_AT_ONCE):
         return None
@@ -81,12 +83,18 @@ def check_any(batch: memoryview) -> Checked | InvalidBatch:
         return InvalidBatch(str(error))
 
 
+_is_loaded = False
+"""The parser is: a check holds nobody up any more."""
+
+
 @cache
 def _parser() -> tuple[Callable[[memoryview], Iterable[Any]], type[Exception]]:
-    """Imported at first use, for the sake of short commands. A node does it before its loop runs (kafka/produce.py)."""
+    """Imported at first use: it takes 65 ms and 6 MiB, which short commands and idle nodes do without."""
+    global _is_loaded
     from aiokafka.errors import CorruptRecordException
     from aiokafka.record.default_records import DefaultRecordBatch
 
+    _is_loaded = True
     return DefaultRecordBatch, CorruptRecordException
 
 

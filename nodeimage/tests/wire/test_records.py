@@ -74,6 +74,20 @@ def test_a_byte_that_is_another_is_read_as_the_parser_in_python_reads_it(given: 
         assert list(found.keyless) == [index for index, each in enumerate(expected) if each.key is None]
 
 
+def test_until_the_parser_is_loaded_every_batch_is_checked_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = memoryview(build_batch([(5, b"k", b"v", [])]))
+    assert check_any(batch) == Checked(5, ())
+    assert not is_checked_first(batch)
+    monkeypatch.setattr(records, "_is_loaded", False)
+    assert is_checked_first(batch)
+    assert check_small(batch) is None
+    assert not is_checked_first(None)
+    records._parser.cache_clear()
+    assert check_any(batch) == Checked(5, ())
+    assert not is_checked_first(batch)
+    assert check_small(batch) == Checked(5, ())
+
+
 @pytest.mark.parametrize("attributes", [0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("codec", [0, 1])
 def test_a_records_own_attributes_are_any_byte(attributes: int, codec: int) -> None:

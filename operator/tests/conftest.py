@@ -1,9 +1,24 @@
-"""HEADRACE_ALL_CHECKS: a test that would be skipped for want of a program or a file has failed (`make charts`)."""
+"""An operator that runs; and HEADRACE_ALL_CHECKS: a test that would be skipped for want of a program or a file has
+failed (`make charts`)."""
 
 import os
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
+
+from headrace_operator import main
+
+from .fake_api import ClosingApi
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[tuple[main.Operator, str]]:
+    """An operator without resources, and the URL of its HTTP port."""
+    operator = main.Operator(ClosingApi(), namespaces=[], sweep_s=300, image="i", spark="s")  # type: ignore[arg-type]
+    operator.engine.start()
+    port = await operator.http.start("127.0.0.1", 0)
+    yield operator, f"http://127.0.0.1:{port}"
+    await operator.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -266,3 +266,10 @@ def _kinds() -> dict[str, str]:
 
 
 KINDS = _kinds()
+
+
+class ClosingApi(FakeApi):
+    """One that its operator closes."""
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -10,8 +10,8 @@ from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace_operator import main
 from headrace_operator.revision_watch import RevisionWatch
 
+from .fake_api import ClosingApi
 from .test_engine import until
-from .test_operator import ClosingApi
 
 
 class Told:

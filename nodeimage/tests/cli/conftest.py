@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from kit.commands_on_node import hr
+
+__all__ = ["hr"]
+
 
 @dataclass(frozen=True)
 class Ran:

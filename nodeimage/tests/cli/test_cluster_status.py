@@ -14,6 +14,7 @@ from headrace.cli.cluster_status import (
 )
 from headrace.cli.containers import with_bytes
 from headrace.cli.storage import merged
+from kit.commands_on_node import Headrace
 
 
 def event(at: int, kind: str, reason: str) -> dict[str, Any]:
@@ -129,3 +130,17 @@ def test_a_store_that_was_set_back_is_told_in_one_line_with_what_to_do() -> None
     assert said.endswith("which stand still; `headrace recover-store`")
     assert "node 2 knows newer records of container 1," in set_back_in_words(told | {"containers": 1, "nodes": [2]})
     assert set_back_in_words(None) == ""
+
+
+def test_status_shows_the_node_and_its_containers(hr: Headrace, cluster: Any) -> None:
+    status = hr("status", "-o", "json").json
+    (node,) = status["nodes"]
+    assert (status["bootstrap"], node["pid"], node["state"]) == (cluster.bootstrap, cluster.pid, "up")
+    assert status["redundancy"]["whole"]
+    shown = hr("status", "--bootstrap", cluster.bootstrap).out
+    assert status["cluster"] in shown
+    assert "1 replica" in shown
+    alone = hr("status", "--node", str(node["node"]), "-o", "json").json
+    assert {container["kind"] for container in alone["containers"]} == {"catalog", "data"}
+    assert {container["role"] for container in alone["containers"]} == {"primary"}
+    assert "there is no node 77" in hr("status", "--node", "77").refused()

@@ -5,21 +5,14 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.base.errors import FolderRefused
 from headrace.cli import output
 from headrace.cli.signals import Interrupts, handled
 from headrace.local.folder import default_folder, expanded
-from headrace.local.hints import data_option, quoted
-
-Headrace = Callable[..., Any]
 
 COMMAND = '"$0" -m headrace.cli.main'
 
@@ -119,18 +112,3 @@ def test_without_a_home_directory_it_is_said_what_to_set(monkeypatch: pytest.Mon
     with pytest.raises(FolderRefused, match="--data"):
         expanded(Path("~nobody-of-that-name/x"))
     assert expanded(Path("/a/~")) == Path("/a/~")
-
-
-@given(st.binary(min_size=1).filter(lambda name: b"\0" not in name))
-def test_a_hint_gives_the_shell_the_folder_that_was_meant(name: bytes) -> None:
-    folder = Path(os.fsdecode(b"/t/" + name))
-    assert quoted(folder).isprintable()
-    assert data_option(folder) == f" --data {quoted(folder)}"
-
-
-@pytest.mark.parametrize("name", [b"my  data", b"it's", b"$(x)`y`", b"caf\xe9", b"\x1b[31m\n", b"\\x41'"])
-def test_a_shell_reads_a_hint_as_it_was_meant(name: bytes) -> None:
-    ran = subprocess.run(
-        ["bash", "-c", f"printf %s {quoted(os.fsdecode(name))}"], capture_output=True, check=True, timeout=60
-    )
-    assert ran.stdout == name

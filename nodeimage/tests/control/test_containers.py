@@ -4,7 +4,6 @@ from msgspec import structs
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.control.observations import ProbeResult
-from headrace.control.plan import forgettable
 from headrace.store.records import CATALOG_ID, Room, VolumeRecord
 from kit.world import World
 
@@ -51,24 +50,6 @@ def test_who_hears_some_gets_a_container_with_these(world: World) -> None:
     ((_, members),) = world.created()
     assert members[0] == 5
     assert set(members) <= {1, 2, 5}
-
-
-def test_a_deleted_container_is_forgotten_once_it_has_been_so_for_ten_minutes(world: World) -> None:
-    world.node(1)
-    world.container(1, [1], kind="catalog")
-    world.container(2, [1], state="closed")
-    world.container(3, [1], state="deleted")
-    world.plan()
-    began = world.now
-    world.pass_time(599)
-    world.plan()
-    assert forgettable(world.observed(), world.now) == []
-    world.pass_time(1)
-    assert forgettable(world.observed(), world.now) == [3]
-    world.since.clear()  # another node holds the lease now
-    world.plan()
-    assert forgettable(world.observed(), world.now) == []
-    assert world.now == began + 600
 
 
 def test_the_first_containers_wait_for_the_first_nodes(world: World) -> None:

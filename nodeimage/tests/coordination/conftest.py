@@ -4,8 +4,9 @@ import pytest
 
 from kit.group_machine import Machine
 from kit.parts import append, ask, broker, node
+from kit.three_nodes import brokers, nodes, topic, unmoved
 
-__all__ = ["append", "ask", "broker", "node"]
+__all__ = ["append", "ask", "broker", "brokers", "node", "nodes", "topic", "unmoved"]
 
 
 @pytest.fixture

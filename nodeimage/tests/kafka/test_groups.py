@@ -2,134 +2,36 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.base.errors import Code, KafkaError, StorageFull
-from headrace.coordination.limits import GroupLimits
-from headrace.coordination.service import make_service
 from headrace.kafka.groups import MOST_REBALANCE_MS
 from headrace.node import Node
 from headrace.node.parts import NodeParts
-from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from kit.parts import handler, options
-
-Ask = Callable[..., Awaitable[Any]]
-
-SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
-"""Of a consumer, to the topic `orders`."""
-
-
-def asker(broker: NodeParts) -> Ask:
-    """Asks as a client of that name would, through request and response bytes."""
-
-    async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
-        version = broker.dispatcher.apis[key].versions.highest if version is None else version
-        request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-        session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
-        answer = await handler(broker, key)(request, session)
-        return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
-
-    return ask
+from kit.group_calls import (
+    SUBSCRIPTION,
+    Ask,
+    alone,
+    asker,
+    codes,
+    commit,
+    cursors,
+    fetched,
+    join,
+    let_sessions_be_short,
+    sync,
+    until,
+)
+from kit.parts import options
 
 
 @pytest.fixture
 def ask(broker: NodeParts) -> Ask:
     return asker(broker)
-
-
-@pytest.fixture
-async def orders(broker: NodeParts) -> str:
-    """A topic of the default stream."""
-    (topic,) = await broker.topics.resolve(["orders"], create=True)
-    assert topic.topic_id
-    return "orders"
-
-
-async def join(ask: Ask, group: str = "g", member_id: str = "", version: int = 9, **more: Any) -> Any:
-    fields: dict[str, Any] = {
-        "group_id": group,
-        "session_timeout": 30_000,
-        "rebalance_timeout": 60_000,
-        "member_id": member_id,
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
-    }
-    result = await ask(ApiKey.JOIN_GROUP, version, **fields | more)
-    if result.error_code == Code.MEMBER_ID_REQUIRED:
-        return await join(ask, group, result.member_id, version, **more)
-    return result
-
-
-async def sync(ask: Ask, joined: Any, version: int = 5, group: str = "g", plan: Mapping[str, bytes] = {}) -> Any:
-    assignments = [{"member_id": member, "assignment": each} for member, each in plan.items()]
-    return await ask(
-        ApiKey.SYNC_GROUP,
-        version,
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignments=assignments,
-    )
-
-
-async def alone(ask: Ask, group: str = "g", **more: Any) -> Any:
-    """A group of one member that has its assignment."""
-    joined = await join(ask, group, **more)
-    assert joined.error_code == Code.NONE
-    synced = await sync(ask, joined, group=group, plan={joined.member_id: b"all"})
-    assert (synced.error_code, synced.assignment) == (Code.NONE, b"all")
-    return joined
-
-
-async def until(ask: Ask, group: str, *states: str) -> None:
-    """Wait until the group is in one of these states."""
-    async with asyncio.timeout(100):
-        while True:
-            described = await ask(ApiKey.DESCRIBE_GROUPS, groups=[group])
-            if described.groups[0].group_state in states:
-                return
-            await asyncio.sleep(0.001)
-
-
-def cursors(name: str, *offsets: int, metadata: str | None = "") -> list[dict[str, Any]]:
-    partitions = [
-        {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata}
-        for index, offset in enumerate(offsets)
-    ]
-    return [{"name": name, "partitions": partitions}]
-
-
-async def commit(ask: Ask, topics: list[dict[str, Any]], version: int = 9, member: Any = None, group: str = "g") -> Any:
-    return await ask(
-        ApiKey.OFFSET_COMMIT,
-        version,
-        group_id=group,
-        generation_id_or_member_epoch=member.generation_id if member else -1,
-        member_id=member.member_id if member else "",
-        topics=topics,
-    )
-
-
-async def fetched(ask: Ask, topics: list[tuple[str, list[int]]] | None, group: str = "g") -> dict[tuple[str, int], int]:
-    asked = None if topics is None else [{"name": name, "partition_indexes": parts} for name, parts in topics]
-    answer = await ask(ApiKey.OFFSET_FETCH, groups=[{"group_id": group, "topics": asked}])
-    (found,) = answer.groups
-    assert found.error_code == Code.NONE
-    return {
-        (topic.name, part.partition_index): part.committed_offset for topic in found.topics for part in topic.partitions
-    }
-
-
-def codes(answer: Any) -> list[int]:
-    return [int(part.error_code) for topic in answer.topics for part in topic.partitions]
 
 
 # --- every version
@@ -263,12 +165,6 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
         await node.stop()
 
 
-async def let_sessions_be_short(broker: NodeParts) -> None:
-    (await broker.coordination.service()).close()
-    limits = GroupLimits(initial_rebalance_delay_ms=10, min_session_timeout_ms=50)
-    broker.coordination._service = make_service(runtime=broker.runtime, catalog=broker.catalog, limits=limits)
-
-
 async def test_silent_member_is_removed_by_the_clock(broker: NodeParts) -> None:
     await let_sessions_be_short(broker)
     ask = asker(broker)
@@ -318,51 +214,6 @@ async def test_waiting_requests_are_answered_when_the_node_stops(broker: NodePar
 # --- cursors
 
 
-async def test_each_partition_of_a_commit_has_its_own_code(ask: Ask, orders: str) -> None:
-    topics = cursors(orders, 1, 2) + cursors("no-such-topic", 3) + cursors("not/a/name", 4)
-    assert codes(await commit(ask, topics)) == [
-        Code.NONE,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,  # it has one partition
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-    assert await fetched(ask, None) == {(orders, 0): 1}
-
-
-@pytest.mark.parametrize(("metadata", "code"), [("x" * 4096, 0), ("x" * 4097, 12), ("ä" * 2048, 0), ("ä" * 2049, 12)])
-async def test_metadata_is_bounded_in_bytes(ask: Ask, orders: str, metadata: str, code: int) -> None:
-    assert codes(await commit(ask, cursors(orders, 1, metadata=metadata))) == [code]
-
-
-async def test_commits_are_fenced(ask: Ask, orders: str) -> None:
-    member = await alone(ask)
-    stale = SimpleNamespace(generation_id=member.generation_id - 1, member_id=member.member_id)
-    stranger = SimpleNamespace(generation_id=member.generation_id, member_id="stranger")
-    assert codes(await commit(ask, cursors(orders, 1), member=stale)) == [Code.ILLEGAL_GENERATION]
-    assert codes(await commit(ask, cursors(orders, 1), member=stranger)) == [Code.UNKNOWN_MEMBER_ID]
-    assert codes(await commit(ask, cursors(orders, 1))) == [Code.UNKNOWN_MEMBER_ID]
-    assert codes(await commit(ask, cursors(orders, 1), member=member, group="other")) == [Code.ILLEGAL_GENERATION]
-    assert await fetched(ask, None) == {}
-
-
-async def test_commit_that_cannot_be_stored_is_to_be_repeated(
-    broker: NodeParts, ask: Ask, orders: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def full(command: object, *, here: bool) -> object:
-        raise StorageFull("no room")
-
-    monkeypatch.setattr(broker.catalog, "submit", full)
-    assert codes(await commit(ask, cursors(orders, 1))) == [Code.COORDINATOR_NOT_AVAILABLE]
-
-
-async def test_a_commit_that_is_too_large_is_refused_and_stops_nobody(ask: Ask, orders: str) -> None:
-    """It would be one frame of the catalog's log, and too long for any follower."""
-    many = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 4096}] * 8_300
-    assert set(codes(await commit(ask, [{"name": orders, "partitions": many}]))) == {Code.INVALID_COMMIT_OFFSET_SIZE}
-    assert codes(await commit(ask, cursors(orders, 2))) == [0]
-    assert await fetched(ask, None) == {(orders, 0): 2}
-
-
 async def test_while_the_coordinator_loads_members_live_and_join_again(
     broker: NodeParts, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,55 +227,6 @@ async def test_while_the_coordinator_loads_members_live_and_join_again(
     assert (await ask(ApiKey.HEARTBEAT, **beat)).error_code == Code.NONE
     sync = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
     assert (await ask(ApiKey.SYNC_GROUP, **beat, **sync)).error_code == Code.REBALANCE_IN_PROGRESS
-
-
-async def test_all_forms_of_a_name_are_one_cursor(ask: Ask, orders: str) -> None:
-    await commit(ask, cursors("/default:orders", 5))
-    forms = ["orders", "/default:orders", "default..orders"]
-    assert await fetched(ask, [(form, [0]) for form in forms]) == {(form, 0): 5 for form in forms}
-
-
-async def test_cursor_that_nobody_committed_is_minus_one(ask: Ask, orders: str) -> None:
-    asked = [(orders, [0, 9]), ("no-such-topic", [0])]
-    assert await fetched(ask, asked) == {(orders, 0): -1, (orders, 9): -1, ("no-such-topic", 0): -1}
-
-
-async def test_cursors_of_several_groups_in_one_request(ask: Ask, orders: str) -> None:
-    for offset, group in enumerate(["a", "b"]):
-        topic = {
-            "partition_index": 0,
-            "committed_offset": offset,
-            "committed_metadata": group,
-            "committed_leader_epoch": 3,
-        }
-        await commit(ask, [{"name": orders, "partitions": [topic]}], group=group)
-    groups = [{"group_id": group, "topics": None} for group in ["a", "b", "c"]]
-    answer = await ask(ApiKey.OFFSET_FETCH, 9, groups=groups, require_stable=True)
-    parts = [[part for topic in group.topics for part in topic.partitions] for group in answer.groups]
-    assert [[(p.committed_offset, p.metadata, p.committed_leader_epoch) for p in each] for each in parts] == [
-        [(0, "a", 3)],
-        [(1, "b", 3)],
-        [],
-    ]
-
-
-async def test_cursors_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodeParts, orders: str) -> None:
-    await broker.topics.resolve(["bills"], create=True)
-    await commit(ask, cursors(orders, 1) + cursors("bills", 2))
-    await alone(ask)  # subscribed to orders
-    topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in [orders, "bills", "none"]]
-    answer = await ask(ApiKey.OFFSET_DELETE, group_id="g", topics=topics)
-    assert codes(answer) == [Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
-    assert await fetched(ask, None) == {(orders, 0): 1}
-
-
-async def test_cursors_of_an_unknown_or_foreign_group_are_not_deleted(ask: Ask, orders: str) -> None:
-    topics = [{"name": orders, "partitions": [{"partition_index": 0}]}]
-    answer = await ask(ApiKey.OFFSET_DELETE, group_id="nobody's", topics=topics)
-    assert answer.error_code == Code.GROUP_ID_NOT_FOUND
-    await join(ask, "workers", protocol_type="connect")
-    answer = await ask(ApiKey.OFFSET_DELETE, group_id="workers", topics=topics)
-    assert answer.error_code == Code.NON_EMPTY_GROUP
 
 
 # --- operators

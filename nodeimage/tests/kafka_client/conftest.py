@@ -7,8 +7,11 @@ import pytest
 import uvloop
 
 from kit.certificates import certificates
+from kit.client_calls import connect
 
-__all__ = ["certificates"]
+__all__ = ["certificates", "connect"]
+
+CLIENT_TESTS = ("test_client.py", "test_connection.py", "test_connection_setup.py")
 
 
 def pytest_asyncio_loop_factories(
@@ -19,4 +22,4 @@ def pytest_asyncio_loop_factories(
         "uvloop": uvloop.new_event_loop,
         "asyncio": asyncio.new_event_loop,
     }
-    return both if item.path.name == "test_client.py" else {"uvloop": uvloop.new_event_loop}
+    return both if item.path.name in CLIENT_TESTS else {"uvloop": uvloop.new_event_loop}

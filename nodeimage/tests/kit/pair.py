@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from headrace.base.errors import KafkaError
@@ -22,6 +23,7 @@ from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.store import container_records
 from headrace.store.records import ContainerRecord
+from headrace.store.sqlite import SqliteStore
 from headrace.wire.batch import RecordIn, build_batch, iter_records, read_batch
 
 
@@ -213,3 +215,25 @@ def options(folder: Path, number: int, nodes: int) -> Options:
 
 
 Start = Callable[[int], Awaitable[Pair]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
+    """Starts two nodes; replicas on both, or each container on one of them."""
+    running: list[Node] = []
+    monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)  # nobody is left to take over
+
+    async def started(replicas: int) -> Pair:
+        SqliteStore(tmp_path / "cluster.sqlite").close()
+        nodes = [Node(options(tmp_path, number, replicas)) for number in (1, 2)]
+        running.extend(nodes)
+        if replicas == 2:
+            await asyncio.gather(*(node.start() for node in nodes))
+        else:
+            for node in nodes:
+                await node.start()
+        return await Pair(*nodes).ready()
+
+    yield started
+    for node in reversed(running):
+        await node.stop()

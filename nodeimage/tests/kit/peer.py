@@ -6,11 +6,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.base.ids import NodeId
+from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.peer.client import PeerClient
 from headrace.peer.handshake import Identity
-from headrace.peer.messages import Message
+from headrace.peer.messages import Message, RollAway, Rolled, Submit, Submitted
 from headrace.peer.server import Handler, PeerServer, StreamHandler
+from headrace.peer.session import Session
 
 CLUSTER = "cluster-of-the-tests"
 SECRET = "5ec4e7" * 5 + "00"
@@ -61,3 +62,41 @@ class Nodes:
     def identity(self, node: int = 2) -> Identity:
         """Of a node that speaks by hand."""
         return Identity(CLUSTER, SECRET, NodeId(node), uuid.uuid4())
+
+
+class Gate:
+    """A handler that waits to be let go on."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.begun = 0
+        self.ended = 0
+        self.cancelled = 0
+        self.sessions: set[Session] = set()
+
+    async def __call__(self, message: RollAway, payload: memoryview, session: Session) -> Message:
+        self.begun += 1
+        self.sessions.add(session)
+        self.changed.set()
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.ended += 1
+        return Rolled(message.most)
+
+    async def until(self, begun: int) -> None:
+        async with asyncio.timeout(100):
+            while self.begun < begun:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def roll(count: int) -> RollAway:
+    return RollAway(ContainerId(1), count)
+
+
+async def submitted(message: Submit, payload: memoryview, session: Session) -> Message:
+    return Submitted(Position(len(payload)))

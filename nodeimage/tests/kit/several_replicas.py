@@ -8,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from headrace.base.errors import NewerFormat
-from headrace.base.ids import ContainerId, NodeId, Position
+import pytest
+from msgspec import structs
+
+from headrace.base.errors import KafkaError, NewerFormat
+from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_events import ReplicaEvents
@@ -240,3 +243,34 @@ async def until(found: Callable[[], T | None], *, limit_s: float = 100.0) -> T:
         while (result := found()) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # what is waited for has no event
         return result
+
+
+def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> object:
+    """A record's change: the next epoch, another leader, an in-sync set without some nodes."""
+    gone = {nodes.nodes[each].node_id for each in without}
+
+    def decide(record: ContainerRecord) -> ContainerRecord:
+        return structs.replace(
+            record,
+            primary=nodes.nodes[number].node_id,
+            epoch=Epoch(record.epoch + 1),
+            in_sync=tuple(each for each in record.in_sync if each[0] not in gone),
+        )
+
+    return decide
+
+
+async def ended(primary: OneNode, alone: list["asyncio.Future[Position]"]) -> None:
+    """The node ends; what it appended alone is committed by nobody."""
+    await primary.stop()
+    for each in alone:
+        with pytest.raises(KafkaError):
+            await each
+
+
+async def led_by_the_others(three: Several, container_id: ContainerId) -> Leader:
+    """The first node is down; the others come back, and the second leads."""
+    await three.nodes[1].start()
+    await three.nodes[2].start()
+    await three.change(container_id, handed_to(1, three, without=(0,)))  # type: ignore[arg-type]
+    return await three.led(container_id, by=three.nodes[1])

@@ -16,8 +16,8 @@ from headrace.log.files import FILE_HEAD_BYTES, OpenFile
 from headrace.log.folder import CUT, make_mark
 from headrace.log.frames import HEADER_BYTES, gap_frames
 from headrace.log.scrub import Scrubbed, scrub
+from kit.written_log import Writing
 
-Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
 FRAME = 56 + 61 + 40
 

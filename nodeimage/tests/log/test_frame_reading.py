@@ -14,8 +14,8 @@ from headrace.log.container_log import ContainerLog, Layouts, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
 from headrace.log.regroup import rewrite
+from kit.written_log import Writing
 
-Writing = Any  # the class stands in conftest.py
 FOREVER = 1 << 60
 FRAME = 56 + 61 + 40
 

@@ -5,36 +5,21 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crc32c import crc32c
 
 from headrace.base.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
-from headrace.log.chunk import read_trailer
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import control_frame
 from headrace.log.regroup import regrouped_path, rewrite
-from headrace.log.segment import SEGMENT_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
+from kit.damaged_files import bad_sector, flip, poke
+from kit.written_log import Writing
 
-Writing = Any  # the class stands in conftest.py
 FRAME = 56 + 61 + 40
 """Bytes of a frame that `Writing.append` makes by default."""
-
-
-def poke(path: Path, offset: int, content: bytes) -> None:
-    """Overwrites bytes of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(content)
-
-
-def flip(path: Path, offset: int) -> None:
-    """Flips a bit of a file."""
-    (byte,) = path.read_bytes()[offset : offset + 1]
-    poke(path, offset, bytes([byte ^ 4]))
 
 
 def open_chunk(writing: Writing) -> Path:
@@ -382,38 +367,6 @@ def test_a_lost_chunk_is_corruption_a_dropped_one_is_not(writing: Writing) -> No
         writing.reopen(cleanly=False)
 
 
-def test_a_closed_chunk_with_a_damaged_end_is_read_whole_and_closed_again(writing: Writing) -> None:
-    writing.fill_chunks(2)
-    writing.close_chunks()
-    path = writing.log.closed_chunks()[0].path
-    size = path.stat().st_size
-    for back in (64, 60, 1):
-        flip(path, size - back)
-        writing.reopen(cleanly=False)
-        (chunk,) = writing.log.chunks_to_close()
-        assert chunk.path == path
-        writing.check()
-        writing.close_chunks()
-        writing.check()
-        assert not writing.log.chunks_to_close()
-        size = path.stat().st_size
-
-
-def test_a_damaged_footer_is_corruption_when_it_is_used(writing: Writing) -> None:
-    writing.fill_chunks(2)
-    writing.close_chunks()
-    path = writing.log.closed_chunks()[0].path
-    footer = int.from_bytes(path.read_bytes()[-24:-16], "little")
-    flip(path, footer + 200)
-    writing.reopen(cleanly=False)
-    with pytest.raises(CorruptLog, match="index segment is damaged"):
-        writing.read_all(1)
-    flip(path, footer + 200)
-    flip(path, footer + 20)
-    with pytest.raises(CorruptLog, match="head of an index segment is damaged"):
-        writing.reopen(cleanly=False)
-
-
 def test_files_of_others_are_left_alone(writing: Writing) -> None:
     writing.append(1)
     writing.sync()
@@ -430,39 +383,6 @@ def test_unsynced_options_recover_alike(writing: Writing, tmp_path: Path) -> Non
     fast.close_chunks()
     fast.reopen()
     fast.check()
-
-
-def bad_sector(monkeypatch: pytest.MonkeyPatch, path: Path, place: int) -> None:
-    """The disk cannot read one byte of a file from now on."""
-    inode, read = path.stat().st_ino, os.pread
-
-    def pread(fd: int, length: int, offset: int) -> bytes:
-        if offset <= place < offset + length and os.fstat(fd).st_ino == inode:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return read(fd, length, offset)
-
-    monkeypatch.setattr(os, "pread", pread)
-
-
-@pytest.mark.parametrize("into", [0, SEGMENT_HEAD_BYTES + 8], ids=["head", "body"])
-def test_a_footer_that_the_disk_cannot_read_is_damage(
-    writing: Writing, monkeypatch: pytest.MonkeyPatch, into: int
-) -> None:
-    """It is used where it is mapped, and there it would end the process, at each start."""
-    writing.fill_chunks(2)
-    writing.close_chunks()
-    chunk = writing.log.closed_chunks()[0]
-    trailer = read_trailer(chunk.body.opened().fd)
-    assert trailer is not None
-    writing.log.close()
-    bad_sector(monkeypatch, chunk.path, trailer.footer_at + into)
-
-    def use() -> None:
-        log = ContainerLog.open(writing.folder, writing.options)
-        log.summaries(log.closed_chunks()[0])
-
-    with pytest.raises(CorruptLog, match=f"byte {trailer.footer_at + into // 128 * 128}: the disk cannot read it"):
-        use()
 
 
 def test_checkpoints_that_the_disk_cannot_read_are_damage(writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import pytest
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
-
-Writing = Any  # the class stands in conftest.py
+from kit.written_log import Writing
 
 
 def findings(folder: Path) -> list[str]:

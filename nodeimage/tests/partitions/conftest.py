@@ -1,5 +1,8 @@
 """A whole node inside the test's own loop."""
 
+from kit.pair import start
 from kit.parts import append, ask, broker, node
+from kit.storage import connect, new_node
+from kit.three_nodes import brokers, nodes, topic, unmoved
 
-__all__ = ["append", "ask", "broker", "node"]
+__all__ = ["append", "ask", "broker", "brokers", "connect", "new_node", "node", "nodes", "start", "topic", "unmoved"]

@@ -16,10 +16,7 @@ from headrace.peer.handshake import MAX_HANDSHAKE_FRAME, ClientHandshake, Identi
 from headrace.peer.messages import Answer, Call, Commit, Follow, Message, Proof, Refused, RollAway, Submit, Submitted
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
-
-
-async def submitted(message: Submit, payload: memoryview, session: Session) -> Message:
-    return Submitted(Position(len(payload)))
+from kit.peer import submitted
 
 
 class ByHand:

@@ -1,8 +1,6 @@
 """The link's state machine against a model of a source and a target, whatever happens in whatever order."""
 
-import dataclasses
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,292 +8,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.base.errors import Code
-from headrace.base.ids import Home, LeaderEpoch, NodeId, Offset
+from headrace.base.ids import LeaderEpoch, NodeId, Offset
 from headrace.links.pull import fetch_plan
 from headrace.links.pull.effects import (
     Arrived,
     Connect,
-    Effect,
     Fetch,
-    FillGap,
-    ListTopics,
-    Locate,
-    Looked,
-    LookUp,
     Meet,
     Met,
     Poll,
 )
-from headrace.links.pull.limits import Limits
-from headrace.links.pull.link_state import LinkState, Phase
+from headrace.links.pull.link_state import Phase
 from headrace.links.pull.partition_pull import Status
-from headrace.links.pull.pull_choice import Share
-from headrace.links.source.source import NO_EPOCH, NO_NODE, Changes, FeedPlace, SourceTopic, TopicPartition, Wanted
-
-RECORD = 100
-"""Bytes of a record, each a batch."""
-LIMITS = Limits(
-    budget_bytes=2000, fetch_bytes=800, partition_bytes=300, fetch_partitions=3, page=2, idle_kept=3, gone_pause_s=5.0
+from headrace.links.source.source import NO_EPOCH, NO_NODE, Changes, TopicPartition, Wanted
+from kit.modelled_link import (
+    LIMITS,
+    RECORD,
+    Driver,
+    ModelSource,
+    fetched_as_a_new_node_leads,
+    running,
+    topic,
+    until_fetch,
 )
-
-
-def topic(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-@dataclasses.dataclass
-class SourcePartition:
-    leader: NodeId
-    epoch: int = 1
-    end: int = 0
-    log_start: int = 0
-
-
-class ModelSource:
-    """What the source has, and its nodes' feeds."""
-
-    def __init__(self, topics: int, partitions: int, nodes: int) -> None:
-        self.nodes = [NodeId(number) for number in range(nodes)]
-        self.runs = dict.fromkeys(self.nodes, 0)
-        self.serials = dict.fromkeys(self.nodes, 0)
-        self.feeds: dict[NodeId, dict[TopicPartition, int]] = {node: {} for node in self.nodes}
-        self.partitions = {
-            TopicPartition(topic(number), index): SourcePartition(self.nodes[(number + index) % nodes])
-            for number in range(topics)
-            for index in range(partitions)
-        }
-
-    def note(self, at: TopicPartition) -> None:
-        node = self.partitions[at].leader
-        self.serials[node] += 1
-        self.feeds[node][at] = self.serials[node]
-
-    def produce(self, at: TopicPartition, count: int) -> None:
-        self.partitions[at].end += count
-        self.note(at)
-
-    def move(self, at: TopicPartition, node: NodeId, *, by_roll: bool) -> None:
-        self.partitions[at].leader = node
-        self.partitions[at].epoch += 1
-        if by_roll:
-            self.note(at)
-        else:
-            self.begin_run(node)
-
-    def join(self) -> NodeId:
-        """A new node, which leads nothing yet."""
-        node = NodeId(len(self.nodes))
-        self.nodes.append(node)
-        self.runs[node] = 0
-        self.serials[node] = 0
-        self.feeds[node] = {}
-        return node
-
-    def begin_run(self, node: NodeId) -> None:
-        self.runs[node] += 1
-        self.serials[node] = 0
-        self.feeds[node] = {}
-
-    def changes(self, node: NodeId, since: FeedPlace | None) -> Changes | None:
-        """None: the poll goes on waiting."""
-        place = FeedPlace(str(self.runs[node]), self.serials[node])
-        if since is None or since.run != place.run:
-            return Changes(place, True, [], [], [])
-        changed = [
-            (at, Offset(self.partitions[at].end))
-            for at, serial in self.feeds[node].items()
-            if serial > since.serial and self.partitions[at].leader == node
-        ]
-        return Changes(place, False, changed, [], []) if changed else None
-
-    def topics(self, ids: Sequence[bytes] | None = None) -> list[SourceTopic]:
-        found: dict[bytes, list[NodeId]] = {}
-        for at, partition in sorted(self.partitions.items()):
-            found.setdefault(at.topic_id, []).append(partition.leader)
-        return [
-            SourceTopic(str(topic_id), topic_id, len(leaders), {}, Home(0, "s"), "s", leaders)
-            for topic_id, leaders in found.items()
-            if ids is None or topic_id in ids
-        ]
-
-
-class Driver:
-    """Carries out effects against the models, when told to."""
-
-    def __init__(self, source: ModelSource, *, limits: Limits = LIMITS, throttle: int = 0) -> None:
-        self.now = 0.0
-        self.source = source
-        self.state = LinkState(now=0.0, random=random.Random(1).random, limits=limits, throttle=throttle)
-        self.own = dict.fromkeys(source.partitions, 0)
-        self.not_ours: set[TopicPartition] = set()
-        self.patience = dict.fromkeys(source.partitions, 0.0)
-        self.chosen = True
-        self.lacking: set[TopicPartition] = set()
-        self.homes = dict.fromkeys(source.partitions, 0)
-        """Of our side, as the catalog has them now."""
-        self.looked_up: dict[TopicPartition, int] = {}
-        """The home under which a partition stood when it was last looked up."""
-        self.met_for: dict[TopicPartition, int | None] = {}
-        """The home for which its source was last found to fit."""
-        self.under_way: list[Effect] = []
-        self.to_append: dict[TopicPartition, tuple[int, int, int, int]] = {}
-        """Partition -> (next offset that it was fetched for, records, bytes, home under which they are appended)."""
-        self.uncommitted: list[tuple[TopicPartition, int, int]] = []
-        self.interruptions = 0
-        self.fetched_bytes = 0
-        self.begin()
-
-    def begin(self) -> None:
-        if self.state.interruptions != self.interruptions:
-            self.interruptions = self.state.interruptions
-            self.under_way.clear()
-        self.under_way += self.state.effects(self.now)
-        assert not self.state.effects(self.now), "effects are told once"
-
-    def answers(self, effect: Effect) -> bool:
-        return not isinstance(effect, Poll) or self.source.changes(effect.node, effect.since) is not None
-
-    def succeed(self, effect: Effect) -> None:
-        self.under_way.remove(effect)
-        match effect:
-            case Connect():
-                self.state.greeted(self.now, self.source.nodes)
-            case Poll(node, since, _):
-                changes = self.source.changes(node, since)
-                assert changes is not None
-                self.state.changed(self.now, node, changes)
-            case ListTopics(after):
-                page = [each for each in self.source.topics() if after is None or each.name > after][:2]
-                self.state.listed(self.now, page, page[-1].name if len(page) == 2 else None)
-            case LookUp(partitions):
-                self.looked_up.update((at, self.homes[at]) for at in partitions)
-                self.state.pulls.looked(
-                    self.now,
-                    [
-                        Looked(
-                            at,
-                            at not in self.not_ours,
-                            Offset(self.own[at]),
-                            share=Share(self.patience[at], self.chosen),
-                            lacks=at in self.lacking,
-                        )
-                        for at in partitions
-                    ],
-                )
-            case Locate(topic_ids):
-                self.state.pulls.located(self.now, self.source.topics(topic_ids))
-            case Meet(node, partitions):
-                self.state.met(self.now, node, [self.meet(node, at) for at in partitions])
-            case FillGap(at, log_start):
-                self.own[at] = max(self.own[at], log_start)
-                self.state.pulls.gap_filled(self.now, at)
-            case Fetch():
-                self.fetch(effect)
-        self.begin()
-
-    def meet(self, node: NodeId, at: TopicPartition) -> Met:
-        partition = self.source.partitions[at]
-        if partition.leader != node:
-            return Met(at, Code.NOT_LEADER_OR_FOLLOWER)
-        self.met_for[at] = self.looked_up.get(at)
-        return Met(at, Code.NONE, LeaderEpoch(partition.epoch), Offset(partition.end))
-
-    def fetch(self, effect: Fetch) -> None:
-        left = effect.max_bytes
-        arrived = []
-        came = {}
-        for at, offset, epoch, most in effect.wanted:
-            partition = self.source.partitions[at]
-            if partition.leader != effect.node:
-                arrived.append(Arrived(at, Code.NOT_LEADER_OR_FOLLOWER))
-            elif partition.epoch != epoch:
-                arrived.append(Arrived(at, Code.FENCED_LEADER_EPOCH))
-            elif not partition.log_start <= offset <= partition.end:
-                arrived.append(Arrived(at, Code.OFFSET_OUT_OF_RANGE, log_start=Offset(partition.log_start)))
-            else:
-                records = min(partition.end - offset, max(min(most, left) // RECORD, 1 if left > 0 else 0))
-                left -= records * RECORD
-                came[at] = (offset, records, records * RECORD)
-                arrived.append(Arrived(at, Code.NONE, records * RECORD, Offset(partition.end)))
-        self.fetched_bytes += sum(each[2] for each in came.values())
-        for at in self.state.fetching.arrived(self.now, effect.number, arrived):
-            assert at not in self.to_append, "fetched again before it was appended"
-            self.to_append[at] = (*came[at], self.looked_up[at])
-
-    def fail(self, effect: Effect) -> None:
-        self.under_way.remove(effect)
-        match effect:
-            case Connect():
-                self.state.not_greeted(self.now, "away", refused=False)
-            case Poll(node, _, _):
-                self.state.poll_failed(self.now, node, "away")
-            case ListTopics():
-                self.state.not_listed(self.now, "away")
-            case LookUp(partitions):
-                self.state.pulls.looked(self.now, [Looked(at, True, reason="the catalog is away") for at in partitions])
-            case Locate():
-                self.state.pulls.not_located(self.now, "away")
-            case Meet(node, partitions):
-                self.state.not_met(self.now, node, partitions, "away")
-            case FillGap(at):
-                self.state.pulls.gap_filled(self.now, at, "the disk is full")
-            case Fetch(number):
-                self.state.fetch_failed(self.now, number, "away")
-        self.begin()
-
-    def append(self, at: TopicPartition, *, refuse: bool = False) -> None:
-        offset, records, count, home = self.to_append.pop(at)
-        if refuse:
-            self.state.fetching.released(count)
-            self.state.pulls.refused(self.now, at, "corrupt")
-        elif self.own[at] != offset or self.homes[at] != home:
-            self.state.fetching.released(count)
-            self.state.pulls.outdated(at)
-        else:
-            assert self.met_for[at] == home, "appended under a home for which its source was not met"
-            self.own[at] += records
-            self.uncommitted.append((at, self.own[at], count))
-            self.state.pulls.appended(self.now, at, Offset(self.own[at]), Offset(self.own[at]))
-        self.begin()
-
-    def commit(self) -> None:
-        at, offset, count = self.uncommitted.pop(0)
-        self.state.fetching.released(count)
-        self.state.pulls.committed(self.now, at, Offset(offset))
-        self.begin()
-
-    def step(self) -> bool:
-        """Carry out whatever can be; False: nothing can be, but to wait."""
-        if self.to_append:
-            self.append(next(iter(self.to_append)))
-        elif self.uncommitted:
-            self.commit()
-        else:
-            ready = next((each for each in self.under_way if self.answers(each)), None)
-            if ready is None:
-                return False
-            self.succeed(ready)
-        return True
-
-    def run_until_idle(self) -> None:
-        """Carry everything out, and let time pass, until nothing is left to be done."""
-        for _ in range(20_000):
-            if self.step():
-                continue
-            wake_at = self.state.wake_at(self.now)
-            if wake_at is None:
-                return
-            assert wake_at >= self.now
-            self.now = max(self.now + 1e-6, wake_at)
-            self.begin()
-        raise AssertionError("it never comes to rest")
-
-    def behind(self) -> list[TopicPartition]:
-        return [
-            at
-            for at, partition in self.source.partitions.items()
-            if at not in self.not_ours and self.own[at] < partition.end
-        ]
 
 
 class LinkMachine(RuleBasedStateMachine):
@@ -467,12 +202,6 @@ LinkMachine.TestCase.settings = settings(
 TestLink = LinkMachine.TestCase
 
 
-def running(topics: int = 1, partitions: int = 1, nodes: int = 1, **options: object) -> Driver:
-    driver = Driver(ModelSource(topics, partitions, nodes), **options)  # type: ignore[arg-type]
-    driver.run_until_idle()
-    return driver
-
-
 def test_what_the_source_has_already_arrives_and_then_what_it_gets() -> None:
     driver = Driver(ModelSource(3, 2, 2))
     for at in driver.source.partitions:
@@ -503,118 +232,6 @@ def test_an_idle_link_waits_for_its_polls_alone_and_needs_no_timer() -> None:
     assert driver.state.wake_at(driver.now) is None
     driver.now += 3600
     assert driver.state.wake_at(driver.now) is None
-
-
-def test_no_more_up_to_date_partitions_are_remembered_than_the_limit() -> None:
-    driver = running(topics=20, partitions=3)
-    for at in driver.source.partitions:
-        driver.source.produce(at, 1)
-    driver.run_until_idle()
-    assert driver.behind() == []
-    assert len(driver.state.pulls.all) == LIMITS.idle_kept
-
-
-def test_topics_take_turns_however_many_partitions_one_has() -> None:
-    source = ModelSource(1, 9, 1)
-    small = TopicPartition(topic(7), 0)
-    source.partitions[small] = SourcePartition(source.nodes[0])
-    driver = Driver(source, limits=dataclasses.replace(LIMITS, page=100, fetches_per_node=1, fetch_partitions=2))
-    driver.run_until_idle()
-    for at in source.partitions:
-        source.produce(at, 50)
-    order: list[TopicPartition] = []
-    while driver.step() and small not in order:
-        order += [wanted.at for effect in driver.under_way if isinstance(effect, Fetch) for wanted in effect.wanted]
-    assert order.index(small) <= 1
-
-
-def test_a_partition_that_never_ends_does_not_keep_the_others_waiting() -> None:
-    driver = running(topics=1, partitions=3)
-    hot, *others = driver.source.partitions
-    for at in driver.source.partitions:
-        driver.source.produce(at, 30)
-    fetches = 0
-    while any(driver.own[at] < 30 for at in others):
-        driver.source.produce(hot, 10)
-        assert driver.step()
-        fetches += sum(isinstance(effect, Fetch) for effect in driver.under_way)
-        assert fetches < 500
-    assert driver.own[hot] > 0
-
-
-def test_a_throttled_link_takes_as_long_as_its_bytes_do() -> None:
-    driver = running(throttle=1000)
-    (at,) = driver.source.partitions
-    began = driver.now
-    driver.source.produce(at, 200)
-    driver.run_until_idle()
-    assert driver.own[at] == 200
-    assert 200 * RECORD / 1000 - 1.0 <= driver.now - began <= 200 * RECORD / 1000 + 1.0
-
-
-def test_a_throttle_may_be_lifted() -> None:
-    driver = running(throttle=100)
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 200)
-    driver.state.fetching.bucket.set_rate(0, driver.now)
-    began = driver.now
-    driver.run_until_idle()
-    assert driver.now - began < 1.0
-
-
-def test_a_source_that_gives_nothing_of_what_it_says_it_has_is_asked_more_and_more_seldom() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 1)
-    waits: list[float] = []
-    while len(waits) < 6:
-        fetch = next((each for each in driver.under_way if isinstance(each, Fetch)), None)
-        if fetch is not None:
-            driver.under_way.remove(fetch)
-            driver.state.fetching.arrived(driver.now, fetch.number, [Arrived(at, Code.NONE, 0, Offset(1))])
-            driver.begin()
-            waits.append(driver.state.pulls.all[at].retry_at - driver.now)
-            assert driver.state.pulls.all[at].reason
-        elif not driver.step():
-            wake_at = driver.state.wake_at(driver.now)
-            assert wake_at is not None
-            driver.now = wake_at
-            driver.begin()
-    assert waits[0] <= LIMITS.first_pause_s
-    assert waits[5] > 10 * waits[0]
-    driver.run_until_idle()
-    assert driver.behind() == []
-
-
-def test_answers_that_a_way_breaks_off_get_shorter_until_they_come_and_longer_again() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 40)
-    longest = LIMITS.fetch_bytes // 4
-    asked: list[int] = []
-
-    def carry_out(breaks: bool) -> None:
-        for _ in range(1000):
-            fetch = next((each for each in driver.under_way if isinstance(each, Fetch)), None)
-            if fetch is not None:
-                asked.append(fetch.max_bytes)
-            if fetch is not None and breaks and fetch.max_bytes > longest:
-                driver.fail(fetch)
-            elif not driver.step():
-                if not driver.behind():
-                    return
-                wake_at = driver.state.wake_at(driver.now)
-                assert wake_at is not None
-                driver.now = wake_at
-                driver.begin()
-        raise AssertionError("it makes no headway")
-
-    carry_out(breaks=True)
-    assert min(asked) <= longest
-    asked.clear()
-    driver.source.produce(at, 40)
-    carry_out(breaks=False)
-    assert max(asked) == LIMITS.fetch_bytes
 
 
 def test_a_source_that_refuses_is_asked_seldom_and_the_link_says_why() -> None:
@@ -713,47 +330,6 @@ def test_a_topic_that_a_node_of_the_source_does_not_know_yet_is_asked_for_again_
     assert driver.behind() == []
 
 
-def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 2)
-    driver.run_until_idle()
-    assert driver.own[at] == 2
-    driver.homes[at] += 1
-    driver.own[at] = 1  # the last one is of a history that is not the new home's
-    driver.state.pulls.touched(driver.now, at)
-    driver.begin()
-    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
-    driver.succeed(look)
-    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
-    driver.run_until_idle()
-    assert driver.own[at] == 2
-
-
-def fetched_as_a_new_node_leads() -> tuple[Driver, Fetch, TopicPartition]:
-    """A driver with a fetch of two partitions under way; the second of them is led by a node that we do not know."""
-    driver = running(partitions=2, limits=dataclasses.replace(LIMITS, fetch_bytes=300))
-    first, at = driver.source.partitions
-    driver.source.produce(first, 3)
-    driver.source.produce(at, 1)
-    fetch = until_fetch(driver)
-    assert [wanted.at for wanted in fetch.wanted] == [first, at]
-    driver.source.begin_run(NodeId(0))
-    driver.source.move(at, driver.source.join(), by_roll=True)
-    for kind in (Poll, ListTopics):
-        driver.now += LIMITS.poll_every_s
-        driver.begin()
-        driver.succeed(next(effect for effect in driver.under_way if isinstance(effect, kind)))
-    assert driver.state.pulls.all[at].leader not in driver.state.feeds
-    return driver, fetch, at
-
-
-def until_fetch(driver: Driver) -> Fetch:
-    while not (found := [effect for effect in driver.under_way if isinstance(effect, Fetch)]):
-        assert driver.step()
-    return found[0]
-
-
 def test_a_link_is_paused_while_it_fetches_what_a_new_node_of_the_source_leads_by_now() -> None:
     driver, _, at = fetched_as_a_new_node_leads()
     driver.state.pause(driver.now)
@@ -789,75 +365,6 @@ def test_what_another_node_leads_by_the_time_that_a_fetch_is_broken_off_is_met_t
     driver.begin()
     driver.run_until_idle()
     assert driver.own[at] == 1
-
-
-def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_while() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.patience[at] = 2.0
-    driver.state.pulls.touched(driver.now, at)
-    driver.source.produce(at, 1)
-    driver.run_until_idle()
-    assert driver.own[at] == 1
-    began = driver.now
-    assert began >= 2.0
-    driver.source.produce(at, 1)
-    while driver.step():
-        pass
-    assert driver.own[at] == 1, "it waits"
-    driver.own[at] = 2
-    fetched = driver.fetched_bytes
-    driver.run_until_idle()
-    assert driver.fetched_bytes == fetched, "the other one brought it"
-    driver.source.produce(at, 40)  # more than an answer holds
-    driver.run_until_idle()
-    assert driver.own[at] == 42
-    assert driver.now - began < 6.5, "it waits once until it is up to date"
-
-
-def test_a_link_of_several_that_was_not_chosen_goes_on_behind_a_gap_once_no_other_has_filled_it() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.chosen = False
-    driver.state.pulls.touched(driver.now, at)
-    driver.source.produce(at, 10)
-    driver.source.partitions[at].log_start = 5
-
-    def by(until: float) -> None:
-        while driver.now < until:
-            if not driver.step():
-                driver.now = min(max(driver.now + 1e-6, driver.state.wake_at(driver.now) or until), until)
-                driver.begin()
-
-    by(9.0)
-    assert driver.own[at] == 0
-    driver.own[at] = 2  # another one brought something
-    by(18.0)
-    assert driver.own[at] == 2
-    driver.run_until_idle()
-    assert driver.own[at] == 10
-
-
-def test_what_lacks_records_of_homes_before_is_met_though_nothing_more_is_known_of_the_source() -> None:
-    driver = running()
-    (at,) = driver.source.partitions
-    driver.source.produce(at, 1)
-    driver.run_until_idle()
-    driver.lacking.add(at)
-    driver.state.pulls.touched(driver.now, at)
-    driver.begin()
-    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
-    driver.succeed(look)
-    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
-
-
-def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:
-    driver = Driver(ModelSource(2, 2, 2))
-    for partition in driver.source.partitions.values():
-        partition.epoch = NO_EPOCH
-        partition.end = 5
-    driver.run_until_idle()
-    assert not driver.behind()
 
 
 def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_something_comes() -> None:

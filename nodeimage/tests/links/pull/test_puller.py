@@ -5,39 +5,16 @@ import asyncio
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.ids import Home, NodeId
-from headrace.catalog.topics import DeleteTopics
+from headrace.base.ids import NodeId
 from headrace.kafka_client.errors import SourceRefuses, SourceUnreachable
-from headrace.links.pull import append
-from headrace.links.pull.lag import CAUGHT_UP, CONNECTING, FAILED, PAUSED, figures
+from headrace.links.pull.lag import CAUGHT_UP, CONNECTING, FAILED, PAUSED
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import Status
-from headrace.links.pull.puller import Puller
-from headrace.links.source.source import TopicPartition
 from headrace.node.parts import NodeParts
-from headrace.partitions.lookups import now
-from headrace.partitions.topic import Topic
-from headrace.wire.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from headrace.wire.compression import GZIP, ZSTD
-from kit.played_source import HOME, PlayedSource
+from kit.played_source import PlayedSource
+from kit.pulled_records import ID, epochless, leader, shown
 from kit.pulling import Copies, Pulling, copy, until
-
-ID = bytes(range(16))
-
-
-def shown(puller: Puller) -> str:
-    return figures(puller.state, puller.counters, asyncio.get_running_loop().time()).state
-
-
-def epochless(batches: bytes) -> bytes:
-    """One batch without its leader epoch, which is each cluster's own."""
-    return batches[:12] + batches[16:]
-
-
-async def leader(broker: NodeParts, at: TopicPartition):  # type: ignore[no-untyped-def]
-    (topic,) = await broker.topics.resolve_ids([at.topic_id])
-    assert isinstance(topic, Topic)
-    return await broker.partitions.leader(topic, at.partition)
 
 
 async def test_records_arrive_at_the_same_offsets_with_the_same_bytes(
@@ -84,110 +61,6 @@ async def test_a_topic_that_is_made_after_the_link_is_pulled(
     await copy(target, "t", [at])
     puller.touched([at], led_here=True)
     await until(lambda: copies.end(at) == 1)
-
-
-async def test_a_gap_of_the_source_is_a_gap_here(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    source.produce(at, b"b", gap=7)
-    pull(source)
-    await until(lambda: copies.end(at) == 9)
-    assert [record.offset for record in await copies.records(at)] == [0, 8]
-
-
-async def test_a_copy_that_begins_behind_the_sources_oldest_record_goes_on_there_and_its_log_start_says_so(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    for value in (b"a", b"b", b"c"):
-        source.produce(at, value)
-    source.drop(at, 2)
-    puller = pull(source)
-    await until(lambda: (puller.touched([at], led_here=True), copies.end(at) == 3)[1])
-    assert [record.offset for record in await copies.records(at)] == [2]
-    assert (await leader(target, at)).log_start == 2
-
-
-async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    (other,) = source.topic("u", bytes(16))
-    await copy(target, "t", [at])
-    await copy(target, "u", [other])
-    for value in (b"a", b"b", b"c"):
-        source.produce(at, value)
-    source.produce(other, b"well")
-    good = source.partitions[at].batches[1][1]
-    bad = bytearray(good)
-    bad[-1] ^= 1
-    source.partitions[at].batches[1] = (1, bad)
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 3)
-    await until(lambda: copies.end(at) == 1)  # nothing behind the corrupt batch is appended
-    assert "CRC" in puller.state.pulls.all[at].reason
-    await until(lambda: copies.end(other) == 1)  # others go on
-    source.partitions[at].batches[1] = (1, good)
-    await until(lambda: copies.end(at) == 3)
-    assert [record.value for record in await copies.records(at)] == [b"a", b"b", b"c"]
-
-
-async def test_a_batch_that_is_too_long_to_be_replicated_is_refused(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(append, "MOST_PAYLOAD_BYTES", 1_000)
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    source.produce(at, bytes(1_000))
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    assert "1000 are taken at most" in puller.state.pulls.all[at].reason
-    await until(lambda: copies.end(at) == 1)
-
-
-@pytest.mark.parametrize("delta", [-1, 1 << 30])
-async def test_offsets_that_cannot_be_are_refused(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, delta: int
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    base = (1 << 62) if delta > 0 else -5
-    source.partitions[at].batches[0][1][:8] = base.to_bytes(8, "big", signed=True)
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    assert copies.end(at) == 0
-
-
-async def test_batches_of_committed_transactions_are_copied_and_markers_refused(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a", pid=5, bits=TRANSACTIONAL_BIT)
-    source.produce(at, b"b", pid=5, bits=TRANSACTIONAL_BIT | CONTROL_BIT)
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    await until(lambda: copies.end(at) == 1)
-    assert "control batch" in puller.state.pulls.all[at].reason
-
-
-async def test_an_answer_with_bytes_that_are_no_batch_is_refused(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    source.partitions[at].batches[0] = (0, bytearray(b"\xff" * 100))
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    assert copies.end(at) == 0
-    assert puller.state.fetching.budget.held == 0
 
 
 async def test_a_lost_connection_loses_nothing_and_doubles_nothing(
@@ -364,55 +237,6 @@ async def test_a_source_that_is_another_cluster_than_before_is_refused(
     assert "the-first-one" in puller.state.reason
 
 
-async def test_a_topic_that_is_at_home_here_is_never_pulled(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    (other,) = source.topic("u", bytes(16))
-    await copy(target, "t", [at], home=target.node.cluster_id)
-    await copy(target, "u", [other])
-    source.produce(at, b"a")
-    source.produce(other, b"a")
-    pull(source)
-    await until(lambda: copies.end(other) == 1)
-    assert at not in source.fetched
-
-
-async def test_a_source_that_knows_a_lower_home_is_not_pulled_from_and_a_higher_home_is_told(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    source.partitions[at].home = Home(0, "a-lower-one")
-    higher: list[bytes] = []
-    puller = pull(source, limits=Limits(first_pause_s=0.02), on_higher=higher.append)
-    await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 2)
-    assert "not heard" in puller.state.pulls.all[at].reason
-    assert not higher
-    source.partitions[at].home = Home(1, "third")
-    await until(lambda: higher == [ID] or len(higher) > 1)
-    assert copies.end(at) in (-1, 0)
-    source.partitions[at].home = Home(0, HOME)
-    await until(lambda: copies.end(at) == 1)
-
-
-async def test_a_copy_with_records_of_another_history_is_not_pulled_to_and_that_is_told(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: copies.end(at) == 1)
-    source.partitions[at].origin = "elsewhere"
-    source.partitions[at].epoch += 1
-    source.produce(at, b"b")
-    await until(lambda: puller.state.pulls.all[at].failures >= 2)
-    assert "another history from offset 0 on" in puller.state.pulls.all[at].reason
-    await until(lambda: copies.end(at) == 1)
-
-
 async def test_a_topic_that_is_gone_at_the_source_is_blocked_with_that_reason(
     target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
@@ -455,18 +279,6 @@ async def test_a_roll_in_mid_copy_loses_and_doubles_nothing(
     assert source.fetched[at] >= 100
 
 
-async def test_the_producers_state_comes_with_the_batches(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a", b"b", pid=7)
-    pull(source)
-    await until(lambda: copies.end(at) == 2)
-    partition = await leader(target, at)
-    assert partition.producers.next_sequence(producer_id=7, epoch=0) == 2
-
-
 async def test_a_step_that_fails_unexpectedly_is_tried_again(
     target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
 ) -> None:
@@ -503,23 +315,6 @@ async def test_an_idle_link_over_many_topics_costs_one_poll_per_node(
     assert len(puller._tasks) == 3
 
 
-async def test_a_full_disk_here_blocks_with_its_reason_and_goes_on_when_there_is_room(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    container = (await leader(target, at)).container
-    container.refuses = "the disk is full"
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: at in puller.state.pulls.all and puller.state.pulls.all[at].failures >= 2)
-    assert puller.state.pulls.all[at].reason == "the disk is full"
-    assert puller.state.fetching.budget.held == 0
-    assert copies.end(at) == 0
-    container.refuses = ""
-    await until(lambda: copies.end(at) == 1)
-
-
 async def test_a_slow_disk_is_waited_for_with_the_bytes_in_hand(
     target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,17 +331,3 @@ async def test_a_slow_disk_is_waited_for_with_the_bytes_in_hand(
     caught_up.set()
     await until(lambda: copies.end(at) == 1)
     assert source.fetched[at] == 1
-
-
-async def test_a_topic_that_is_deleted_here_in_mid_copy_is_let_go(
-    target: NodeParts, source: PlayedSource, pull: Pulling, copies: Copies
-) -> None:
-    (at,) = source.topic("t", ID)
-    await copy(target, "t", [at])
-    source.produce(at, b"a")
-    puller = pull(source, limits=Limits(first_pause_s=0.02))
-    await until(lambda: copies.end(at) == 1)
-    await target.catalog.submit(DeleteTopics(topic_ids=[ID], now=now()))
-    source.produce(at, b"b")
-    await until(lambda: at not in puller.state.pulls.all)
-    assert puller.state.fetching.budget.held == 0

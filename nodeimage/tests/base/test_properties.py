@@ -1,0 +1,25 @@
+"""Properties as the files of Kafka's clients have them."""
+
+import pytest
+
+from headrace.base.errors import HeadraceError
+from headrace.base.properties import parse_properties
+
+
+def test_names_and_values_are_read_as_they_stand() -> None:
+    text = "# a comment\n! another\n\n  sasl.username = outpost \r\nempty=\na=b=c\n"
+    assert parse_properties(text) == {"sasl.username": "outpost", "empty": "", "a": "b=c"}
+
+
+def test_a_line_may_go_on_in_the_next_one() -> None:
+    assert parse_properties('sasl.jaas.config=a.Module required \\\n  password="x";\n') == {
+        "sasl.jaas.config": 'a.Module required   password="x";'
+    }
+    assert parse_properties("a=1\\\r\n2") == {"a": "12"}
+
+
+@pytest.mark.parametrize("text", ["pa55word", "=pa55word", "ok=1\n  pa55word\n"])
+def test_a_line_that_is_none_is_refused_and_not_told(text: str) -> None:
+    with pytest.raises(HeadraceError) as refused:
+        parse_properties(text)
+    assert "pa55word" not in str(refused.value)

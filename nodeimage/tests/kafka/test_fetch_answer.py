@@ -1,0 +1,111 @@
+"""What an answer to Fetch tells: what is new, and codes that clients understand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.base.errors import Code, KafkaError
+from headrace.kafka.fetch_answer import FetchAnswer
+from headrace.kafka.fetch_sessions import FetchSession, Interest
+from headrace.wire.fetch import FetchPartition, FetchResult, decode_response
+
+VERSION = 11
+
+
+def partition(high_watermark: int = 10, log_start: int = 0, **fields: bool) -> Any:
+    given = {"deleted": False, "left": False, **fields}
+    return SimpleNamespace(high_watermark=high_watermark, log_start=log_start, **given)
+
+
+def interest(session: FetchSession, number: int = 0, held: Any = None) -> Interest:
+    made = Interest(session=session, key=("t", number), asked=FetchPartition(number, -1, 0, -1, -1, 1000))
+    made.partition = held
+    session.active[made.key] = made
+    return made
+
+
+def told(answer: FetchAnswer) -> list[FetchResult]:
+    body = memoryview(b"".join(bytes(part) for part in answer.encode(VERSION)))
+    return [result for topic in decode_response(body, 0, VERSION).topics for result in topic.partitions]
+
+
+def incremental() -> FetchSession:
+    session = FetchSession()
+    session.id, session.epoch = 7, 5
+    assert session.incremental
+    return session
+
+
+def test_a_whole_answer_tells_of_every_partition() -> None:
+    session = FetchSession()
+    answer = FetchAnswer(session)
+    answer.add(interest(session, 0, partition()), None)
+    answer.add(interest(session, 1, partition(20, 5)), [memoryview(b"abc"), memoryview(b"de")])
+    assert [(each.partition, each.error, each.high_watermark, each.log_start) for each in told(answer)] == [
+        (0, 0, 10, 0),
+        (1, 0, 20, 5),
+    ]
+    assert answer.bytes == 5
+
+
+def test_in_a_session_only_what_is_new_is_told_and_once() -> None:
+    session = incremental()
+    one, held = interest(session, 0, partition()), None
+    first = FetchAnswer(session)
+    first.add(one, None)
+    assert len(told(first)) == 1
+    again = FetchAnswer(session)
+    again.add(one, None)
+    assert told(again) == []
+    held = one.partition
+    assert held is not None
+    held.high_watermark = 11
+    third = FetchAnswer(session)
+    third.add(one, None)
+    assert [each.high_watermark for each in told(third)] == [11]
+    held.log_start = 3
+    fourth = FetchAnswer(session)
+    fourth.add(one, None)
+    assert [each.log_start for each in told(fourth)] == [3]
+
+
+def test_who_was_served_stands_behind_the_others() -> None:
+    session = incremental()
+    first, second = interest(session, 0, partition()), interest(session, 1, partition())
+    answer = FetchAnswer(session)
+    answer.add(first, [memoryview(b"abc")])
+    answer.add(second, None)
+    assert list(session.active) == [("t", 1), ("t", 0)]
+
+
+@pytest.mark.parametrize(
+    ("code", "answered"),
+    [
+        (Code.OFFSET_OUT_OF_RANGE, Code.OFFSET_OUT_OF_RANGE),
+        (Code.UNKNOWN_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH),
+        (Code.REQUEST_TIMED_OUT, Code.NOT_LEADER_OR_FOLLOWER),
+        (Code.UNKNOWN_SERVER_ERROR, Code.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_a_code_at_which_a_client_would_end_is_another_at_which_it_comes_again(code: Code, answered: Code) -> None:
+    session = incremental()
+    one = interest(session, 0, partition())
+    one.error = KafkaError(code)
+    answer = FetchAnswer(session)
+    answer.add(one, None)
+    answer.add(one, None)
+    assert [each.error for each in told(answer)] == [answered, answered], "an error is told each time"
+
+
+def test_of_a_partition_that_is_not_here_nothing_is_told_but_that() -> None:
+    session = FetchSession()
+    answer = FetchAnswer(session)
+    answer.add(interest(session, 0), None)
+    gone = interest(session, 1, partition(deleted=True))
+    gone.error = KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+    answer.add(gone, None)
+    assert [(each.error, each.high_watermark, each.log_start) for each in told(answer)] == [
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1),
+        (Code.NOT_LEADER_OR_FOLLOWER, -1, -1),
+    ]

@@ -1,0 +1,104 @@
+"""What comes next for a partition: it waits for other links, is met anew, or goes on behind a gap."""
+
+from headrace.links.pull.effects import (
+    LookUp,
+    Meet,
+    Poll,
+)
+from headrace.links.source.source import NO_EPOCH
+from kit.modelled_link import LIMITS, Driver, ModelSource, running
+
+
+def test_no_more_up_to_date_partitions_are_remembered_than_the_limit() -> None:
+    driver = running(topics=20, partitions=3)
+    for at in driver.source.partitions:
+        driver.source.produce(at, 1)
+    driver.run_until_idle()
+    assert driver.behind() == []
+    assert len(driver.state.pulls.all) == LIMITS.idle_kept
+
+
+def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 2)
+    driver.run_until_idle()
+    assert driver.own[at] == 2
+    driver.homes[at] += 1
+    driver.own[at] = 1  # the last one is of a history that is not the new home's
+    driver.state.pulls.touched(driver.now, at)
+    driver.begin()
+    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
+    driver.succeed(look)
+    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
+    driver.run_until_idle()
+    assert driver.own[at] == 2
+
+
+def test_what_another_link_is_to_bring_is_fetched_once_it_has_not_come_for_a_while() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.patience[at] = 2.0
+    driver.state.pulls.touched(driver.now, at)
+    driver.source.produce(at, 1)
+    driver.run_until_idle()
+    assert driver.own[at] == 1
+    began = driver.now
+    assert began >= 2.0
+    driver.source.produce(at, 1)
+    while driver.step():
+        pass
+    assert driver.own[at] == 1, "it waits"
+    driver.own[at] = 2
+    fetched = driver.fetched_bytes
+    driver.run_until_idle()
+    assert driver.fetched_bytes == fetched, "the other one brought it"
+    driver.source.produce(at, 40)  # more than an answer holds
+    driver.run_until_idle()
+    assert driver.own[at] == 42
+    assert driver.now - began < 6.5, "it waits once until it is up to date"
+
+
+def test_a_link_of_several_that_was_not_chosen_goes_on_behind_a_gap_once_no_other_has_filled_it() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.chosen = False
+    driver.state.pulls.touched(driver.now, at)
+    driver.source.produce(at, 10)
+    driver.source.partitions[at].log_start = 5
+
+    def by(until: float) -> None:
+        while driver.now < until:
+            if not driver.step():
+                driver.now = min(max(driver.now + 1e-6, driver.state.wake_at(driver.now) or until), until)
+                driver.begin()
+
+    by(9.0)
+    assert driver.own[at] == 0
+    driver.own[at] = 2  # another one brought something
+    by(18.0)
+    assert driver.own[at] == 2
+    driver.run_until_idle()
+    assert driver.own[at] == 10
+
+
+def test_what_lacks_records_of_homes_before_is_met_though_nothing_more_is_known_of_the_source() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    driver.source.produce(at, 1)
+    driver.run_until_idle()
+    driver.lacking.add(at)
+    driver.state.pulls.touched(driver.now, at)
+    driver.begin()
+    (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
+    driver.succeed(look)
+    assert [type(each) for each in driver.under_way if not isinstance(each, Poll)] == [Meet]
+
+
+def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:
+    driver = Driver(ModelSource(2, 2, 2))
+    for partition in driver.source.partitions.values():
+        partition.epoch = NO_EPOCH
+        partition.end = 5
+    driver.run_until_idle()
+    assert not driver.behind()

@@ -1,0 +1,75 @@
+"""Bodies of Headrace's own API."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.base.errors import Code, KafkaError, MalformedRequest
+from headrace.wire.admin_call import (
+    ANYTHING,
+    decode_admin_request,
+    decode_admin_response,
+    encode_admin_request,
+    encode_admin_response,
+)
+
+STRINGS = msgspec.msgpack.Decoder(list[str])
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    params = {"stream": "/s", "limit": 5, "after": None, "names": ["a"]}
+    assert decode_admin_request(encode_admin_request("topic.list", params)) == ("topic.list", params)
+    assert decode_admin_request(memoryview(encode_admin_request("a", {}))) == ("a", {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x01" + msgspec.msgpack.encode(["a", {}]),
+        b"\x00",
+        b"\x00" + msgspec.msgpack.encode(["a"]),
+        b"\x00" + msgspec.msgpack.encode(["a", []]),
+        b"\x00" + msgspec.msgpack.encode([1, {}]),
+        b"\x00" + msgspec.msgpack.encode(["a", {}]) + b"\x00",
+        b"\x00" + b"\x91" * 100_000,
+    ],
+)
+def test_bytes_that_are_no_request_are_refused(body: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        decode_admin_request(body)
+
+
+@given(st.binary(max_size=60))
+def test_whatever_comes_is_a_request_or_refused(body: bytes) -> None:
+    try:
+        method, params = decode_admin_request(body)
+    except MalformedRequest:
+        return
+    assert isinstance(method, str)
+    assert isinstance(params, dict)
+
+
+def test_a_result_is_decoded_as_its_method_has_it() -> None:
+    assert decode_admin_response("m", encode_admin_response(["a", "b"]), STRINGS) == ["a", "b"]
+    assert decode_admin_response("m", encode_admin_response({"x": None}), ANYTHING) == {"x": None}
+    assert decode_admin_response("m", encode_admin_response(None), ANYTHING) is None
+    with pytest.raises(MalformedRequest, match=r"^m: "):
+        decode_admin_response("m", encode_admin_response([1]), STRINGS)
+
+
+def test_a_refusal_is_an_error_with_its_code_and_message() -> None:
+    body = encode_admin_response(None, error=Code.POLICY_VIOLATION, message="it is a copy")
+    with pytest.raises(KafkaError, match="it is a copy") as refused:
+        decode_admin_response("m", body, STRINGS)
+    assert refused.value.code is Code.POLICY_VIOLATION
+    with pytest.raises(KafkaError, match="m failed") as unknown:
+        decode_admin_response("m", encode_admin_response(None, error=30_000), STRINGS)
+    assert unknown.value.code is Code.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode({"message": "no code"})])
+def test_bytes_that_are_no_answer_are_told_with_the_method(body: bytes) -> None:
+    with pytest.raises(MalformedRequest, match=r"^topic\.list: "):
+        decode_admin_response("topic.list", body, ANYTHING)

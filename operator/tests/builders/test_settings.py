@@ -1,0 +1,75 @@
+"""Settings that a storage node would not start with are refused before a pod is made with them."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from headrace.node import options
+from headrace_operator.builders.settings import FLAGS, KNOWN, LEAST, fault
+
+from ..kinds.test_cluster import KEY, SPEC, pods, started
+
+OWN = {
+    *("data", "store", "kubernetes", "cluster-record", "kubernetes-api", "kubernetes-token", "host", "bind"),
+    *("peer-host", "listener", "admin-port", "slot", "port", "peer-port", "ready-file", "failure-host", "help"),
+}
+"""Arguments that the operator gives itself, or that are not for pods."""
+
+
+def test_every_argument_of_a_node_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: set[str] = set()
+
+    def collect(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
+        found.update(each.removeprefix("--") for each in parser._option_string_actions if each.startswith("--"))
+        raise RuntimeError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", collect)
+    with pytest.raises(RuntimeError):
+        options.parse([])
+    assert found - OWN == set(KNOWN)
+
+
+def test_a_node_starts_with_the_least_of_each() -> None:
+    assert {name.replace("-", "_"): least for name, least in LEAST.items() if name != "first-nodes"} == options.LEAST
+    values = {**{name: str(least) for name, least in LEAST.items()}, "rebuild-after-s": "2.5", "zone": "a"}
+    values |= {"label": "disk=fast", **dict.fromkeys(FLAGS, "")}
+    assert set(values) == set(KNOWN)
+    assert fault(values) == ""
+    given = [part for name, value in values.items() for part in ((f"--{name}", value) if value else (f"--{name}",))]
+    options.parse(["--data", "/data", "--store", "/s", *given])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"chunk-byte": "1"}, "no such setting; there are chunk-bytes,"),
+        ({"port": "9092"}, "no such setting"),
+        ({"chunk-bytes": "16Mi"}, "no whole number"),
+        ({"chunk-bytes": ""}, "no whole number"),
+        ({"chunk-bytes": "1024"}, "the least is 65536"),
+        ({"disk-quota": "-1"}, "the least is 0"),
+        ({"rebuild-after-s": "nan"}, "no seconds"),
+        ({"no-fsync": "true"}, "takes no value"),
+        ({"zone": "--port"}, "no value"),
+    ],
+)
+def test_what_a_node_would_not_start_with_is_refused(settings: dict[str, str], said: str) -> None:
+    assert said in fault(settings)
+
+
+async def test_a_setting_that_does_not_exist_is_a_condition_and_no_pod_is_made_anew() -> None:
+    world = await started()
+    before = {pod["metadata"]["uid"] for pod in world.api.find("Pod")}
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 4, "settings": {"chunk-byte": "16777216"}})
+    await world.run(KEY)
+    ready = world.condition("StreamCluster", "c")
+    assert ready[:2] == ("False", "WrongSettings")
+    assert "settings.chunk-byte" in ready[2]
+    assert {pod["metadata"]["uid"] for pod in world.api.find("Pod")} == before
+    assert world.condition("StreamCluster", "c", "Available")[0] == "True"
+    assert world.events().count("WrongSettings") == 1
+    world.declare("StreamCluster", "c", SPEC | {"nodes": 4, "settings": {"chunk-bytes": "16777216"}})
+    await world.run(KEY)
+    assert len(pods(world)) == 4
+    assert world.condition("StreamCluster", "c")[0] == "True"

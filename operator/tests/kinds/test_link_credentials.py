@@ -1,0 +1,99 @@
+"""The credentials of a link: from which Secrets, when they are sent, and that nobody is told of them."""
+
+import base64
+import json
+
+import pytest
+
+from headrace.base.errors import HeadraceError
+from headrace_operator.kinds.link_credentials import properties_of, without_secrets
+
+from ..fake_cluster import World
+from .test_link import PASSWORD, SCRAM, WITH_SECRET, declared, has_secret, the_link
+
+
+async def test_credentials_are_sent_once_for_each_version_of_their_secret_and_told_nowhere(world: World) -> None:
+    has_secret(world, **SCRAM)
+    key = declared(world, **WITH_SECRET)
+    await world.run(key)
+    assert the_link(world)["credentials"] == SCRAM
+    world.start_operator()
+    await world.once(key)
+    assert "link.alter" not in [method for method, _ in world.cluster.calls]
+    has_secret(world, **{**SCRAM, "sasl.password": "another-one"})
+    for _ in range(3):
+        await world.once(key)
+    assert [params for method, params in world.cluster.calls if method == "link.alter"] == [
+        {"name": "l", "credentials": {**SCRAM, "sasl.password": "another-one"}}
+    ]
+    the_link(world).update(state="Failed", last_error="north:9092: 'outpost' with another-one is refused")
+    await world.once(key)
+    assert "with *** is refused" in world.condition("ReplicationLink", "l", "Connected")[2]
+    the_link(world).update(state="CaughtUp", last_error=None)
+    world.start_operator()
+    declared(world)
+    for _ in range(3):
+        await world.once(key)
+    assert the_link(world)["credentials"] == {}
+    assert [method for method, _ in world.cluster.calls].count("link.alter") == 2
+    told = json.dumps([world.api.find("ReplicationLink"), world.api.find("Event")])
+    assert PASSWORD not in told
+    assert "another-one" not in told
+
+
+async def test_credentials_are_sent_again_with_another_address_of_the_source(world: World) -> None:
+    has_secret(world, **SCRAM)
+    key = declared(world, **WITH_SECRET)
+    await world.run(key)
+    source = {**WITH_SECRET["source"], "bootstrap": "north-2:9092"}
+    declared(world, source=source)
+    for _ in range(3):
+        await world.once(key)
+    assert [params for method, params in world.cluster.calls if method == "link.alter"] == [
+        {"name": "l", "source": ["north-2:9092"], "credentials": SCRAM}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({}, "it has no client properties"),
+        ({"sasl.passwort": "x"}, "sasl.passwort is no property"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/etc/passwd"}, "give ssl.ca.pem"),
+        ({"client.properties": "security.protocol=SSL\nssl.ca.pem=-----BEGIN\nMIIsecret==\n"}, "a PEM of several"),
+        ({"client.properties": "MIIsecret"}, "is not NAME=VALUE"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "needs sasl.username and sasl.password"),
+    ],
+)
+async def test_a_secret_that_cannot_be_used_is_a_condition(world: World, data: dict[str, str], said: str) -> None:
+    has_secret(world, **data)
+    await world.run(declared(world, **WITH_SECRET))
+    state, reason, message = world.condition("ReplicationLink", "l")
+    assert (state, reason) == ("False", "BadSecret")
+    assert said in message
+    assert "MII" not in message
+    assert not world.cluster.links
+
+
+async def test_a_secret_that_is_not_there_is_looked_for_again(world: World) -> None:
+    key = declared(world, **WITH_SECRET)
+    assert await world.once(key) == pytest.approx(15, rel=0.11)
+    assert world.condition("ReplicationLink", "l")[:2] == ("False", "NoSecret")
+    has_secret(world, **SCRAM)
+    await world.run(key)
+    assert world.condition("ReplicationLink", "l")[0] == "True"
+
+
+def test_the_secret_of_a_stream_user_will_do() -> None:
+    values = {"bootstrap": "b:1", "user": "u", "password": "p"}
+    values["client.properties"] = "bootstrap.servers=b:1\nsecurity.protocol=PLAINTEXT\nclient.id=u\n"
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+    assert properties_of({"data": encoded}) == {"security.protocol": "PLAINTEXT"}
+    with pytest.raises(HeadraceError, match="user is no property"):
+        properties_of({"data": {"user": encoded["user"]}})
+    with pytest.raises(HeadraceError, match="is not text"):
+        properties_of({"data": {"ssl.ca.pem": base64.b64encode(b"\xff\xfe").decode()}})
+
+
+def test_what_is_no_secret_is_left_in_a_text() -> None:
+    assert without_secrets("outpost: open-sesame", SCRAM) == "outpost: ***"

@@ -1,0 +1,109 @@
+"""What a job needs is there before Java is started: else it is waited for, and then said in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headrace.base.errors import Code, KafkaError
+from headrace_spark.job import Input, Job, Output, preflight
+from headrace_spark.job.ends import End, JobError
+
+
+class Cluster:
+    """Streams with their topics."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.streams: dict[str, set[str]] = {"/in": {"t"}, "/out": set()}
+        self.makes_topics = True
+        self.away = 0
+        """Calls that are not answered yet."""
+        self.paused = 0
+        monkeypatch.setattr(preflight, "connected", self.connected)
+        monkeypatch.setattr(preflight, "_absent", self.absent)
+        monkeypatch.setattr(preflight.time, "sleep", self.sleep)
+
+    @contextmanager
+    def connected(self, bootstrap: str, data: None, *, timeout_s: float) -> Iterator["Cluster"]:
+        if self.away:
+            self.away -= 1
+            raise ConnectionRefusedError("nobody listens")
+        yield self
+
+    def admin(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        assert method == "stream.show"
+        if params["path"] not in self.streams:
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
+        return {"auto_create": self.makes_topics}
+
+    def absent(self, job: Job, stream: str, topics: tuple[str, ...]) -> list[str]:
+        return [topic for topic in topics if topic not in self.streams[stream]]
+
+    def sleep(self, seconds: float) -> None:
+        self.paused += 1
+        assert self.paused < 10
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def job(**fields: Any) -> Job:
+    given = {"inputs": (Input("/in", topics=("t",)),), "output": Output("/out", "copy")}
+    return Job("ns.job", "h:1", "/nowhere", **{**given, **fields})
+
+
+def refused(asked: Job, *, wait_s: float = 0.0) -> tuple[End, str]:
+    with pytest.raises(JobError) as error:
+        preflight.check(asked, wait_s=wait_s)
+    return error.value.end, str(error.value)
+
+
+def test_a_job_that_has_all_it_needs_begins_at_once(cluster: Cluster) -> None:
+    preflight.check(job(), wait_s=0)
+    assert cluster.paused == 0
+
+
+def test_a_cluster_that_comes_late_is_waited_for(cluster: Cluster) -> None:
+    cluster.away = 3
+    preflight.check(job(), wait_s=60)
+    assert cluster.paused == 3
+
+
+def test_what_does_not_come_in_time_is_said_in_one_line(cluster: Cluster) -> None:
+    cluster.away = 1
+    end, said = refused(job())
+    assert end is End.ABSENT
+    assert said == "the cluster at h:1 does not answer: nobody listens"
+    del cluster.streams["/in"]
+    assert "no stream /in: make it" in refused(job())[1]
+    cluster.streams["/in"] = {"u"}
+    assert "stream /in has no topic t: make it" in refused(job())[1]
+
+
+def test_an_output_that_is_made_on_first_use_need_not_be_there(cluster: Cluster) -> None:
+    preflight.check(job(), wait_s=0)
+    cluster.makes_topics = False
+    assert "stream /out has no topic copy and makes none" in refused(job())[1]
+    cluster.streams["/out"].add("copy")
+    preflight.check(job(), wait_s=0)
+
+
+def test_topics_by_pattern_are_taken_as_they_appear(cluster: Cluster) -> None:
+    cluster.streams["/in"] = set()
+    preflight.check(job(inputs=(Input("/in", topic_pattern=".*"),), output=None), wait_s=0)
+
+
+def test_a_job_that_is_stopped_meanwhile_is_not_absent(cluster: Cluster) -> None:
+    cluster.away = 5
+    with pytest.raises(JobError) as stopped:
+        preflight.check(job(), wait_s=60, stopped=lambda: True)
+    assert stopped.value.end is End.STOPPED
+
+
+def test_options_that_cannot_be_are_wrong_and_never_waited_for(cluster: Cluster) -> None:
+    end, said = refused(job(inputs=(Input("/in", topics=("t",), options={"startingOffsets": "yesterday"}),)), wait_s=60)
+    assert (end, cluster.paused) == (End.WRONG, 0)
+    assert said.startswith("input ")

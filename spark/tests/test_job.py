@@ -1,0 +1,34 @@
+"""A job's definition, as its driver reads it."""
+
+import json
+
+import pytest
+
+from headrace_spark.job import Autoscale, Job, read
+from headrace_spark.job.ends import JobError
+
+
+def test_a_definition_is_read_and_what_is_new_in_it_left_alone() -> None:
+    job = read(
+        json.dumps(
+            {
+                "name": "ns.j", "bootstrap": "a:1", "checkpoint": "/c/", "later": 1,
+                "inputs": [{"stream": "/s", "name": "left", "topics": ["t"], "options": {"maxOffsetsPerTrigger": "5"}}],
+                "output": {"stream": "/o"}, "autoscale": {"min": 1, "max": 2, "lag_s": 9},
+            }
+        )
+    )  # fmt: skip
+    assert job.reading("left") == {
+        "bootstrap": "a:1", "stream": "/s", "topics": "t", "startingOffsets": "earliest", "group": "ns.j.left",
+        "maxOffsetsPerTrigger": "5",
+    }  # fmt: skip
+    assert job.place("output") == "/c/output"
+    assert job.autoscale == Autoscale(1, 2, 9)
+
+
+def test_what_the_job_does_not_have_is_said() -> None:
+    job = Job("j", "a:1", "/c")
+    with pytest.raises(JobError, match=r"the job has no input input \(it has: none\)"):
+        job.reading()
+    with pytest.raises(JobError, match="the job has no output"):
+        job.write(None)  # type: ignore[arg-type]

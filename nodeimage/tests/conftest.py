@@ -18,7 +18,11 @@ from hypothesis import settings
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import Started, StartOptions, start
 from headrace.local.processes import resident_bytes
+from kit.certificates import Certificates, certificates
 from kit.own_ports import own_port
+from kit.tls_listeners import TlsListeners
+
+__all__ = ["certificates"]
 
 settings.register_profile("headrace", deadline=None)  # an example takes as long as the machine has other things to do
 settings.load_profile("headrace")
@@ -109,6 +113,23 @@ class EmbeddedCluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """One node for the whole run; leave it running."""
     shared = EmbeddedCluster(tmp_path_factory.mktemp("cluster"), ("--rebalance-delay-ms=0",))
+    shared.start()
+    yield shared
+    if shared.is_up:
+        shared.stop()
+
+
+@pytest.fixture(scope="session")
+def tls_listeners(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> TlsListeners:
+    """Those of `secured`; leave their files as they are."""
+    return TlsListeners(tmp_path_factory.mktemp("tls"), certificates)
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory, tls_listeners: TlsListeners) -> Iterator[EmbeddedCluster]:
+    """One node with listeners with TLS for the whole run; leave it running."""
+    options = ("--rebalance-delay-ms=0", f"--listeners={tls_listeners.file}")
+    shared = EmbeddedCluster(tmp_path_factory.mktemp("secured"), options)
     shared.start()
     yield shared
     if shared.is_up:

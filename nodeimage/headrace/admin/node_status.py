@@ -7,7 +7,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -69,8 +69,9 @@ class NodeStatus:
         admission: Admission,
         descriptors: DescriptorPlan,
         loop_lag: LoopLag,
+        listeners: Callable[[], Sequence[Mapping[str, object]]],
     ) -> None:
-        """`topics`: those in memory; `connections`: those of clients."""
+        """`topics`: those in memory; `connections`: those of clients; `listeners`: how those of the node's file are."""
         self._runtime = runtime
         self._node = node
         self._catalog = catalog
@@ -83,6 +84,7 @@ class NodeStatus:
         self._admission = admission
         self._descriptors = descriptors
         self._loop_lag = loop_lag
+        self._listeners = listeners
 
     def methods(self) -> Methods:
         """By name: what a method takes, and what runs it."""
@@ -140,6 +142,7 @@ class NodeStatus:
                 "in_since_start_bytes": counters.bytes_in,
                 "out_since_start_bytes": counters.bytes_out,
             },
+            "listeners": list(self._listeners()),
             "loop_lag_ms": dict(self._loop_lag.shown()),
             "memory": {"resident_bytes": disk.resident},
             "descriptors": {"open": disk.descriptors, "limit": self._descriptors.limit},

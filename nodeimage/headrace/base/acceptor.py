@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from headrace.base.admission import Admission, Place
+from headrace.base.tls_handshakes import TlsHandshakes
 
 log = structlog.get_logger()
 
@@ -48,11 +49,19 @@ Factory = Callable[[Place], asyncio.BaseProtocol]
 class Acceptor:
     """Of a bound socket, which is its own from now on."""
 
-    def __init__(self, listening: socket.socket, factory: Factory, admission: Admission) -> None:
-        """`factory` makes the protocol of a connection, which occupies the place, and has it `leave` at the end."""
+    def __init__(
+        self,
+        listening: socket.socket,
+        factory: Factory,
+        admission: Admission,
+        handshakes: TlsHandshakes | None = None,
+    ) -> None:
+        """`factory` makes the protocol of a connection, which occupies the place, and has it `leave` at the end.
+        `handshakes`: of a port for TLS alone; there the protocol occupies the place when its connection is made."""
         self._listening = listening
         self._factory = factory
         self._admission = admission
+        self._handshakes = handshakes
         self._loop = asyncio.get_running_loop()
         self._accepting = False
         self._paused: asyncio.TimerHandle | None = None
@@ -68,8 +77,11 @@ class Acceptor:
         self._sweep()
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted stay."""
+        """Accept no more. Connections that were accepted stay, but for those whose handshake is not done."""
         self._stop()
+        if self._handshakes is not None:
+            for task in self._connecting:
+                task.cancel()
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._listening.close()
@@ -128,7 +140,14 @@ class Acceptor:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: self._factory(place), accepted)
+            if self._handshakes is None:
+                await self._loop.connect_accepted_socket(lambda: self._factory(place), accepted)
+            else:
+                await self._handshakes.connect(accepted, place, self._factory)
+        except asyncio.CancelledError:
+            place.leave()
+            accepted.close()
+            raise
         except (OSError, ValueError) as error:  # it was reset meanwhile, or there is no memory for it
             place.leave()
             accepted.close()

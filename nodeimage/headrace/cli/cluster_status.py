@@ -78,6 +78,7 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
         node["uptime_ms"] = detail.get("uptime_ms")
         node["resident_bytes"] = detail.get("memory", {}).get("resident_bytes")
         node["version"] = detail.get("version")
+        node["listener_problems"] = listener_problems(detail.get("listeners", ()))
         node["pid"] = processes.get(node["node"])
     return {
         "bootstrap": ",".join(addresses),
@@ -182,6 +183,20 @@ def clocks_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
+def listener_problems(listeners: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with listeners of a node, one line each."""
+    return [
+        f"listener {each['name']}: {each['problem']} (since {show_value('since_ms', each['problem_since_ms'])})"
+        for each in listeners
+        if each["problem"]
+    ]
+
+
+def listeners_in_words(nodes: Iterable[Mapping[str, Any]]) -> str:
+    """What is wrong with listeners; "": nothing that is known."""
+    return "; ".join(f"node {node['node']}, {said}" for node in nodes for said in node.get("listener_problems", ()))
+
+
 def told_node(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node as a table shows it: nothing where it has no role, whole seconds of its time up."""
     uptime_ms = node.get("uptime_ms")
@@ -204,6 +219,8 @@ def _print(shown: dict[str, Any]) -> None:
         heading["cluster store"] = store
     if clocks := clocks_in_words(shown["nodes"]):
         heading["clocks"] = clocks
+    if listeners := listeners_in_words(shown["nodes"]):
+        heading["listeners"] = listeners
     print_fields(described(heading))
     _print_things("nodes", [told_node(each) for each in shown["nodes"]], NODE_COLUMNS)
     _print_things("not whole", shown["lacking"], LACKING_COLUMNS)
@@ -231,8 +248,9 @@ def _show_node(cluster: "Cluster", node: int, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(detail)
         return
-    containers = detail.pop("containers")
+    containers, listeners = detail.pop("containers"), detail.pop("listeners", [])  # older nodes do not tell
     print_fields(described(detail))
+    _print_things("listeners", listeners, list(listeners[0]) if listeners else ())
     _print_things("containers", containers, list(containers[0]) if containers else ())
 
 

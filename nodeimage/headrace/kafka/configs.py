@@ -169,6 +169,7 @@ class ConfigApis:
         return NodeFacts(
             node_id=self._node.node_id,
             rack=self._node.rack,
+            protocol="SSL" if session.is_tls else "PLAINTEXT",
             host=own.host,
             port=own.port,
             folder=self._folder,

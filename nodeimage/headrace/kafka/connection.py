@@ -25,8 +25,10 @@ import structlog
 
 from headrace.base.admission import Place
 from headrace.base.errors import HeadraceError, MalformedRequest
+from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
 from headrace.partitions.refusals import Refusals
+from headrace.security.principals import NOBODY, Principal
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, framed_response_header, read_request_header
 
@@ -44,7 +46,11 @@ _GROWTH = 4
 _JOINED = 64 * 1024
 """Answers that are smaller together are copied into one write."""
 _LENGTH = struct.Struct(">i")
+_TLS_RECORD = b"\x16\x03"
+"""How a TLS handshake begins: as a length, beyond MAX_REQUEST_BYTES."""
 
+Identify = Callable[[asyncio.BaseTransport], Principal]
+"""Who the client of a connection is, by what its transport has proved. Raises HeadraceError for one to be refused."""
 Buffer = bytes | bytearray | memoryview
 
 
@@ -115,19 +121,31 @@ _numbers = itertools.count(1)
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
 
-    def __init__(self, handler: Handler, *, listener: str = "", place: Place | None = None) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        listener: str = "",
+        place: Place | None = None,
+        identify: Identify | None = None,
+    ) -> None:
         """`listener`: through which the client comes; nodes may have other addresses for its clients. `place`: among
-        the connections that the node may have."""
+        the connections that the node may have. `identify`: None where nobody proves anything."""
         self.number = next(_numbers)  # no other connection of this process has it
         self.listener = listener
         self._handler = handler
         self._place = place
+        self._identify = identify
+        self.principal = NOBODY
+        """Who the client is."""
         if place is not None:
             place.occupy(self.drop)
         self._is_new = place is not None
         """It has sent no whole request yet."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._paced: PacedTransport | None = None
+        """The same, of a client that speaks TLS."""
         self._buffer = mmap.mmap(-1, _BUFFER)  # costs memory only as far as a client fills it
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -176,13 +194,38 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         if isinstance(local, tuple):
             self.local = (local[0], local[1])
+        if self._identify is not None:
+            self._transport = self._paced = PacedTransport(
+                self._transport, hold=self._hold, drained=self.resume_writing
+            )
+            if not self._is_known(self._identify):
+                return
         self._handler.connected(self)
         if self.closed:  # it made way for another before it was made
             self._transport.abort()
 
+    def _is_known(self, identify: Identify) -> bool:
+        """Whether the client is somebody, and has not made way; else the connection ends here."""
+        assert self._transport is not None
+        if self._place is not None:
+            self._place.occupy(self.drop)
+        if self.closed:
+            self._transport.abort()
+            return False
+        try:
+            self.principal = identify(self._transport)
+        except HeadraceError as error:
+            self.fail(str(error))
+        except Exception:
+            log.exception("a client could not be identified", peer=self.peer)
+            self.fail("internal error")
+        return not self.closed
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what waits on its behalf is dropped; what was appended stays."""
         self.closed = True
+        if self._paced is not None:
+            self._paced.forget()
         if self._place is not None:
             self._place.leave()
         if self._parked is not None and not self._finishing:
@@ -226,7 +269,13 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._ended = True
         self._process()
-        return self.has_work
+        # TLS has no half-closed connections: what is answered by now is still written, then the connection ends.
+        return self.has_work and not self.is_tls
+
+    @property
+    def is_tls(self) -> bool:
+        """The client speaks TLS."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     @property
     def has_work(self) -> bool:
@@ -236,9 +285,16 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not read its answers: start nothing more for it."""
         self._client_reads = False
+        if self._paced is not None:
+            self._paced.pause()
+
+    def _hold(self) -> None:
+        self._client_reads = False
 
     def resume_writing(self) -> None:
         """The client reads again."""
+        if self._paced is not None and self._paced.resume():
+            return
         self._client_reads = True
         self._room.set()
         self._process()
@@ -455,6 +511,11 @@ class Connection(asyncio.BufferedProtocol):
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         if not 0 < length <= MAX_REQUEST_BYTES:
+            if self._view[self._start : self._start + 2] == _TLS_RECORD:
+                raise MalformedRequest(
+                    "the client speaks TLS, and this port does not: its security.protocol has to be PLAINTEXT here, "
+                    "or it has to use the port of a listener with TLS"
+                )
             raise MalformedRequest(f"a request of {length} bytes; the limit is {MAX_REQUEST_BYTES}")
         begin = self._start + 4
         if available - 4 >= length:

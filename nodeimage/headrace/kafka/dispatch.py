@@ -15,7 +15,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import Api, RawApi, Start
-from headrace.kafka.connection import Connection, Slot
+from headrace.kafka.connection import Connection, Identify, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.idle_connections import IdleConnections
 from headrace.partitions.cluster_layout import NodeSettings
@@ -126,9 +126,9 @@ class Dispatcher:
             answer = generic_codec.encode_response(key, version, fields)
         slot.answer([answer])
 
-    def accepted(self, place: Place, *, listener: str) -> Connection:
+    def accepted(self, place: Place, *, listener: str, identify: Identify | None = None) -> Connection:
         """The protocol of a connection that has a place."""
-        return Connection(self, listener=listener, place=place)
+        return Connection(self, listener=listener, place=place, identify=identify)
 
     def connected(self, session: Connection) -> None:
         """A client connected."""

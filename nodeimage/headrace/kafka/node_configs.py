@@ -50,6 +50,8 @@ class NodeFacts:
 
     node_id: int
     rack: str | None
+    protocol: str
+    """In Kafka's words, which the client that asks speaks."""
     host: str
     port: int
     """As advertised to the client that asks."""
@@ -126,7 +128,7 @@ def _identity(facts: NodeFacts) -> Iterator[_Row]:
     def given(name: str, value: str, documentation: str, kind: ConfigType = ConfigType.STRING) -> _Row:
         return _Row(name, value, kind, ConfigSource.STATIC_BROKER, documentation)
 
-    listener = f"PLAINTEXT://{facts.host}:{facts.port}"
+    listener = f"{facts.protocol}://{facts.host}:{facts.port}"
     yield given("broker.id", str(facts.node_id), "The node's id, handed out once.", ConfigType.INT)
     yield given("node.id", str(facts.node_id), "The node's id, handed out once.", ConfigType.INT)
     yield given("advertised.listeners", listener, "Where clients reach this node.")

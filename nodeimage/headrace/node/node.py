@@ -9,7 +9,7 @@ import contextlib
 import errno
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,7 @@ from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
+from headrace.node.client_listeners import ClientListener, ClientListeners, read
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
 from headrace.node.environment import NodeEnvironment
@@ -114,6 +115,7 @@ class Node:
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
+        self._listeners = ClientListeners([], self._executor)
         self._ready = False
         self._keeps_replicas = False
         """`replicas`, and what goes with them, have been made."""
@@ -137,6 +139,10 @@ class Node:
         self._closing.callback(self._folder.close)
         self._closing.callback(self._executor.shutdown)
         bind = options.bind or options.host
+        loop = asyncio.get_running_loop()
+        taken = options.listeners.keys()
+        configured = await loop.run_in_executor(self._executor, partial(read, options.listeners_file, taken=taken))
+        self._listeners = ClientListeners(configured, self._executor)
         listening = {"": await _listen(bind, options.port)}
         self._closing.callback(listening[""].close)
         peer_listening = await _listen(bind, options.peer_port, option="--peer-port")
@@ -144,9 +150,12 @@ class Node:
         for name, asked in options.listeners.items():
             listening[name] = await _listen(bind, asked, option="--listener")
             self._closing.callback(listening[name].close)
+        for listener in configured:
+            name, asked = listener.config.name, listener.config.port
+            listening[name] = await _listen(bind, asked, option="--listeners")
+            self._closing.callback(listening[name].close)
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
-        loop = asyncio.get_running_loop()
         OPENED.limit(plan_of_process().chunks)
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
@@ -189,6 +198,7 @@ class Node:
             handlers=self._handlers,
             home_addresses=home_links.addresses,
             forwards=forwarding,
+            listeners=self._listeners.shown,
         )
         self._serves = True
         self._closing.push_async_callback(self.parts.close)
@@ -200,13 +210,11 @@ class Node:
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.parts.cluster.open_data)
+        self._listeners.start()
+        self._closing.push_async_callback(self._listeners.close)
+        by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
-            acceptor = Acceptor(
-                each, partial(self.parts.dispatcher.accepted, listener=name), self.parts.connections.admission
-            )
-            acceptor.start()
-            self._closing.callback(acceptor.close)
-            self._acceptors.append(acceptor)
+            self._accept(name, each, by_name.get(name))
         self._ready = True
         return self.identity
 
@@ -306,6 +314,18 @@ class Node:
         self._closing.push_async_callback(self._disk.close)
         self._closing.push_async_callback(self.controller.close)
         self._closing.push_async_callback(self._registration.close)
+
+    def _accept(self, name: str, listening: socket.socket, listener: ClientListener | None) -> None:
+        identify = None if listener is None else listener.identify()
+        acceptor = Acceptor(
+            listening,
+            partial(self.parts.dispatcher.accepted, listener=name, identify=identify),
+            self.parts.connections.admission,
+            None if listener is None else listener.handshakes(),
+        )
+        acceptor.start()
+        self._closing.callback(acceptor.close)
+        self._acceptors.append(acceptor)
 
     async def _start_links(self, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> None:
         self.links = make_links(self.parts, home_links=home_links, forwarding=forwarding, secret=secret)
@@ -436,6 +456,7 @@ class Node:
             zone=options.zone,
             labels=options.labels,
             supports=features.own_range(run),
+            listeners={each.config.name: each.config.port for each in self._listeners.listeners},
         )
         if present is None:
             self._fenced = level
@@ -627,6 +648,7 @@ def make_parts(
     handlers: PeerHandlers,
     home_addresses: HomeAddresses,
     forwards: Forwards,
+    listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
 ) -> NodeParts:
     """What serves clients of what the node leads, now and later, whose peers reach it through `handlers`."""
     parts = NodeParts(
@@ -640,6 +662,7 @@ def make_parts(
         controller=controller,
         home_addresses=home_addresses,
         forwards=forwards,
+        listeners=listeners,
         container_changes=containers,
         catalog_id=CATALOG_ID,
     )

@@ -51,6 +51,8 @@ class Options:
     peer_host: str = ""
     listeners: dict[str, int] = field(default_factory=dict)
     """More ports for clients, by name of the listener."""
+    listeners_file: Path | None = None
+    """Says further listeners, with their protocols (security.listener_config)."""
     admin_port: int | None = None
     """Health and metrics over HTTP; None: not served."""
     slot: str = ""
@@ -85,6 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
         metavar="NAME=PORT",
         help="one more port for clients, who are told the addresses that nodes have for that listener",
     )
+    parser.add_argument("--listeners", type=Path, metavar="FILE", help="further listeners, with TLS or without (TOML)")
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
     parser.add_argument(
         "--slot", default="", help="where this process runs: a new folder there replaces the former node"
@@ -153,6 +156,7 @@ def parse(arguments: Sequence[str]) -> Options:
         bind=given.bind,
         peer_host=given.peer_host,
         listeners=listeners,
+        listeners_file=given.listeners,
         admin_port=given.admin_port,
         slot=given.slot,
         ready_file=given.ready_file,

@@ -101,10 +101,11 @@ class NodeParts:
         forwards: Forwards,
         container_changes: ContainerChanges,
         catalog_id: ContainerId,
+        listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
         regroup_enabled: bool = True,
     ) -> None:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
-        raises StoreUnavailable.
+        raises StoreUnavailable. `listeners`: how those of the node's file are, for its status.
         """
         self.node = node
         self.folder = folder
@@ -207,6 +208,7 @@ class NodeParts:
             admission=self.connections.admission,
             descriptors=self.descriptors,
             loop_lag=self.loop_lag,
+            listeners=listeners,
         )
         self.volumes = VolumeCalls(
             cluster=cluster, store=store, controller=controller, volume_limits=self.volume_limits

@@ -105,7 +105,8 @@ class NodeRecord(Record, frozen=True):
     peer_host: str = ""
     """"": as `host`."""
     advertised: dict[str, str] = {}
-    """Other addresses, `host:port` by listener, for clients that came through that one. Of intent, not of this run."""
+    """Other addresses, `host:port` by listener, for clients that came through that one. Of intent, not of this run,
+    but for the listeners of the node's own file, where the store is not Kubernetes'."""
     zone: str = ""
     labels: dict[str, str] = {}
     draining: bool = False

@@ -181,9 +181,10 @@ def register_node(
     labels: dict[str, str] | None = None,
     slot: str = "",
     supports: SupportedLevels | None = None,
+    listeners: Mapping[str, int] | None = None,
 ) -> NodeRecord:
     """Say that a node has started; it stops no longer, but drains on. `node_id` is what its folder holds; `new`: the
-    store may not have it yet.
+    store may not have it yet. `listeners`: ports of its own, by name, at `host`.
 
     Raises FolderRefused where the store has that id with another format, or, unless `new`, not at all: the node was
     removed, or the folder belongs to another cluster.
@@ -206,7 +207,8 @@ def register_node(
             labels=labels or {},
             slot=slot,
             draining=present is not None and present.draining,
-            advertised={} if present is None else present.advertised,
+            advertised=({} if present is None else present.advertised)
+            | {name: f"{host}:{port}" for name, port in (listeners or {}).items()},
             supports=supports,
         )
 
@@ -235,7 +237,8 @@ def put_back_node(store: ClusterStore, node: NodeRecord) -> NodeRecord:
             return node
         _check_format(present, node.node_id, node.format)
         stopping = present.stopping and present.run == node.run
-        return structs.replace(node, draining=present.draining, advertised=present.advertised, stopping=stopping)
+        advertised = present.advertised | node.advertised
+        return structs.replace(node, draining=present.draining, advertised=advertised, stopping=stopping)
 
     return change(store, f"{NODE_PREFIX}{node.node_id}", NodeRecord, decide)
 

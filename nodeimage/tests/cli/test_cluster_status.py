@@ -6,6 +6,8 @@ from headrace.cli.balancing import moves
 from headrace.cli.cluster_status import (
     clocks_in_words,
     controller_in_words,
+    listener_problems,
+    listeners_in_words,
     newest_events,
     redundancy_in_words,
     set_back_in_words,
@@ -144,3 +146,13 @@ def test_status_shows_the_node_and_its_containers(hr: Headrace, cluster: Any) ->
     assert {container["kind"] for container in alone["containers"]} == {"catalog", "data"}
     assert {container["role"] for container in alone["containers"]} == {"primary"}
     assert "there is no node 77" in hr("status", "--node", "77").refused()
+
+
+def test_what_is_wrong_with_listeners_is_one_line() -> None:
+    wrong = {"name": "secure", "problem": "the certificate expires in 3 days", "problem_since_ms": 0}
+    sound = {"name": "mutual", "problem": "", "problem_since_ms": None}
+    said = listener_problems([wrong, sound])
+    assert said == ["listener secure: the certificate expires in 3 days (since 1970-01-01 00:00:00Z)"]
+    nodes = [{"node": 1, "listener_problems": said}, {"node": 2, "listener_problems": []}, {"node": 3}]
+    assert listeners_in_words(nodes) == f"node 1, {said[0]}"
+    assert listeners_in_words(nodes[1:]) == ""

@@ -1,4 +1,4 @@
-"""Certificates for the tests, made by OpenSSL's command: an authority, a server on loopback, a client."""
+"""Certificates for the tests, made by OpenSSL's command: authorities, a server on loopback, clients."""
 
 import subprocess
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ class Certificates:
     folder: Path
 
     def text(self, name: str) -> str:
-        """`ca.pem`, `other-ca.pem`, `server.pem`, `server.key`, `stranger.*`, `client.pem`, `client.key`."""
+        """`ca.pem`, `other-ca.pem`, `server.pem`, `server.key`, and likewise `renewed` (the server's next), `stranger`,
+        `client` (alice) and `intruder` (alice too, says the other authority)."""
         return (self.folder / name).read_text()
 
     def path(self, name: str) -> str:
@@ -35,11 +36,17 @@ def make(folder: Path) -> Certificates:
             "-out",
             f"{authority}.pem",
         )
-    for name, who in (("server", "localhost"), ("stranger", "elsewhere"), ("client", "alice")):
-        names = "DNS:localhost,IP:127.0.0.1" if name == "server" else f"DNS:{who}"
+    for name, who, ca in (
+        ("server", "localhost", "ca"),
+        ("renewed", "localhost", "ca"),
+        ("stranger", "elsewhere", "ca"),
+        ("client", "alice", "ca"),
+        ("intruder", "alice", "other-ca"),
+    ):
+        names = "DNS:localhost,IP:127.0.0.1" if who == "localhost" else f"DNS:{who}"
         (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
         _run(folder, *_REQUEST, "-subj", f"/CN={who}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1")
+        signed_by = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "1")
         _run(folder, "x509", "-req", "-in", f"{name}.csr", *signed_by, "-extfile", f"{name}.ext", "-out", f"{name}.pem")
     return Certificates(folder)
 
@@ -54,5 +61,5 @@ def _run(folder: Path, *command: str) -> None:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority, a server on loopback, a stranger, a client."""
+    """See `Certificates.text`."""
     return make(tmp_path_factory.mktemp("certificates"))

@@ -19,6 +19,7 @@ from headrace.store.records import (
     CLUSTER_KEY,
     ClusterRecord,
     LeaseRecord,
+    NodeRecord,
     VolumeRecord,
     change_volume,
     ensure_cluster,
@@ -28,7 +29,9 @@ from headrace.store.records import (
     get_volume,
     next_producer_block,
     nodes,
+    put_back_node,
     put_lease,
+    register_node,
     remove_node,
     set_balance,
     set_draining,
@@ -36,7 +39,32 @@ from headrace.store.records import (
     set_stopping,
     take_node_id,
 )
+from headrace.store.sqlite import SqliteStore
 from kit.registered import register
+
+
+def test_a_node_tells_the_addresses_of_its_own_listeners(store: ClusterStore) -> None:
+    def started(node_id: NodeId, format: uuid.UUID, *, new: bool, **listeners: int) -> NodeRecord:
+        return register_node(
+            store,
+            node_id=node_id,
+            new=new,
+            format=format,
+            run=uuid.uuid4(),
+            host="10.0.0.1",
+            port=9092,
+            listeners=listeners,
+        )
+
+    node_id, format = take_node_id(store), uuid.uuid4()
+    first = started(node_id, format, new=True, secure=9093)
+    assert first.address("secure") == ("10.0.0.1", 9093)
+    assert first.address("") == first.address("other") == ("10.0.0.1", 9092)
+    assert started(node_id, format, new=False, secure=9094).address("secure") == ("10.0.0.1", 9094)
+    if not isinstance(store, SqliteStore):
+        return  # on Kubernetes the addresses are the operator's to say
+    assert set_draining(store, node_id, True).address("secure") == ("10.0.0.1", 9094)
+    assert put_back_node(store, first).address("secure") == ("10.0.0.1", 9093), "it is what runs that counts"
 
 
 def test_a_cluster_is_made_once(store: ClusterStore) -> None:

@@ -12,7 +12,18 @@ from ..kinds.test_cluster import KEY, SPEC, pods, started
 
 OWN = {
     *("data", "store", "kubernetes", "cluster-record", "kubernetes-api", "kubernetes-token", "host", "bind"),
-    *("peer-host", "listener", "admin-port", "slot", "port", "peer-port", "ready-file", "failure-host", "help"),
+    *(
+        "peer-host",
+        "listener",
+        "listeners",
+        "admin-port",
+        "slot",
+        "port",
+        "peer-port",
+        "ready-file",
+        "failure-host",
+        "help",
+    ),
 }
 """Arguments that the operator gives itself, or that are not for pods."""
 

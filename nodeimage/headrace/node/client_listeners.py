@@ -1,0 +1,184 @@
+"""The listeners of `--listeners FILE`: made at the start, and their TLS kept up to date with its files.
+
+Every `LOOK_S` a thread looks at the files. New connections have what is there then, those that there are live on. A
+file that cannot be used leaves in use what was; that is logged once, and stays in the node's status until it is over,
+as does a certificate that expires within `SOON_S`. The listeners themselves are as they were at the start.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from headrace.base.errors import HeadraceError
+from headrace.base.tls_handshakes import TlsHandshakes
+from headrace.kafka.connection import Identify
+from headrace.security.client_certificate import principal_of
+from headrace.security.listener_config import ListenerConfig, ListenersRefused, parse
+from headrace.security.principals import Principal
+from headrace.security.tls_server import ServerTls, TlsRefused
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 10.0
+DAY_S: Final = 86_400.0
+SOON_S: Final = 14 * DAY_S
+MOST_BYTES: Final = 1 << 20
+"""Of the file."""
+
+
+class ClientListener:
+    """One of them. Made by `read`, in a thread; then of the loop, but for `look`."""
+
+    def __init__(self, config: ListenerConfig, *, now: float) -> None:
+        """[blocking] `now`: seconds since 1970. Raises TlsRefused."""
+        self.config = config
+        self.problem = ""
+        """What somebody has to see to; "": nothing."""
+        self._since = now
+        self._handshakes: TlsHandshakes | None = None
+        self._tls = None if config.tls is None else ServerTls(config.tls, now=now)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._tls is not None
+
+    def handshakes(self) -> TlsHandshakes | None:
+        """What leads its connections through TLS; None where there is none."""
+        if self._tls is not None and self._handshakes is None:
+            tls = self._tls
+            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name)
+        return self._handshakes
+
+    def identify(self) -> Identify | None:
+        """Who its clients are; None where they prove nothing."""
+        return None if self._tls is None else self._identified
+
+    def _identified(self, transport: asyncio.BaseTransport) -> Principal:
+        return principal_of(transport.get_extra_info("ssl_object"), self.config.mapping)
+
+    def look(self) -> bool:
+        """[blocking] See to what is in the files now; whether new connections have it."""
+        return self._tls is not None and self._tls.look(now=time.time())
+
+    def told(self, *, changed: bool, now: float) -> None:
+        """Log what a look has found, if it is new."""
+        if self._tls is None:
+            return
+        if changed:
+            log.info("certificate replaced", listener=self.config.name, days_left=_days(self._tls.not_after - now))
+        problem = self._tls.fault or _expiry(self._tls.not_after - now)
+        if problem == self.problem:
+            return
+        if problem:
+            log.warning("TLS needs attention", listener=self.config.name, reason=problem)
+        elif not changed:
+            log.info("TLS is as it should be again", listener=self.config.name)
+        if not self.problem:
+            self._since = now
+        self.problem = problem
+
+    def shown(self) -> Mapping[str, object]:
+        """How it is, as the node's status tells it."""
+        return {
+            "name": self.config.name,
+            "port": self.config.port,
+            "protocol": self.config.protocol.value,
+            "certificate_expires_ms": None if self._tls is None else int(self._tls.not_after * 1000),
+            "failed_handshakes_since_start": 0 if self._handshakes is None else self._handshakes.failed,
+            "problem": self.problem,
+            "problem_since_ms": int(self._since * 1000) if self.problem else None,
+        }
+
+
+class ClientListeners:
+    """All of a node."""
+
+    def __init__(self, listeners: Sequence[ClientListener], executor: Executor) -> None:
+        self.listeners = listeners
+        self._executor = executor
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look at the files from now on."""
+        if any(each.has_tls for each in self.listeners):
+            self._tell({})
+            self._task = asyncio.get_running_loop().create_task(self._look_on(), name="listeners' files")
+
+    async def close(self) -> None:
+        """Look no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def shown(self) -> list[Mapping[str, object]]:
+        """See `ClientListener.shown`."""
+        return [each.shown() for each in self.listeners]
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("the files of a listener could not be looked at")
+
+    async def look(self) -> None:
+        """Look at all files, now."""
+        self._tell(await asyncio.get_running_loop().run_in_executor(self._executor, self._looked))
+
+    def _looked(self) -> dict[ClientListener, bool]:
+        """[blocking]"""
+        return {each: each.look() for each in self.listeners}
+
+    def _tell(self, changed: Mapping[ClientListener, bool]) -> None:
+        now = time.time()
+        for each in self.listeners:
+            each.told(changed=changed.get(each, False), now=now)
+
+
+def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:
+    """[blocking] The listeners that a file says, with sound certificates; none without a file. `taken`: names that
+    others have. Raises ListenersRefused, TlsRefused, which name the file or the listener.
+    """
+    if path is None:
+        return []
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ListenersRefused(f"it has more than {MOST_BYTES} bytes")
+        configs = parse(content.decode(), folder=path.parent, taken=taken)
+    except OSError as error:
+        raise ListenersRefused(f"--listeners {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ListenersRefused(f"--listeners {path}: it is no text in UTF-8") from None
+    except HeadraceError as error:
+        raise ListenersRefused(f"--listeners {path}: {error}") from None
+    return [_made(config) for config in configs]
+
+
+def _made(config: ListenerConfig) -> ClientListener:
+    try:
+        return ClientListener(config, now=time.time())
+    except TlsRefused as error:
+        raise TlsRefused(f"listener {config.name}: {error}") from None
+
+
+def _days(seconds: float) -> int:
+    return int(seconds // DAY_S)
+
+
+def _expiry(left_s: float) -> str:
+    if left_s > SOON_S:
+        return ""
+    if left_s <= 0:
+        return "the certificate has expired; put a new one in its place"
+    days = _days(left_s)
+    when = "within a day" if days == 0 else f"in {days} day{'s' if days > 1 else ''}"
+    return f"the certificate expires {when}; put a new one in its place"

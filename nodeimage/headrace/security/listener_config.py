@@ -1,0 +1,178 @@
+"""A node's further listeners, as its file (`--listeners`, TOML) says them. No I/O.
+
+    [[listener]]
+    name = "secure"
+    port = 9093
+    protocol = "SSL"                    PLAINTEXT or SSL, in Kafka's words (`security.protocol`)
+    certificate = "tls.crt"             PEM: the server's, followed by those between it and its authority
+    key = "tls.key"                     PEM, without a password
+    client_ca = "ca.crt"                PEM: the authorities of clients' certificates
+    client_auth = "required"            none, requested or required (`ssl.client.auth`)
+    principal_mapping_rules = "DEFAULT" `ssl.principal.mapping.rules`
+
+Paths are relative to the file's folder. Whatever is not understood is refused: a listener with a key that is misspelt
+would be less closed than whoever wrote it believes.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.base.errors import Code, HeadraceError
+from headrace.security import principal_mapping
+from headrace.security.client_security import PROTOCOLS
+from headrace.security.principal_mapping import MappingFault, PrincipalMapping
+from headrace.security.tls_server import ClientAuth, TlsFiles
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_PORTS: Final = range(1, 1 << 16)
+_REQUIRED: Final = ("name", "port", "protocol")
+_OF_TLS: Final = ("certificate", "key", "client_ca", "client_auth", "principal_mapping_rules")
+_OF_CLIENTS: Final = ("client_ca", "principal_mapping_rules")
+_SHOWN: Final = 60
+
+
+class ListenerProtocol(StrEnum):
+    """What is spoken at a listener's port."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+
+
+class ListenersRefused(HeadraceError):
+    """Listeners that cannot be served as they are said."""
+
+    code = Code.INVALID_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """One listener. `mapping`: whom a client's certificate proves."""
+
+    name: str
+    port: int
+    protocol: ListenerProtocol
+    tls: TlsFiles | None
+    """None: of PLAINTEXT."""
+    mapping: PrincipalMapping
+
+
+def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[ListenerConfig, ...]:
+    """The listeners that a file in `folder` says, in its order. `taken`: names of others that the node has.
+
+    Raises ListenersRefused, which names the listener, the key, and what to do.
+    """
+    try:
+        told = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ListenersRefused(f"it is no TOML: {error}") from None
+    if unknown := [name for name in told if name != "listener"]:
+        raise ListenersRefused(f"{_shown(unknown[0])} is not known; a listener begins with [[listener]]")
+    tables = told.get("listener")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ListenersRefused("it holds no listener; one begins with [[listener]]")
+    found: list[ListenerConfig] = []
+    for number, table in enumerate(tables, 1):
+        listener = _listener(table, number, folder)
+        if listener.name in taken or listener.name in [each.name for each in found]:
+            raise ListenersRefused(f"listener {listener.name}: there is another of this name; give it its own")
+        same = next((each.name for each in found if each.port == listener.port), None)
+        if same is not None:
+            raise _fault(listener.name, "port", f"{listener.port} is that of listener {same} too; choose another")
+        found.append(listener)
+    return tuple(found)
+
+
+def _listener(table: Mapping[str, Any], number: int, folder: Path) -> ListenerConfig:
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        what = "is missing" if name is None else f"is {_shown(name)}"
+        raise ListenersRefused(
+            f"listener {number} of the file: name {what}; it has 1 to 63 of the characters A-Z, a-z, 0-9, _ and -"
+        )
+    for key in table:
+        if key not in _REQUIRED + _OF_TLS:
+            raise _fault(name, _shown(key), f"is not known; there are {', '.join(_REQUIRED + _OF_TLS)}")
+    for key in _REQUIRED:
+        if key not in table:
+            raise _fault(name, key, "is missing; say it")
+    port = table["port"]
+    if type(port) is not int or port not in _PORTS:
+        raise _fault(name, "port", f"is {_shown(port)}; it is a number from {_PORTS[0]} to {_PORTS[-1]}")
+    protocol = _protocol(table, name)
+    if protocol is ListenerProtocol.PLAINTEXT:
+        for key in _OF_TLS:
+            if key in table:
+                raise _fault(name, key, 'is of TLS, and the protocol is PLAINTEXT; make it protocol = "SSL"')
+        return ListenerConfig(name, port, protocol, None, _DEFAULT)
+    return ListenerConfig(name, port, protocol, _tls(table, name, folder), _mapping(table, name))
+
+
+def _protocol(table: Mapping[str, Any], name: str) -> ListenerProtocol:
+    told = _text(table, name, "protocol")
+    try:
+        return ListenerProtocol(told)
+    except ValueError:
+        known = f"there are {' and '.join(ListenerProtocol)}"
+        if told in PROTOCOLS:
+            raise _fault(name, "protocol", f"{told} is not supported yet by this version; {known}") from None
+        raise _fault(name, "protocol", f"is {_shown(told)}; {known}") from None
+
+
+def _tls(table: Mapping[str, Any], name: str, folder: Path) -> TlsFiles:
+    for key, what in (("certificate", "the file of its certificate"), ("key", "the file of the certificate's key")):
+        if key not in table:
+            raise _fault(name, key, f"is missing; a listener with protocol SSL needs {what}")
+    auth = _text(table, name, "client_auth") if "client_auth" in table else ClientAuth.NONE
+    if auth not in tuple(ClientAuth):
+        raise _fault(name, "client_auth", f"is {_shown(auth)}; there are {', '.join(ClientAuth)}")
+    wanted = ClientAuth(auth)
+    if wanted is ClientAuth.NONE:
+        for key in _OF_CLIENTS:
+            if key in table:
+                raise _fault(
+                    name, key, 'is there, but no client is asked for a certificate; say client_auth = "required"'
+                )
+    elif "client_ca" not in table:
+        raise _fault(name, "client_ca", f"is missing; with client_auth {wanted} it is the file of clients' authorities")
+
+    def path(key: str) -> Path:
+        told = _text(table, name, key)
+        if not told or "\0" in told:
+            raise _fault(name, key, f"is {_shown(told)}, which is no file's name")
+        return folder / told
+
+    client_ca = path("client_ca") if "client_ca" in table else None
+    return TlsFiles(path("certificate"), path("key"), client_ca, wanted)
+
+
+def _mapping(table: Mapping[str, Any], name: str) -> PrincipalMapping:
+    if "principal_mapping_rules" not in table:
+        return _DEFAULT
+    try:
+        return principal_mapping.parse(_text(table, name, "principal_mapping_rules"))
+    except MappingFault as error:
+        raise ListenersRefused(f"listener {name}: principal_mapping_rules: {error}") from None
+
+
+_DEFAULT: Final = principal_mapping.parse(principal_mapping.DEFAULT)
+
+
+def _text(table: Mapping[str, Any], name: str, key: str) -> str:
+    value = table[key]
+    if not isinstance(value, str):
+        raise _fault(name, key, f'is {_shown(value)}; it is text, in "quotes"')
+    return value
+
+
+def _fault(name: str, key: str, fault: str) -> ListenersRefused:
+    return ListenersRefused(f"listener {name}: {key} {fault}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,114 @@
+"""The listeners of a node's file: how they are read, and what is told of their files as these change."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.base.errors import HeadraceError
+from headrace.node import client_listeners
+from headrace.node.client_listeners import DAY_S, MOST_BYTES, ClientListener, ClientListeners, read
+from kit.certificates import Certificates
+from kit.patience import PATIENCE
+from kit.tls_listeners import TlsListeners
+
+LOGGED = ("certificate replaced", "TLS needs attention", "TLS is as it should be again")
+
+
+@pytest.fixture
+def listeners(tmp_path: Path, certificates: Certificates) -> TlsListeners:
+    return TlsListeners(tmp_path, certificates)
+
+
+def told(listener: ClientListener, *, now: float) -> list[str]:
+    """What a look now says in the log."""
+    with capture_logs() as logs:
+        listener.told(changed=listener.look(), now=now)
+    return [each["event"] for each in logs if each["event"] in LOGGED]
+
+
+def test_nothing_is_read_without_a_file() -> None:
+    assert read(None, taken=()) == []
+
+
+def test_a_plain_listener_has_nothing_to_look_at(tmp_path: Path) -> None:
+    file = tmp_path / "listeners.toml"
+    file.write_text('[[listener]]\nname = "more"\nport = 9095\nprotocol = "PLAINTEXT"\n')
+    (plain,) = read(file, taken=())
+    assert not plain.has_tls
+    assert plain.handshakes() is None
+    assert plain.identify() is None
+    assert told(plain, now=time.time()) == []
+    assert plain.shown() == {
+        "name": "more",
+        "port": 9095,
+        "protocol": "PLAINTEXT",
+        "certificate_expires_ms": None,
+        "failed_handshakes_since_start": 0,
+        "problem": "",
+        "problem_since_ms": None,
+    }
+
+
+def test_what_cannot_be_served_names_the_file_or_the_listener(listeners: TlsListeners) -> None:
+    with pytest.raises(HeadraceError, match=f"--listeners {listeners.file}: listener mutual: there is another"):
+        read(listeners.file, taken=("mutual",))
+    listeners.put("stranger", into="server", kinds=(".key",))
+    with pytest.raises(HeadraceError, match=r"listener secure: the key in .* does not belong"):
+        read(listeners.file, taken=())
+    listeners.file.write_bytes(b" " * (MOST_BYTES + 1))
+    with pytest.raises(HeadraceError, match=f"--listeners {listeners.file}: it has more than"):
+        read(listeners.file, taken=())
+
+
+def test_what_is_wrong_is_logged_once_and_shown_until_it_is_over(listeners: TlsListeners) -> None:
+    now = time.time() - 20 * DAY_S  # when it does not expire soon
+    secure, _ = read(listeners.file, taken=())
+    assert told(secure, now=now) == []
+    listeners.put("renewed", into="server", kinds=(".pem",))
+    assert told(secure, now=now) == ["TLS needs attention"]
+    assert told(secure, now=now + 10) == []
+    shown: Any = secure.shown()
+    assert "does not belong to the certificate" in shown["problem"]
+    assert shown["problem_since_ms"] == int(now * 1000)
+    listeners.put("server", kinds=(".pem",))
+    assert told(secure, now=now + 20) == ["TLS is as it should be again"]
+    assert secure.shown()["problem"] == ""
+    listeners.put("renewed", into="server")
+    assert told(secure, now=now + 30) == ["certificate replaced"]
+
+
+def test_an_expiry_is_told_from_14_days_on(listeners: TlsListeners) -> None:
+    secure, _ = read(listeners.file, taken=())
+    expires = int(str(secure.shown()["certificate_expires_ms"])) / 1000
+    assert told(secure, now=expires - 14 * DAY_S - 1) == []
+    for left, said in (
+        (14 * DAY_S - 1, "in 13 days"),
+        (DAY_S + 1, "in 1 day;"),
+        (1, "within a day"),
+        (0, "has expired"),
+    ):
+        assert told(secure, now=expires - left) == ["TLS needs attention"]
+        assert said in str(secure.shown()["problem"])
+        assert secure.shown()["problem_since_ms"] == int((expires - 14 * DAY_S + 1) * 1000)
+
+
+async def test_files_are_looked_at_now_and_then(listeners: TlsListeners, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_listeners, "LOOK_S", 0.01)
+    with ThreadPoolExecutor(1) as executor:
+        found = ClientListeners(read(listeners.file, taken=()), executor)
+        found.start()
+        with capture_logs() as logs:
+            listeners.put("renewed", into="server")
+            async with asyncio.timeout(10 * PATIENCE):
+                while sum(each["event"] == "certificate replaced" for each in logs) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await found.close()
+        with capture_logs() as logs:
+            listeners.put("server")
+            await asyncio.sleep(0.1)
+        assert logs == []

@@ -1,0 +1,93 @@
+"""The file of listeners: what it says, and what is refused, by name and with what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.security.listener_config import ListenerConfig, ListenerProtocol, ListenersRefused, parse
+from headrace.security.tls_server import ClientAuth, TlsFiles
+
+FOLDER = Path("/etc/headrace")
+SSL = """
+[[listener]]
+name = "secure"
+port = 9093
+protocol = "SSL"
+certificate = "tls.crt"
+key = "/keys/tls.key"
+"""
+
+
+def read(text: str, *taken: str) -> tuple[ListenerConfig, ...]:
+    return parse(text, folder=FOLDER, taken=taken)
+
+
+def refusal(text: str, *taken: str) -> str:
+    with pytest.raises(ListenersRefused) as refused:
+        read(text, *taken)
+    return str(refused.value)
+
+
+def test_listeners_are_read_with_paths_relative_to_the_file() -> None:
+    plain, secure, mutual = read(
+        '[[listener]]\nname = "plain"\nport = 9095\nprotocol = "PLAINTEXT"\n'
+        + SSL
+        + SSL.replace("secure", "mutual").replace("9093", "9094")
+        + 'client_ca = "ca.crt"\nclient_auth = "required"\nprincipal_mapping_rules = "RULE:^CN=(.*?)$/$1/U"\n'
+    )
+    assert (plain.name, plain.port, plain.protocol, plain.tls) == ("plain", 9095, ListenerProtocol.PLAINTEXT, None)
+    assert secure.tls == TlsFiles(FOLDER / "tls.crt", Path("/keys/tls.key"))
+    assert secure.protocol is ListenerProtocol.SSL
+    assert secure.mapping.user("CN=alice") == "CN=alice"
+    assert mutual.tls == TlsFiles(FOLDER / "tls.crt", Path("/keys/tls.key"), FOLDER / "ca.crt", ClientAuth.REQUIRED)
+    assert mutual.mapping.user("CN=alice") == "ALICE"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("listener", "it is no TOML"),
+        ("", "it holds no listener"),
+        ("listener = 3", "it holds no listener"),
+        ("listener = [3]", "it holds no listener"),
+        ("[listener]\nname = 'a'", "it holds no listener"),
+        ("[[listeners]]", "'listeners' is not known"),
+        ("[[listener]]\nport = 1", "listener 1 of the file: name is missing"),
+        ('[[listener]]\nname = "a=b"', "listener 1 of the file: name is 'a=b'"),
+        ('[[listener]]\nname = ""', "listener 1 of the file: name is ''"),
+        (SSL + "colour = 1", "listener secure: 'colour' is not known; there are name, port,"),
+        (SSL.replace('protocol = "SSL"', ""), "listener secure: protocol is missing"),
+        (SSL.replace("port = 9093", ""), "listener secure: port is missing"),
+        (SSL.replace("9093", "0"), "listener secure: port is 0; it is a number from 1 to 65535"),
+        (SSL.replace("9093", "65536"), "listener secure: port is 65536"),
+        (SSL.replace("9093", "true"), "listener secure: port is True"),
+        (SSL.replace("9093", '"9093"'), "listener secure: port is '9093'"),
+        (SSL.replace('"SSL"', '"ssl"'), "listener secure: protocol is 'ssl'; there are PLAINTEXT and SSL"),
+        (SSL.replace('"SSL"', "1"), "listener secure: protocol is 1; it is text"),
+        (SSL.replace('"SSL"', '"SASL_SSL"'), "listener secure: protocol SASL_SSL is not supported yet by this version"),
+        (SSL.replace('"SSL"', '"SASL_PLAINTEXT"'), "protocol SASL_PLAINTEXT is not supported yet by this version"),
+        (SSL.replace('"SSL"', '"PLAINTEXT"'), "listener secure: certificate is of TLS, and the protocol is PLAINTEXT"),
+        (SSL.replace('certificate = "tls.crt"', ""), "listener secure: certificate is missing"),
+        (SSL.replace('key = "/keys/tls.key"', ""), "listener secure: key is missing"),
+        (SSL.replace('"tls.crt"', '""'), "listener secure: certificate is '', which is no file's name"),
+        (SSL.replace('"tls.crt"', '"a\\u0000b"'), "which is no file's name"),
+        (SSL.replace('"tls.crt"', "1"), "listener secure: certificate is 1; it is text"),
+        (SSL + 'client_auth = "want"', "client_auth is 'want'; there are none, requested, required"),
+        (SSL + 'client_auth = "required"', "listener secure: client_ca is missing; with client_auth required"),
+        (SSL + 'client_ca = "ca"', "listener secure: client_ca is there, but no client is asked"),
+        (SSL + 'principal_mapping_rules = "DEFAULT"', "principal_mapping_rules is there, but no client is asked"),
+        (
+            SSL + 'client_ca = "ca"\nclient_auth = "required"\nprincipal_mapping_rules = "RULE:a"',
+            "listener secure: principal_mapping_rules: ssl.principal.mapping.rules: at character",
+        ),
+        (SSL + SSL, "listener secure: there is another of this name"),
+        (SSL + SSL.replace("secure", "other"), "listener other: port 9093 is that of listener secure too"),
+    ],
+)
+def test_what_is_refused_says_where_and_what_to_do(text: str, says: str) -> None:
+    assert says in refusal(text)
+
+
+def test_a_name_that_another_listener_of_the_node_has_is_refused() -> None:
+    assert "listener secure: there is another of this name" in refusal(SSL, "external", "secure")
+    assert len(read(SSL, "external")) == 1

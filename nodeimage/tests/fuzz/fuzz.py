@@ -12,6 +12,7 @@ away here.
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ TARGETS = ("connection", "wire", "batches", "recovery")
 LONGEST = 4096
 """Bytes of an input."""
 MEMORY = Path("/dev/shm")
+KIT = Path(__file__).resolve().parents[1]
+"""The folder of the package that tests share."""
 
 
 def main() -> int:
@@ -43,8 +46,13 @@ def main() -> int:
             arguments = [str(given.input)] if given.input else [str(corpus), f"-max_total_time={seconds}"]
             print(f"{target} ...", flush=True)
             command = [sys.executable, __file__, "--worker", target, folder, str(corpus), *arguments]
-            failed |= subprocess.run(command, check=False).returncode != 0
+            failed |= subprocess.run(command, check=False, env=_environment()).returncode != 0
     return int(failed)
+
+
+def _environment() -> dict[str, str]:
+    """Of a worker, which finds the kit too."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(KIT), os.environ.get("PYTHONPATH"))))}
 
 
 def work(name: str, folder: Path, corpus: Path, arguments: list[str]) -> None:

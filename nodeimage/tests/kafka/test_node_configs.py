@@ -17,6 +17,7 @@ def facts(**fields: Any) -> NodeFacts:
     given: dict[str, Any] = {
         "node_id": 7,
         "rack": None,
+        "protocol": "PLAINTEXT",
         "host": "node-7",
         "port": 9092,
         "folder": Path("/data"),
@@ -53,6 +54,7 @@ def test_what_holds_here_stands_in_place_of_kafkas_default() -> None:
         "min.insync.replicas": "2",
         "advertised.listeners": "PLAINTEXT://node-7:9092",
     }
+    assert by_name(facts(protocol="SSL"))["advertised.listeners"]["value"] == "SSL://node-7:9092"
     assert found["default.replication.factor"]["value"] == "3"
     assert found["headrace.version"]["value"] == __version__
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.base.errors import StorageFull
+from headrace.base.errors import StorageFull, TrimmedLog
 from headrace.base.ids import Position
 from headrace.log.descriptors import put_off_without_descriptors
 from headrace.tables import snapshots
@@ -129,7 +129,8 @@ def shortened(connection: Tables, end: Position) -> None:
 def _replay(
     connection: Tables, command_log: CommandLog, schema: Schema, committed: Position, end: Position | None
 ) -> Position:
-    """Apply the committed commands above the applied position; what they come to is nobody's concern any more."""
+    """Apply the committed commands above the applied position, if the log has them; the position up to which commands
+    are applied then. What they come to is nobody's concern any more."""
     try:
         if end is not None and applied(connection) > end:
             shortened(connection, end)
@@ -137,6 +138,10 @@ def _replay(
         if at >= committed:
             return at
         replay(connection, command_log.commands(at, committed), schema)
+    except TrimmedLog as error:
+        # Who applies what is committed meets it again, once there is somebody who gets other tables.
+        log.warning("catalog_log_trimmed", applied=applied(connection), error=str(error))
+        return applied(connection)
     except BaseException:
         connection.close()
         raise

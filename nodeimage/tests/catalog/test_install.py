@@ -343,3 +343,19 @@ async def test_tables_of_an_older_version_are_installed_whole_or_not_at_all(tmp_
         assert not await pair.follower.query(lambda reader: reader.is_forgetting())
     assert applied(live) == pair.follower.applied
     await pair.close()
+
+
+async def test_tables_that_are_lost_are_opened_though_their_log_begins_behind_them_and_come_from_another(
+    pair: Pair,
+) -> None:
+    """A node that led again as soon as it had started ended there."""
+    pair.follow()
+    pair.log.in_memory_from = pair.position
+    await pair.follower.close()
+    shutil.rmtree(pair.folder / "follower")
+    assert pair.log.committed > pair.position == pair.log.trimmed
+    await pair.reopen()
+    assert pair.follower.applied == 0
+    await pair.follower.install(pair.snapshot, pair.position, log_stays=True)
+    await pair.follower.wait_applied(pair.log.committed)
+    assert await paths(pair.follower) == await paths(pair.primary)

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from headrace.base import acceptor as acceptor_module
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import Admission, Place
+from kit.cpu_time import no_collections
 
 
 @contextmanager
@@ -104,7 +105,7 @@ async def test_without_descriptors_it_waits_and_does_not_spin(
     number, _ = port
     clients = [socket.socket() for _ in range(3)]
     used = 0.0
-    with capture_logs() as logs, no_descriptors():
+    with capture_logs() as logs, no_descriptors(), no_collections():
         for each in clients:
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", number))
@@ -130,7 +131,7 @@ def test_it_is_so_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
         found.start()
         client = socket.socket()
         client.setblocking(False)
-        with no_descriptors():
+        with no_descriptors(), no_collections():
             client.connect_ex(("127.0.0.1", number))
             began = time.thread_time()
             await asyncio.sleep(0.3)

@@ -4,6 +4,7 @@ import sqlite3
 
 from headrace.base.ids import StreamNumber
 from headrace.catalog.access import STREAM, TOPIC
+from headrace.catalog.counters import counter
 from headrace.catalog.queries.proofs import Proofs
 from headrace.catalog.queries.streams import StreamQueries
 from headrace.catalog.rows import AccessRow
@@ -20,7 +21,7 @@ class AccessQueries:
 
     def is_secured(self) -> bool:
         """Whether security is on."""
-        return bool(dict(self._connection.execute("SELECT name, value FROM counters")).get("secured"))
+        return bool(counter(self._connection, "secured"))
 
     def all(self) -> list[AccessRow]:
         """Every expression, those on topics last."""

@@ -7,8 +7,8 @@
                     and numbers of streams that are given again; the ids of changes in containers' records
                     (store.lineage); checksums of the catalog's rows, format 4 of its file (catalog.row_sums), and
                     ReadMarks
-    2       (not supported yet) users, credentials, access expressions and quotas in the catalog, in tables that a file
-                    of level 1 lacks, and gets, empty, when this version opens it
+    2       0.2.0   users, credentials, access expressions and quotas in the catalog, in tables that a file of level 1
+                    lacks, and gets, empty, when this version opens it
 
 A version reads everything of the levels that it supports; what it writes is of the cluster's level (store.features).
 Whoever writes something that a lower level has not asks `may` first: a frame type, a command, a record, a message, or
@@ -28,9 +28,8 @@ class Level(IntEnum):
 
 
 OLDEST: Final = min(Level)
-NEWEST: Final = Level.FENCED
-"""The newest that this version supports. No cluster gets to SECURED before all that belongs to it is there: until then
-the commands of that level are refused, and its tables are empty."""
+NEWEST: Final = max(Level)
+"""The newest that this version supports."""
 _FORMATS: Final = {Level.ORIGINAL: 1, Level.FENCED: 2, Level.SECURED: 3}
 
 

@@ -56,7 +56,9 @@ from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.partitions.access_control import AccessControl
 from headrace.partitions.applied_changes import AppliedChanges
+from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
@@ -71,6 +73,7 @@ from headrace.partitions.redundancy import Redundancy
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
 from headrace.partitions.unclean_recovery import UncleanRecoveries
+from headrace.security.audit import AuditLog
 from headrace.storage.container_closing import ContainerChanges
 from headrace.storage.maintenance import Maintenance
 from headrace.storage.scrub import Scrub
@@ -78,6 +81,7 @@ from headrace.storage.volume_limits import VolumeLimits
 from headrace.store.protocol import StoreCall
 
 log = structlog.get_logger()
+audit_log = structlog.get_logger("audit")
 
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
@@ -128,6 +132,9 @@ class NodeParts:
         self.fetch_sessions = FetchSessions(time=runtime.loop.time)
         self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
         self.placement = Placement(cluster)
+        self.access = AccessControl(runtime=runtime, catalog=catalog)
+        self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time)
+        self.authorizer = Authorizer(runtime=runtime, access=self.access, audit=self.audit)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -184,7 +191,12 @@ class NodeParts:
             partitions=self.partitions,
             maintenance=self.maintenance,
         )
-        for applied in (self.applied_changes.applied, self.changes.applied, self.rolls.applied):  # in this order
+        for applied in (  # in this order
+            self.access.applied,
+            self.applied_changes.applied,
+            self.changes.applied,
+            self.rolls.applied,
+        ):
             catalog.on_applied(applied)
         self.stream_metrics = StreamMetrics(runtime=self.runtime, catalog=catalog, remote_reads=self.remote_reads)
         self.producer_ids = ProducerIds(runtime=self.runtime, block=producer_block)
@@ -386,6 +398,7 @@ class NodeParts:
 
     async def start(self) -> None:
         """Begin the background work, and serve what this node leads by now."""
+        await self.access.start()
         self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()
@@ -412,3 +425,7 @@ class NodeParts:
             await committed_to(container, container.log.end, timeout_s=CLOSE_S)
         except KafkaError as error:
             log.info("some producers get no answer", container=container.id, reason=str(error))
+
+
+def _log_audit(fields: Mapping[str, object]) -> None:
+    audit_log.info("audit", **fields)

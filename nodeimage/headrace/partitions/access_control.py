@@ -5,12 +5,14 @@ finds it in force at this node from then on, and so do requests that begin after
 What waits (a parked fetch) hears of a change by `on_change`.
 """
 
+import asyncio
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
-from headrace.base.errors import Code
+from headrace.base.errors import Code, HeadraceError
 from headrace.base.runtime import Runtime
 from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
 from headrace.catalog.catalog import Catalog, Change
@@ -26,6 +28,8 @@ log = structlog.get_logger()
 
 CLOSED: Final = AccessRules({}, on=True)
 """Nobody may do anything."""
+READ_AGAIN_S: Final = 1.0
+"""After the catalog could not be read."""
 
 
 class AccessControl:
@@ -42,8 +46,12 @@ class AccessControl:
         """Of commands that were applied, so that what was read before one of them is read again."""
 
     async def start(self) -> None:
-        """Read what the catalog has. Called once `applied` is told of what is applied. Raises as `Catalog.query`."""
-        await self._read()
+        """Read what the catalog has. Called once `applied` is told of what is applied.
+
+        Where it cannot be read, nobody may do anything until it can: that is tried in the background.
+        """
+        if not await self._try_read():
+            self._runtime.spawn(self._read())
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` when somebody may do more or less than before."""
@@ -107,15 +115,24 @@ class AccessControl:
         self._runtime.spawn(self._read())
 
     async def _read(self) -> None:
-        while True:
-            known = self._changes
-            rules, groups = await self._catalog.query(_all)
-            if known == self._changes:
-                break
+        while not await self._try_read():  # noqa: ASYNC110  # of a file that others mend
+            await asyncio.sleep(READ_AGAIN_S)
+
+    async def _try_read(self) -> bool:
+        try:
+            while True:
+                known = self._changes
+                rules, groups = await self._catalog.query(_all)
+                if known == self._changes:
+                    break
+        except (HeadraceError, sqlite3.Error) as error:
+            log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
+            return False
         self.rules, self._groups = rules, groups
         for rule in rules.faults:
             log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
         self._tell()
+        return True
 
     def _tell(self) -> None:
         for callback in self._on_change:

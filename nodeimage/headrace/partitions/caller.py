@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from headrace.security.principals import Principal
+
 
 class Caller(Protocol):
     """A client's connection."""
@@ -13,3 +15,11 @@ class Caller(Protocol):
     @property
     def peer(self) -> str:
         """Its address, for the log."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who it is."""
+
+    @property
+    def client_id(self) -> str | None:
+        """What it calls itself."""

@@ -12,12 +12,13 @@ from headrace.base.errors import Code
 from headrace.base.ids import ContainerId, Epoch, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
-from headrace.catalog.catalog import Catalog
+from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import Replaced
 from headrace.catalog.streams import CreateOwnedStream, CreateStream, DeleteStream
 from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
 from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, PutUser
+from headrace.partitions import access_control
 from headrace.partitions.access_control import AccessControl
 from headrace.security.access_rules import Kind, Permission
 from headrace.security.principals import NOBODY, Mechanism, Principal
@@ -152,3 +153,29 @@ async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured
     assert secured.control.rules.faults
     await secured.set("cluster", "", "p")
     assert secured.may(ALICE, "/other:t")
+
+
+async def test_a_catalog_that_cannot_be_read_lets_nobody_in_until_it_can(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await secured.set("stream", "/s", "u:alice")
+    query = secured.catalog.query
+    failures = 2
+
+    async def failing(fn: Callable[[Any], Any]) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise CatalogFailed("the disk is away")
+        return await query(fn)
+
+    monkeypatch.setattr(access_control, "READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(secured.catalog, "query", failing)
+    fresh = AccessControl(runtime=secured.control._runtime, catalog=secured.catalog)
+    await fresh.start()
+    assert not fresh.allows(ALICE, PRODUCE, Kind.TOPIC, "/s:t")
+    told = asyncio.Event()
+    fresh.on_change(told.set)
+    async with asyncio.timeout(20):
+        await told.wait()
+    assert fresh.allows(ALICE, PRODUCE, Kind.TOPIC, "/s:t")

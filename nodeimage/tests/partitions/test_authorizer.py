@@ -1,0 +1,93 @@
+"""What a client may do is asked in one place, which tells the audit of each denial."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+from headrace.base.runtime import Runtime
+from headrace.partitions.access_control import AccessControl
+from headrace.partitions.authorizer import Authorizer
+from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
+from headrace.security.audit import AuditLog
+from headrace.security.principals import NOBODY, Mechanism, Principal
+from kit.catalog import NOW
+
+PRODUCE, CONSUME = Permission.PRODUCE, Permission.CONSUME
+TOPIC = "/plant:flow"
+
+
+@dataclass
+class Client:
+    principal: Principal = NOBODY
+    listener: str = "external"
+    peer: str = "10.0.0.7:50123"
+    client_id: str | None = "app"
+
+
+ALICE = Client(Principal("alice", Mechanism.PLAIN))
+BOB = Client(Principal("bob", Mechanism.PLAIN))
+
+
+class Still:
+    def now(self) -> int:
+        return int(NOW)
+
+
+class Asked:
+    """An authorizer with one stream that alice may produce to, and what the audit was told."""
+
+    def __init__(self, *, on: bool = True, allowed: tuple[str, ...] = ()) -> None:
+        self.told: list[Mapping[str, object]] = []
+        self.runtime = Runtime(executor=ThreadPoolExecutor(1), clock=Still())
+        self.access = AccessControl(runtime=self.runtime, catalog=cast(Any, None))
+        self.access.rules = AccessRules.of([Rule(Kind.STREAM, "/plant", PRODUCE, "u:alice")], on=on)
+        audit = AuditLog([self.told.append], monotonic=lambda: 1.0, allowed=allowed)
+        self.may = Authorizer(runtime=self.runtime, access=self.access, audit=audit)
+
+
+async def test_a_denial_is_told_with_who_where_what_and_why() -> None:
+    asked = Asked()
+    assert asked.may.allows(ALICE, PRODUCE, Kind.TOPIC, TOPIC)
+    assert asked.told == []
+    assert not asked.may.allows(BOB, PRODUCE, Kind.TOPIC, TOPIC, api="Produce")
+    (told,) = asked.told
+    assert told == {
+        "at_ms": int(NOW),
+        "user": "bob",
+        "address": "10.0.0.7",
+        "listener": "external",
+        "action": "produce",
+        "kind": "topic",
+        "name": TOPIC,
+        "allowed": False,
+        "reason": asked.may.explain(BOB, PRODUCE, Kind.TOPIC, TOPIC).reason,
+        "api": "Produce",
+        "client_id": "app",
+    }
+
+
+async def test_what_is_allowed_is_told_where_that_is_asked_for() -> None:
+    asked = Asked(allowed=("produce",))
+    assert asked.may.allows(ALICE, PRODUCE, Kind.TOPIC, TOPIC)
+    assert [(each["user"], each["allowed"]) for each in asked.told] == [("alice", True)]
+
+
+async def test_nothing_is_refused_nor_told_while_security_is_off() -> None:
+    asked = Asked(on=False)
+    assert asked.may.allows(Client(), Permission.ADMIN)
+    assert asked.may.allows_any(BOB, (CONSUME,), Kind.TOPIC, TOPIC)
+    assert asked.may.allows_some_topic(BOB, CONSUME)
+    assert asked.told == []
+
+
+async def test_one_of_several_permissions_is_enough_and_lists_are_silent() -> None:
+    asked = Asked()
+    assert asked.may.allows_any(ALICE, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
+    assert asked.may.sees(ALICE, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
+    assert not asked.may.sees(BOB, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
+    assert asked.may.allows_some_topic(ALICE, PRODUCE)
+    assert not asked.may.allows_some_topic(ALICE, CONSUME)
+    assert asked.told == []
+    assert not asked.may.allows_any(BOB, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
+    assert [each["action"] for each in asked.told] == ["describe"]

@@ -170,3 +170,12 @@ class Tables:
     def close(self) -> None:
         self.reader.close()
         self.connection.close()
+
+
+async def limit_pages(catalog: Catalog, pages: int) -> None:
+    """Bound the tables' file: SQLite then says SQLITE_FULL, as on a full disk.
+
+    In the catalog's own thread: a connection that two threads use at a time can wait in one of them for the
+    interpreter's lock, and in the other, which has it, for SQLite's.
+    """
+    await catalog._applier._in_thread(lambda: catalog._connection.execute(f"PRAGMA max_page_count={pages}"))

@@ -28,7 +28,7 @@ from headrace.catalog.users import PutUser
 from headrace.tables import command_apply, snapshots
 from headrace.tables.command_log import open_and_replay
 from headrace.tables.transactions import applied
-from kit.catalog import NOW, MemoryLog, limit_pages, paths, stream, topics, until
+from kit.catalog import NOW, MemoryLog, SmallDisk, paths, stream, topics, until
 
 
 async def test_a_command_is_visible_when_its_submitter_wakes(tmp_path: Path) -> None:
@@ -184,12 +184,13 @@ async def test_a_full_disk_makes_submitters_wait_and_loses_nothing(
     monkeypatch.setattr(command_apply, "_FULL_DISK_RETRY_S", 0.01)
     catalog = await Catalog.open(tmp_path, MemoryLog())
     await catalog.submit(stream("/s"))
-    await limit_pages(catalog, 20)
+    disk = SmallDisk(catalog)
+    await disk.limit(20)
     waiting = [asyncio.create_task(catalog.submit(topics(500))) for _ in range(3)]
     done, _ = await asyncio.wait(waiting, timeout=0.3)
     assert not done
     assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 0, 0)  # reads go on
-    await limit_pages(catalog, 1_000_000)
+    await disk.limit(1_000_000)
     outcomes = await asyncio.gather(*waiting)
     assert [len(outcome) for outcome in outcomes] == [500] * 3
     assert await catalog.query(lambda reader: reader.streams.totals()) == (1, 1500, 1500)
@@ -200,7 +201,7 @@ async def test_a_catalog_closed_on_a_full_disk_applies_the_rest_at_the_next_star
     log = MemoryLog()
     catalog = await Catalog.open(tmp_path, log)
     await catalog.submit(stream("/s"))
-    await limit_pages(catalog, 20)
+    await SmallDisk(catalog).limit(20)
     waiting = asyncio.create_task(catalog.submit(topics(500)))
     await until(lambda: len(log.frames) == 2)
     await catalog.close()

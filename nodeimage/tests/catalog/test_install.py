@@ -20,7 +20,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
 from headrace.tables import snapshots
 from headrace.tables.transactions import applied
-from kit.catalog import MemoryLog, limit_pages, paths, stream, topics, until
+from kit.catalog import MemoryLog, SmallDisk, paths, stream, topics, until
 
 
 class Pair:
@@ -279,9 +279,10 @@ async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
 
 
 async def test_a_full_disk_refuses_a_snapshot_and_changes_nothing(pair: Pair) -> None:
-    await limit_pages(pair.follower, 20)
+    disk = SmallDisk(pair.follower)
+    await disk.limit(20)
     await refused(pair, pair.snapshot, pair.position, StorageFull, "no room")
-    await limit_pages(pair.follower, 1_000_000)
+    await disk.limit(1_000_000)
     await pair.replace()
     assert len(await paths(pair.follower)) == 2
 
@@ -305,11 +306,12 @@ async def test_rows_ahead_of_a_log_that_begins_anew_below_them_are_replaced(pair
     await pair.follower.wait_applied(pair.log.end)
     assert await pair.follower.snapshot() > pair.position
     pair.log.begin_anew(pair.position)
-    await limit_pages(pair.follower, 20)
+    disk = SmallDisk(pair.follower)
+    await disk.limit(20)
     with pytest.raises(StorageFull):
         await pair.follower.install(pair.snapshot, pair.position)
     assert snapshots.positions(pair.folder / "follower") == [], "a start must not go back to rows that are void"
-    await limit_pages(pair.follower, 1_000_000)
+    await disk.limit(1_000_000)
     await pair.follower.install(pair.snapshot, pair.position)
     assert await paths(pair.follower) == ["/old", "/s"]
     assert pair.follower.applied == pair.position

@@ -1,10 +1,11 @@
 """A command log in memory that can lead and follow, commit late, lose what is not committed, trim, and begin anew."""
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headrace.base.errors import Code, KafkaError, TrimmedLog
 from headrace.base.ids import ContainerId, Epoch, Millis, Position
@@ -172,10 +173,39 @@ class Tables:
         self.connection.close()
 
 
-async def limit_pages(catalog: Catalog, pages: int) -> None:
-    """Bound the tables' file: SQLite then says SQLITE_FULL, as on a full disk.
+class SmallDisk:
+    """Bounds the file of a catalog's tables: SQLite then says SQLITE_FULL, as on a full disk.
 
-    In the catalog's own thread: a connection that two threads use at a time can wait in one of them for the
-    interpreter's lock, and in the other, which has it, for SQLite's.
+    What bounds it runs in the catalog's own thread, also while that waits for room: a connection that two threads use
+    at a time can wait in one of them for the interpreter's lock, and in the other, which has it, for SQLite's.
     """
-    await catalog._applier._in_thread(lambda: catalog._connection.execute(f"PRAGMA max_page_count={pages}"))
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._closing = catalog._applier._closing
+        self._wanted: int | None = None
+        catalog._applier._closing = cast(threading.Event, self)
+
+    async def limit(self, pages: int) -> None:
+        """At once, or at the next attempt of a catalog that waits for room."""
+        self._wanted = pages
+        if not self._catalog.full:
+            await self._catalog._applier._in_thread(self._apply)
+
+    def _apply(self) -> None:
+        pages, self._wanted = self._wanted, None
+        if pages is not None:
+            self._catalog._connection.execute(f"PRAGMA max_page_count={pages}")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See Event; called while the disk is full."""
+        self._apply()
+        return self._closing.wait(timeout)
+
+    def is_set(self) -> bool:
+        """See Event."""
+        return self._closing.is_set()
+
+    def set(self) -> None:
+        """See Event."""
+        self._closing.set()

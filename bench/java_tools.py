@@ -96,9 +96,21 @@ def read_consumer_line(text: str) -> dict[str, float]:
     raise ToolFailed(f"ConsumerPerformance printed no figures: {text[-1000:]}")
 
 
-def produce(bootstrap: str, *, topic: str, records: int, size: int, warm_up: int, limit_s: float) -> dict[str, float]:
-    """ProducerPerformance with acks=all, as fast as it can; figures of the records after `warm_up`."""
+def produce(
+    bootstrap: str,
+    *,
+    topic: str,
+    records: int,
+    size: int,
+    warm_up: int,
+    limit_s: float,
+    properties: Path | None = None,
+) -> dict[str, float]:
+    """ProducerPerformance with acks=all, as fast as it can; figures of the records after `warm_up`. `properties`: a
+    file with what the client needs to connect."""
     extra = ["--warmup-records", str(warm_up)] if warm_up else []
+    if properties is not None:
+        extra += ["--command-config", str(properties)]
     text = _run(
         "ProducerPerformance",
         *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records + warm_up)),
@@ -109,11 +121,15 @@ def produce(bootstrap: str, *, topic: str, records: int, size: int, warm_up: int
     return read_producer_summary(text)
 
 
-def consume(bootstrap: str, *, topic: str, records: int, limit_s: float) -> dict[str, float]:
-    """ConsumerPerformance over the whole topic, defaults all over. Raises ToolFailed if fewer records came."""
+def consume(
+    bootstrap: str, *, topic: str, records: int, limit_s: float, properties: Path | None = None
+) -> dict[str, float]:
+    """ConsumerPerformance over the whole topic, defaults all over but for `properties`, as in `produce`. Raises
+    ToolFailed if fewer records came."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "consumer.properties"
-        config.write_text("auto.offset.reset=earliest\n")
+        connect = "" if properties is None else properties.read_text()
+        config.write_text(f"auto.offset.reset=earliest\n{connect}")
         text = _run(
             "ConsumerPerformance",
             *("--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(records)),

@@ -15,8 +15,9 @@ from bench.cluster_scenarios import CLUSTER_SCENARIOS
 from bench.figures import paired_ratio
 from bench.link_scenarios import LINK_SCENARIOS
 from bench.scenarios import SCENARIOS, Row, Scenario
+from bench.tls_scenarios import TLS_SCENARIOS
 
-SUITE = SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS
+SUITE = SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
 LINKS = "A link between two clusters of three nodes beside MirrorMaker 2 between two brokers"
 
@@ -191,8 +192,10 @@ def write(folder: Path) -> list[Line]:
     """Writes README.md and plot.png of all the results in a folder; returns the table's lines."""
     results = read_results(folder)
     lines = [(scenario, line(result, row)) for scenario, result in results for row in scenario.rows]
-    one = [each for scenario, each in lines if scenario.nodes == 1]
-    three = [each for scenario, each in lines if scenario.nodes > 1 and not scenario.paired]
+    plain = [(scenario, each) for scenario, each in lines if not scenario.tls]
+    one = [each for scenario, each in plain if scenario.nodes == 1]
+    three = [each for scenario, each in plain if scenario.nodes > 1 and not scenario.paired]
+    tls = [each for scenario, each in lines if scenario.tls]
     links = [each for scenario, each in lines if scenario.paired]
     text = [
         "# Headrace beside Apache Kafka",
@@ -211,12 +214,13 @@ def write(folder: Path) -> list[Line]:
             (one, "One node beside one broker"),
             (three, "Three nodes beside three brokers"),
             (links, LINKS),
+            (tls, "Over TLS: one node and three, as the row says"),
         )
         if lines
     ]
     (folder / "README.md").write_text("\n".join([*text, *tables, "![](plot.png)\n"]))
-    plot(one + three + links, folder / "plot.png")
-    return one + three + links
+    plot(one + three + links + tls, folder / "plot.png")
+    return one + three + links + tls
 
 
 def _machine(result: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def sample(
     if scenario.paired:
         server = pairs.make(server_name, folder, brokers=scenario.brokers)
     else:
-        server = make(server_name, folder, nodes=scenario.nodes)
+        server = make(server_name, folder, nodes=scenario.nodes, tls=scenario.tls)
     try:
         if scenario.starts:
             server.start()

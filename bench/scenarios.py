@@ -110,6 +110,8 @@ class Scenario:
     """Of each of the two clusters of a Kafka pair."""
     runs_at_most: int | None = None
     """For those that take minutes and repeat inside."""
+    tls: bool = False
+    """Whether the server's nodes have listeners with TLS, too."""
     only: Sequence[str] = ("kafka", "headrace")
     """The servers that it is run on."""
     client_limit: Callable[[Sizes], Mapping[str, Any]] | None = None

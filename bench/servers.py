@@ -21,6 +21,7 @@ from typing import Protocol
 
 import psutil
 from bench import jars, wire
+from bench.certificates import Certificates
 
 PORTS = (20_000, 32_000)
 """Below those that connections get."""
@@ -41,7 +42,7 @@ process.roles={roles}
 node.id={node}
 controller.quorum.voters={voters}
 listeners={listeners}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners={advertised}
 inter.broker.listener.name=PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={logs}
@@ -111,6 +112,14 @@ class Server(Protocol):
     @property
     def addresses(self) -> list[str]:
         """host:port of each node."""
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """host:port of the nodes' listeners with TLS, separated by commas; of a server that was made with them."""
+
+    @property
+    def certificates(self) -> Certificates:
+        """What those listeners show."""
 
     @property
     def pids(self) -> list[int]:
@@ -226,14 +235,21 @@ class Process:
 class _Nodes:
     """What both servers have in common: nodes that are started, killed and ended, each a process."""
 
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], *, tls: bool = False) -> None:
         self.folder = folder
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
+        self._tls_ports = free_ports(len(ports)) if tls else []
+        if tls:
+            self.certificates = Certificates.make(folder.with_name(f"{folder.name}-certificates"))
         self._processes = [self._process(index, port) for index, port in enumerate(ports)]
 
     @property
     def bootstrap(self) -> str:
         return ",".join(self.addresses)
+
+    @property
+    def tls_bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._tls_ports)
 
     @property
     def pids(self) -> list[int]:
@@ -297,7 +313,13 @@ class KafkaServer(_Nodes):
     name = "kafka"
 
     def __init__(
-        self, folder: Path, *, nodes: int = 1, heap: tuple[str, ...] = HEAP, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        heap: tuple[str, ...] = HEAP,
+        settings: Mapping[str, str] | None = None,
+        tls: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         both = free_ports(2 * nodes)
@@ -305,7 +327,7 @@ class KafkaServer(_Nodes):
         self._heap = heap
         self._settings = dict(settings or {})
         self._formats: list[tuple[Path, list[str]]] = []
-        super().__init__(folder, ports)
+        super().__init__(folder, ports, tls=tls)
         self._prepare()
 
     def node_folder(self, index: int) -> Path:
@@ -317,18 +339,28 @@ class KafkaServer(_Nodes):
         listeners, roles = f"PLAINTEXT://127.0.0.1:{port}", "broker"
         if index < first:
             listeners, roles = f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[index]}", "broker,controller"
+        advertised = f"PLAINTEXT://127.0.0.1:{port}"
+        settings = dict(self._settings)
+        if self._tls_ports:
+            tls = f",SSL://127.0.0.1:{self._tls_ports[index]}"
+            listeners, advertised = listeners + tls, advertised + tls
+            settings |= {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self.certificates.both),
+            }
         logs, properties = self.node_folder(index), self.folder / f"server-{index}.properties"
         text = KAFKA_PROPERTIES.format(
             roles=roles,
             node=index + 1,
             voters=",".join(f"{number + 1}@127.0.0.1:{port}" for number, port in enumerate(self._controllers)),
             listeners=listeners,
-            port=port,
+            advertised=advertised,
             logs=logs,
             replicas=min(3, first),
             in_sync=2 if first >= 3 else 1,
         )
-        properties.write_text(text + "".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        properties.write_text(text + "".join(f"{key}={value}\n" for key, value in settings.items()))
         java = shutil.which("java") or "java"
         common = ["-cp", jars.kafka_classpath(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         tool = [java, *common, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
@@ -369,11 +401,13 @@ class HeadraceServer(_Nodes):
 
     name = "headrace"
 
-    def __init__(self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,)) -> None:
+    def __init__(
+        self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,), tls: bool = False
+    ) -> None:
         self._first = nodes
         self._prefix = prefix
         self._environment = _with_bytecode()
-        super().__init__(folder, free_ports(nodes))
+        super().__init__(folder, free_ports(nodes), tls=tls)
 
     def node_folder(self, index: int) -> Path:
         return self.folder / f"node-{index + 1}" / "containers"
@@ -384,6 +418,13 @@ class HeadraceServer(_Nodes):
         listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{number}"]
         first = ["--first-nodes", str(self._first), "--failure-host", f"host-{number}"]
         groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
+        if self._tls_ports:
+            listeners = self.certificates.authority.with_name(f"listeners-{number}.toml")
+            listeners.write_text(
+                f'[[listener]]\nname = "tls"\nport = {self._tls_ports[index]}\nprotocol = "SSL"\n'
+                f'certificate = "{self.certificates.certificate}"\nkey = "{self.certificates.key}"\n'
+            )
+            listen += ["--listeners", str(listeners)]
         command = [*self._prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
         return Process(command, folder / f"node-{number}.log", self._environment)
 
@@ -392,11 +433,12 @@ class HeadraceServer(_Nodes):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def make(name: str, folder: Path, *, nodes: int = 1) -> Server:
-    """The server of that name on fresh or present data in `folder`. Raises ValueError for another name."""
+def make(name: str, folder: Path, *, nodes: int = 1, tls: bool = False) -> Server:
+    """The server of that name on fresh or present data in `folder`. `tls`: its nodes have listeners with TLS, too.
+    Raises ValueError for another name."""
     match name:
         case "kafka":
-            return KafkaServer(folder, nodes=nodes)
+            return KafkaServer(folder, nodes=nodes, tls=tls)
         case "headrace":
-            return HeadraceServer(folder, nodes=nodes)
+            return HeadraceServer(folder, nodes=nodes, tls=tls)
     raise ValueError(f"no server named {name!r}; there are kafka and headrace")

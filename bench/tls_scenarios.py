@@ -1,0 +1,84 @@
+"""What TLS costs: the throughput of Kafka's own programs over listeners with TLS, and handshakes a second.
+
+Both servers show the same ECDSA certificate, and ask for none. Goals for throughput are those of the same row in plain
+text: what TLS costs is not to change who is ahead.
+"""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench import java_tools, wire
+from bench.cluster_scenarios import NODES, PARTITIONS
+from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes
+from bench.servers import Server, cpu_seconds
+
+CONNECTING = 4
+"""Programs that connect at a time."""
+COUNT = re.compile(r"(\d+) connections in \d+ real seconds")
+
+
+def _java(size: int, *, nodes: int) -> Callable[[Server, Sizes], Figures]:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        whole = (sizes.bytes_produced, sizes.warm_up_bytes)
+        total, warm = whole if nodes == 1 else (sizes.cluster_bytes, sizes.cluster_warm_up_bytes)
+        records, warm_up = total // size, warm // size
+        with wire.Client(server.bootstrap) as admin:
+            admin.create_topics(["java"], partitions=1 if nodes == 1 else PARTITIONS)
+        wire.wait_for_ack(server.bootstrap, topic="java", timeout_s=30.0)
+        common: dict[str, Any] = {
+            "topic": "java",
+            "limit_s": sizes.limit_s,
+            "properties": server.certificates.properties,
+        }
+        produced = java_tools.produce(server.tls_bootstrap, records=records, size=size, warm_up=warm_up, **common)
+        consumed = java_tools.consume(server.tls_bootstrap, records=records + warm_up, **common)
+        return {"produce": dict(produced), "consume": dict(consumed)}
+
+    return measure
+
+
+def _throughput(size: int, *, nodes: int) -> Scenario:
+    label = f"{size} B" if size < 1024 else "1 KiB"
+    where = "1 node, 1 topic" if nodes == 1 else f"{nodes} nodes, {PARTITIONS} partitions"
+    return Scenario(
+        f"{'cluster-' if nodes > 1 else ''}tls-java-{size}",
+        (
+            Row("produce", f"Java produce over TLS, {where}, {label}, acks=all", "per_s", "records/s"),
+            Row("consume", f"Java consume over TLS, {where}, {label}", "per_s", "records/s"),
+        ),
+        _java(size, nodes=nodes),
+        nodes=nodes,
+        tls=True,
+    )
+
+
+def _handshakes(server: Server, sizes: Sizes) -> Figures:
+    """`openssl s_time`, several at a time: full handshakes of TLS 1.3, each on a connection of its own."""
+    seconds = max(3, int(sizes.waiting_s))
+    address = server.tls_bootstrap.partition(",")[0]
+    command = ["openssl", "s_time", "-connect", address, "-new", "-tls1_3", "-time", str(seconds)]
+    subprocess.run([*command[:-1], "2"], capture_output=True, timeout=60, check=False)  # Java's compiler is warm then
+    used, began = cpu_seconds(server.pids), time.monotonic()
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CONNECTING)]
+    told = [each.communicate(timeout=seconds + 60)[0] for each in running]
+    took = time.monotonic() - began
+    counts = [int(found[1]) for text in told if (found := COUNT.search(text)) is not None]
+    if len(counts) < CONNECTING:
+        raise ClientFailed(f"openssl s_time printed no count: {told[0][-500:]}")
+    used = cpu_seconds(server.pids) - used
+    total = sum(counts)
+    return {"rate": {"per_s": total / took, "cpu_ms": used / total * 1e3, "handshakes": total}}
+
+
+TLS_SCENARIOS: tuple[Scenario, ...] = (
+    *(_throughput(size, nodes=nodes) for nodes in (1, NODES) for size in (100, 1024)),
+    Scenario(
+        "tls-handshakes",
+        (Row("rate", "TLS handshakes (1.3, ECDSA P-256)", "per_s", "1/s", reach=1.0),),
+        _handshakes,
+        tls=True,
+    ),
+)

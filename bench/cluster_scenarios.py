@@ -92,12 +92,15 @@ def longest(gaps: list[tuple[int, float, float]], kills: list[float], *, within_
 
 
 @contextmanager
-def steady_writer(server: Server, *, partitions: int, rate: float, size: int, told: dict[str, Any]) -> Iterator[None]:
+def steady_writer(
+    server: Server, *, partitions: int, rate: float, size: int, told: dict[str, Any], least_s: float = 0.2
+) -> Iterator[None]:
     """Writes to the partitions of the topic `steady` meanwhile; at the end `told` has what it printed."""
     writer = subprocess.Popen(
         [
             *(sys.executable, "-m", "bench.clients.steady_writer", "--bootstrap", server.bootstrap),
             *("--topic", "steady", "--partitions", str(partitions), "--rate", str(rate), "--size", str(size)),
+            *("--least-s", str(least_s)),
         ],
         cwd=BENCH.parent,
         stdin=subprocess.PIPE,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import java_tools, wire
-from bench.cluster_scenarios import NODES, PARTITIONS
-from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes
+from bench.cluster_scenarios import NODES, PARTITIONS, steady_writer
+from bench.scenarios import ClientFailed, Figures, Row, Scenario, Sizes, client
 from bench.servers import Server, cpu_seconds
 
 CONNECTING = 4
@@ -73,12 +73,49 @@ def _handshakes(server: Server, sizes: Sizes) -> Figures:
     return {"rate": {"per_s": total / took, "cpu_ms": used / total * 1e3, "handshakes": total}}
 
 
+def _storm(server: Server, sizes: Sizes) -> Figures:
+    """2,000 connections a second to the listener with TLS, beside a producer on the plain one."""
+    with wire.Client(server.bootstrap) as admin:
+        admin.create_topics(["steady"], partitions=1)
+    wire.wait_for_ack(server.bootstrap, topic="steady", timeout_s=30.0)
+    told: dict[str, Any] = {}
+    with steady_writer(server, partitions=1, rate=1_000.0, size=100, told=told, least_s=0.02):
+        time.sleep(3.0)  # the producer is through with its beginning
+        began = time.time()
+        storm = client(
+            "connect_storm",
+            bootstrap=server.tls_bootstrap.partition(",")[0],
+            rate=2_000,
+            seconds=sizes.waiting_s,
+            limit_s=sizes.limit_s,
+        )
+        ended = time.time()
+    gaps = [end - begin for _, begin, end in told["gaps"] if end > began and begin < ended]
+    counts = {"acknowledged": told["acknowledged"], "refused_writes": told["refused"]}
+    return {"gap": {"worst_ms": max(gaps, default=0.02) * 1e3, **counts, **storm}}
+
+
 TLS_SCENARIOS: tuple[Scenario, ...] = (
     *(_throughput(size, nodes=nodes) for nodes in (1, NODES) for size in (100, 1024)),
     Scenario(
         "tls-handshakes",
         (Row("rate", "TLS handshakes (1.3, ECDSA P-256)", "per_s", "1/s", reach=1.0),),
         _handshakes,
+        tls=True,
+    ),
+    Scenario(
+        "tls-storm",
+        (
+            Row(
+                "gap",
+                "longest gap of acknowledgements, 2,000 TLS connections a second beside",
+                "worst_ms",
+                "ms",
+                more_is_better=False,
+                below=100.0,
+            ),
+        ),
+        _storm,
         tls=True,
     ),
 )

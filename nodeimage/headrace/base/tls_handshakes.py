@@ -39,7 +39,7 @@ MOST_CAUSES: Final = 64
 _RECORD: Final = 0x16
 """The first byte of a handshake. A Kafka request begins with its length, which would be beyond the limit."""
 
-PLAIN_CLIENT: Final = "the client speaks no TLS: its security.protocol has to be SSL at this port"
+PLAIN_CLIENT: Final = "the client speaks no TLS"
 OTHERS_WAIT: Final = "it took too long, and others waited"
 LEFT: Final = "the client left; it may not trust the certificate, or not speak TLS 1.2 or 1.3"
 TOO_LONG: Final = f"it took longer than {HANDSHAKE_S:.0f} s"
@@ -107,12 +107,13 @@ class PlainClient(OSError):
 class TlsHandshakes:
     """Of one port, whose `Acceptor` has accepted the connections."""
 
-    def __init__(self, context: Callable[[], ssl.SSLContext], *, listener: str) -> None:
-        """`context`: what new connections use. `listener`: for the log."""
+    def __init__(self, context: Callable[[], ssl.SSLContext], *, listener: str, protocol: str = "SSL") -> None:
+        """`context`: what new connections use. `listener`: for the log. `protocol`: what its clients have to set."""
         self.failed = 0
         """Since the start."""
         self._context = context
         self._listener = listener
+        self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._turn_left = A_TURN
@@ -165,7 +166,7 @@ class TlsHandshakes:
                     self._leaving -= 1
                 self._over()
         except (OSError, ValueError) as error:
-            self._count(_cause(error), place.address)
+            self._count(self._named(error), place.address)
             raise
 
     async def _first_byte(self, accepted: socket.socket) -> bytes:
@@ -236,6 +237,12 @@ class TlsHandshakes:
         self._end_slow()
 
     # --- failures
+
+    def _named(self, error: Exception) -> str:
+        cause = _cause(error)
+        if cause == PLAIN_CLIENT:
+            return f"{cause}: its security.protocol has to be {self._protocol} at this port"
+        return cause
 
     def _count(self, cause: str, address: str) -> None:
         self.failed += 1

@@ -38,7 +38,8 @@ MAX_REQUEST_BYTES = 100 * 1024 * 1024
 MAX_UNDER_WAY = 256
 MAX_ANSWERED = 1024 * 1024
 """Bytes of answers that are not written yet; above this nothing more is started."""
-_BUFFER = 256 * 1024
+ROOM_BYTES = 256 * 1024
+"""Of a connection's buffer."""
 _MAPPED = 4 * 1024 * 1024
 """A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
 _GROWTH = 4
@@ -118,8 +119,15 @@ class Slot:
 _numbers = itertools.count(1)
 
 
+def _nothing() -> None:
+    """What ends a connection that is gone."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client's socket, and its session with the broker."""
+
+    security_protocol = "PLAINTEXT"
+    """What its client has to have set, for one that speaks TLS at a port without it."""
 
     def __init__(
         self,
@@ -146,8 +154,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._paced: PacedTransport | None = None
         """The same, of a client that speaks TLS."""
-        self._buffer = mmap.mmap(-1, _BUFFER)  # costs memory only as far as a client fills it
+        self._buffer = mmap.mmap(-1, ROOM_BYTES)  # costs memory only as far as a client fills it
         self._view = memoryview(self._buffer)
+        self._room_bytes = ROOM_BYTES
+        """How much of the buffer may be filled."""
+        self._most_bytes = MAX_REQUEST_BYTES
+        """Of a request."""
         self._start = 0
         self._end = 0
         self._large: bytearray | mmap.mmap | None = None
@@ -228,6 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             self._paced.forget()
         if self._place is not None:
             self._place.leave()
+            self._place.occupy(_nothing)  # it would keep this object, and its buffer, until garbage is collected
         if self._parked is not None and not self._finishing:
             self._parked.cancel()
             if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
@@ -248,11 +261,11 @@ class Connection(asyncio.BufferedProtocol):
             return self._large_view[self._large_end :]
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._end > _BUFFER // 2 and self._start:
+        elif self._end > self._room_bytes // 2 and self._start:
             size = self._end - self._start
             self._buffer[:size] = self._buffer[self._start : self._end]
             self._start, self._end = 0, size
-        return self._view[self._end :]
+        return self._view[self._end : self._room_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
@@ -489,7 +502,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._large is not None:
             full = self._large_end == self._large_length
         else:
-            full = self._end - self._start >= _BUFFER // 2
+            full = self._end - self._start >= self._room_bytes // 2
         blocked = full and not self._may_start()
         if blocked and not self._paused_reading:
             self._transport.pause_reading()
@@ -510,20 +523,21 @@ class Connection(asyncio.BufferedProtocol):
         if available < 4:  # the length prefix
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if not 0 < length <= MAX_REQUEST_BYTES:
+        if not 0 < length <= self._most_bytes:
             if self._view[self._start : self._start + 2] == _TLS_RECORD:
                 raise MalformedRequest(
-                    "the client speaks TLS, and this port does not: its security.protocol has to be PLAINTEXT here, "
-                    "or it has to use the port of a listener with TLS"
+                    f"the client speaks TLS, and this port does not: its security.protocol has to be "
+                    f"{self.security_protocol} here, or it has to use the port of a listener with TLS"
                 )
-            raise MalformedRequest(f"a request of {length} bytes; the limit is {MAX_REQUEST_BYTES}")
+            raise MalformedRequest(f"a request of {length} bytes; the limit is {self._most_bytes}")
         begin = self._start + 4
         if available - 4 >= length:
             self._start = begin + length
             return memoryview(bytearray(self._view[begin : begin + length]))
-        if length > _BUFFER // 4:
+        if length > self._room_bytes // 4:
             have = available - 4
-            size = min(length, max(have * _GROWTH, _BUFFER // 4))
+            size = min(length, max(have * _GROWTH, self._room_bytes // 4))
+            self._taking(size)
             large = mmap.mmap(-1, length) if length > _MAPPED else bytearray(size)
             large[:have] = self._view[begin : self._end]
             self._large, self._large_view, self._large_end = large, memoryview(large), have
@@ -533,9 +547,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _grow(self, large: bytearray | mmap.mmap) -> None:
         """More of the large request comes than there is memory for."""
-        grown = bytearray(min(self._large_length, len(large) * _GROWTH))
+        size = min(self._large_length, len(large) * _GROWTH)
+        self._taking(size)
+        grown = bytearray(size)
         grown[: self._large_end] = self._large_view
         self._large, self._large_view = grown, memoryview(grown)
+
+    def _taking(self, size: int) -> None:
+        """A request is about to have so many bytes of memory of its own."""
 
     def _start_request(self, request: memoryview) -> None:
         header = read_request_header(request)

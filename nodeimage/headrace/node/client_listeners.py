@@ -6,6 +6,7 @@ as does a certificate that expires within `SOON_S`. The listeners themselves are
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
@@ -19,7 +20,7 @@ from headrace.base.tls_handshakes import TlsHandshakes
 from headrace.kafka.connection import Identify
 from headrace.security.client_certificate import principal_of
 from headrace.security.listener_config import ListenerConfig, ListenersRefused, parse
-from headrace.security.principals import Principal
+from headrace.security.principals import NOBODY, Principal
 from headrace.security.tls_server import ServerTls, TlsRefused
 
 log = structlog.get_logger()
@@ -37,6 +38,10 @@ class ClientListener:
     def __init__(self, config: ListenerConfig, *, now: float) -> None:
         """[blocking] `now`: seconds since 1970. Raises TlsRefused."""
         self.config = config
+        self.port = config.port
+        """Where it listens; of the main one once that is known."""
+        self.jwks_context = _jwks_context(config)
+        """Whom TLS to an issuer of tokens trusts; None: the machine's authorities."""
         self.problem = ""
         """What somebody has to see to; "": nothing."""
         self._since = now
@@ -52,12 +57,15 @@ class ClientListener:
         """What leads its connections through TLS; None where there is none."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
-            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name)
+            protocol = self.config.protocol.value
+            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name, protocol=protocol)
         return self._handshakes
 
     def identify(self) -> Identify | None:
-        """Who its clients are; None where they prove nothing."""
-        return None if self._tls is None else self._identified
+        """Who its clients are by what TLS has proved; None where there is no TLS."""
+        if self._tls is None:
+            return None
+        return self._identified if self.config.sasl is None else _nobody
 
     def _identified(self, transport: asyncio.BaseTransport) -> Principal:
         return principal_of(transport.get_extra_info("ssl_object"), self.config.mapping)
@@ -87,7 +95,7 @@ class ClientListener:
         """How it is, as the node's status tells it."""
         return {
             "name": self.config.name,
-            "port": self.config.port,
+            "port": self.port,
             "protocol": self.config.protocol.value,
             "certificate_expires_ms": None if self._tls is None else int(self._tls.not_after * 1000),
             "failed_handshakes_since_start": 0 if self._handshakes is None else self._handshakes.failed,
@@ -168,6 +176,22 @@ def _made(config: ListenerConfig) -> ClientListener:
         return ClientListener(config, now=time.time())
     except TlsRefused as error:
         raise TlsRefused(f"listener {config.name}: {error}") from None
+
+
+def _nobody(_transport: asyncio.BaseTransport) -> Principal:
+    """SASL says who the client is."""
+    return NOBODY
+
+
+def _jwks_context(config: ListenerConfig) -> ssl.SSLContext | None:
+    """[blocking] Raises TlsRefused."""
+    path = None if config.sasl is None else config.sasl.jwks_ca
+    if path is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsRefused(f"oauth.jwks_ca: {path} holds no authority in PEM: {error.strerror or error}") from None
 
 
 def _days(seconds: float) -> int:

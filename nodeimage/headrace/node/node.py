@@ -35,6 +35,8 @@ from headrace.control.observations import Settings
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
+from headrace.node import securing
+from headrace.node.bootstrap_admin import BootstrapAdmin, read_bootstrap_admin
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.client_listeners import ClientListener, ClientListeners, read
@@ -45,9 +47,11 @@ from headrace.node.folder import FORMER_S, DataFolder, Identity
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.links import make_forwarding, make_links, serve_links
 from headrace.node.load import LoadMeter
+from headrace.node.open_listeners import check_open
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
 from headrace.node.registration import Registration
+from headrace.node.sasl_logins import SaslLogins
 from headrace.node.store_recovery import StoreRecovery
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
@@ -142,18 +146,27 @@ class Node:
         loop = asyncio.get_running_loop()
         taken = options.listeners.keys()
         configured = await loop.run_in_executor(self._executor, partial(read, options.listeners_file, taken=taken))
+        configs = [each.config for each in configured]
+        allowed = options.allow_anonymous
+        check_open(bind, named=taken, configured=configs, allowed=allowed, secure=options.secure)
+        admin = None
+        if options.bootstrap_admin is not None:
+            admin = await loop.run_in_executor(self._executor, read_bootstrap_admin, options.bootstrap_admin)
         self._listeners = ClientListeners(configured, self._executor)
-        listening = {"": await _listen(bind, options.port)}
-        self._closing.callback(listening[""].close)
+        main = next((each.name for each in configs if each.is_main), "")
+        listening = {main: await _listen(bind, options.port)}
+        self._closing.callback(listening[main].close)
         peer_listening = await _listen(bind, options.peer_port, option="--peer-port")
         self._closing.callback(peer_listening.close)
         for name, asked in options.listeners.items():
             listening[name] = await _listen(bind, asked, option="--listener")
             self._closing.callback(listening[name].close)
         for listener in configured:
-            name, asked = listener.config.name, listener.config.port
-            listening[name] = await _listen(bind, asked, option="--listeners")
-            self._closing.callback(listening[name].close)
+            name = listener.config.name
+            if name != main:
+                listening[name] = await _listen(bind, listener.config.port, option="--listeners")
+                self._closing.callback(listening[name].close)
+            listener.port = int(listening[name].getsockname()[1])
         if options.admin_port is not None:
             await self._serve_http(bind, options.admin_port)
         OPENED.limit(plan_of_process().chunks)
@@ -162,7 +175,7 @@ class Node:
         self._closing.callback(self._store.close)
         self._closing.callback(self._store_executor.shutdown)
         self._closing.callback(self._lease_executor.shutdown)
-        port, peer_port = int(listening[""].getsockname()[1]), int(peer_listening.getsockname()[1])
+        port, peer_port = int(listening[main].getsockname()[1]), int(peer_listening.getsockname()[1])
         cluster, record = await self._registered(port, peer_port)
         self._record = record
         self.identity = NodeIdentity(
@@ -204,6 +217,7 @@ class Node:
         self._closing.push_async_callback(self.parts.close)
         await self._catalog.caught_up(replica)
         await self._catalog.ensure_default_stream(Millis(self.parts.runtime.now()))
+        await self._ensure_security(admin)
         await self.parts.start()
         self.replicas.add_container_listener(_HeedsLevel(self._heed_level))
         self._heed_level()
@@ -212,9 +226,17 @@ class Node:
         await self.containers.taken_up(self.parts.cluster.open_data)
         self._listeners.start()
         self._closing.push_async_callback(self._listeners.close)
+        logins = SaslLogins(
+            runtime=runtime,
+            catalog=self.catalog,
+            secret=cluster.secret,
+            handler=self.parts.dispatcher,
+            audit=self.parts.audit,
+        )
+        self._closing.callback(logins.close)
         by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
-            self._accept(name, each, by_name.get(name))
+            self._accept(name, each, by_name.get(name), logins)
         self._ready = True
         return self.identity
 
@@ -315,11 +337,26 @@ class Node:
         self._closing.push_async_callback(self.controller.close)
         self._closing.push_async_callback(self._registration.close)
 
-    def _accept(self, name: str, listening: socket.socket, listener: ClientListener | None) -> None:
+    async def _ensure_security(self, admin: BootstrapAdmin | None) -> None:
+        """The cluster has its administrator, and is secure, where this node was told so."""
+        if not self._options.secure and admin is None:
+            return
+        self._waits_for = securing.WAITS_FOR
+        await securing.until_level(self.view.may)
+        self._waits_for = "the catalog"
+        if admin is not None:
+            now = Millis(self.parts.runtime.now())
+            await securing.ensure_admin(self.catalog, admin, executor=self._executor, now=now)
+        if self._options.secure:
+            await securing.secure(self.catalog)
+
+    def _accept(self, name: str, listening: socket.socket, listener: ClientListener | None, logins: SaslLogins) -> None:
         identify = None if listener is None else listener.identify()
+        sasl = None if listener is None or listener.config.sasl is None else logins.gate(listener)
+        accepted = self.parts.dispatcher.accepted if sasl is None else sasl.accepted
         acceptor = Acceptor(
             listening,
-            partial(self.parts.dispatcher.accepted, listener=name, identify=identify),
+            partial(accepted, listener=name, identify=identify),
             self.parts.connections.admission,
             None if listener is None else listener.handshakes(),
         )
@@ -456,7 +493,7 @@ class Node:
             zone=options.zone,
             labels=options.labels,
             supports=features.own_range(run),
-            listeners={each.config.name: each.config.port for each in self._listeners.listeners},
+            listeners={each.config.name: each.port for each in self._listeners.listeners if not each.config.is_main},
         )
         if present is None:
             self._fenced = level

@@ -51,6 +51,12 @@ class Options:
     peer_host: str = ""
     listeners: dict[str, int] = field(default_factory=dict)
     """More ports for clients, by name of the listener."""
+    secure: bool = False
+    """Turn the cluster's security on."""
+    bootstrap_admin: Path | None = None
+    """Who becomes the administrator, where there is none (node.bootstrap_admin)."""
+    allow_anonymous: bool = False
+    """Listeners beyond loopback may let anybody in."""
     listeners_file: Path | None = None
     """Says further listeners, with their protocols (security.listener_config)."""
     admin_port: int | None = None
@@ -87,7 +93,21 @@ def parse(arguments: Sequence[str]) -> Options:
         metavar="NAME=PORT",
         help="one more port for clients, who are told the addresses that nodes have for that listener",
     )
-    parser.add_argument("--listeners", type=Path, metavar="FILE", help="further listeners, with TLS or without (TOML)")
+    parser.add_argument("--listeners", type=Path, metavar="FILE", help="listeners with TLS and SASL, or without (TOML)")
+    parser.add_argument(
+        "--secure", action="store_true", help="turn the cluster's security on: clients may do what they are let"
+    )
+    parser.add_argument(
+        "--bootstrap-admin",
+        type=Path,
+        metavar="FILE",
+        help="user and password (TOML) of the administrator, made where there is none",
+    )
+    parser.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="without --secure: let clients in that prove nothing, at addresses that are not loopback",
+    )
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
     parser.add_argument(
         "--slot", default="", help="where this process runs: a new folder there replaces the former node"
@@ -156,6 +176,9 @@ def parse(arguments: Sequence[str]) -> Options:
         bind=given.bind,
         peer_host=given.peer_host,
         listeners=listeners,
+        secure=given.secure,
+        bootstrap_admin=given.bootstrap_admin,
+        allow_anonymous=given.allow_anonymous,
         listeners_file=given.listeners,
         admin_port=given.admin_port,
         slot=given.slot,

@@ -57,6 +57,8 @@ def command(
     found += ["--listener", f"external={EXTERNAL_PORT + shard}"]
     found += ["--admin-port", str(_admin_port(shard, shards))]
     found += ["--slot", f"{pod}/{shard}", "--failure-host", environment.get("HOST_NAME") or pod]
+    if "--secure" not in more and "--allow-anonymous" not in more:
+        found.append("--allow-anonymous")  # the network of pods is no loopback, and clusters stay as open as they were
     return [*found, *more]
 
 

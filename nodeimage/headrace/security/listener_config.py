@@ -3,13 +3,15 @@
     [[listener]]
     name = "secure"
     port = 9093
-    protocol = "SSL"                    PLAINTEXT or SSL, in Kafka's words (`security.protocol`)
+    main = true                         in the place of `port`: the listener of `--port`, which is no plain one then
+    protocol = "SASL_SSL"               PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (Kafka's `security.protocol`)
     certificate = "tls.crt"             PEM: the server's, followed by those between it and its authority
     key = "tls.key"                     PEM, without a password
     client_ca = "ca.crt"                PEM: the authorities of clients' certificates
     client_auth = "required"            none, requested or required (`ssl.client.auth`)
-    principal_mapping_rules = "DEFAULT" `ssl.principal.mapping.rules`
+    principal_mapping_rules = "DEFAULT" `ssl.principal.mapping.rules`; of SSL alone: with SASL that says who a client is
 
+`listener_sasl` has the keys of a listener with SASL.
 Paths are relative to the file's folder. Whatever is not understood is refused: a listener with a key that is misspelt
 would be less closed than whoever wrote it believes.
 """
@@ -24,16 +26,19 @@ from typing import Any, Final
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.security import principal_mapping
-from headrace.security.client_security import PROTOCOLS
+from headrace.security.listener_sasl import KEYS as _OF_SASL
+from headrace.security.listener_sasl import SaslConfig, SaslFault, parse_sasl
+from headrace.security.listener_sasl import shown as _shown
 from headrace.security.principal_mapping import MappingFault, PrincipalMapping
 from headrace.security.tls_server import ClientAuth, TlsFiles
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _PORTS: Final = range(1, 1 << 16)
-_REQUIRED: Final = ("name", "port", "protocol")
+_REQUIRED: Final = ("name", "protocol")
+_PLACE: Final = ("port", "main")
 _OF_TLS: Final = ("certificate", "key", "client_ca", "client_auth", "principal_mapping_rules")
 _OF_CLIENTS: Final = ("client_ca", "principal_mapping_rules")
-_SHOWN: Final = 60
+_KEYS: Final = ("name", *_PLACE, "protocol", *_OF_TLS, *_OF_SASL)
 
 
 class ListenerProtocol(StrEnum):
@@ -41,6 +46,18 @@ class ListenerProtocol(StrEnum):
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether TLS is spoken."""
+        return self in (ListenerProtocol.SSL, ListenerProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients authenticate by SASL."""
+        return self in (ListenerProtocol.SASL_PLAINTEXT, ListenerProtocol.SASL_SSL)
 
 
 class ListenersRefused(HeadraceError):
@@ -55,10 +72,25 @@ class ListenerConfig:
 
     name: str
     port: int
+    """0: that of `--port`."""
     protocol: ListenerProtocol
     tls: TlsFiles | None
-    """None: of PLAINTEXT."""
+    """None: without TLS."""
     mapping: PrincipalMapping
+    sasl: SaslConfig | None = None
+    """None: without SASL."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it takes the place of the plain listener of `--port`."""
+        return self.port == 0
+
+    @property
+    def lets_anybody_in(self) -> bool:
+        """Whether clients come in that prove nothing."""
+        if self.sasl is not None:
+            return False
+        return self.tls is None or self.tls.client_auth is not ClientAuth.REQUIRED
 
 
 def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[ListenerConfig, ...]:
@@ -81,6 +113,8 @@ def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[List
         if listener.name in taken or listener.name in [each.name for each in found]:
             raise ListenersRefused(f"listener {listener.name}: there is another of this name; give it its own")
         same = next((each.name for each in found if each.port == listener.port), None)
+        if same is not None and listener.is_main:
+            raise _fault(listener.name, "main", f"is said, and listener {same} is main already; there is one")
         if same is not None:
             raise _fault(listener.name, "port", f"{listener.port} is that of listener {same} too; choose another")
         found.append(listener)
@@ -95,21 +129,49 @@ def _listener(table: Mapping[str, Any], number: int, folder: Path) -> ListenerCo
             f"listener {number} of the file: name {what}; it has 1 to 63 of the characters A-Z, a-z, 0-9, _ and -"
         )
     for key in table:
-        if key not in _REQUIRED + _OF_TLS:
-            raise _fault(name, _shown(key), f"is not known; there are {', '.join(_REQUIRED + _OF_TLS)}")
+        if key not in _KEYS:
+            raise _fault(name, _shown(key), f"is not known; there are {', '.join(_KEYS)}")
     for key in _REQUIRED:
         if key not in table:
             raise _fault(name, key, "is missing; say it")
+    port, protocol = _port(table, name), _protocol(table, name)
+    if not protocol.has_tls:
+        for key in _OF_TLS:
+            if key in table:
+                with_tls = ListenerProtocol.SASL_SSL if protocol.has_sasl else ListenerProtocol.SSL
+                raise _fault(name, key, f'is of TLS, and the protocol is {protocol}; make it protocol = "{with_tls}"')
+    if not protocol.has_sasl:
+        for key in _OF_SASL:
+            if key in table:
+                with_sasl = ListenerProtocol.SASL_SSL if protocol.has_tls else ListenerProtocol.SASL_PLAINTEXT
+                raise _fault(name, key, f'is of SASL, and the protocol is {protocol}; make it protocol = "{with_sasl}"')
+    elif "principal_mapping_rules" in table:
+        raise _fault(name, "principal_mapping_rules", f"is there, and with {protocol} SASL says who a client is")
+    return ListenerConfig(
+        name,
+        port,
+        protocol,
+        _tls(table, name, folder) if protocol.has_tls else None,
+        _mapping(table, name),
+        _sasl(table, name, folder) if protocol.has_sasl else None,
+    )
+
+
+def _port(table: Mapping[str, Any], name: str) -> int:
+    """0: of the main listener."""
+    main = table.get("main", False)
+    if not isinstance(main, bool):
+        raise _fault(name, "main", f"is {_shown(main)}; it is true or false")
+    if main:
+        if "port" in table:
+            raise _fault(name, "port", "is there, and main = true: its port is that of --port; leave one of both out")
+        return 0
+    if "port" not in table:
+        raise _fault(name, "port", "is missing; say it")
     port = table["port"]
     if type(port) is not int or port not in _PORTS:
         raise _fault(name, "port", f"is {_shown(port)}; it is a number from {_PORTS[0]} to {_PORTS[-1]}")
-    protocol = _protocol(table, name)
-    if protocol is ListenerProtocol.PLAINTEXT:
-        for key in _OF_TLS:
-            if key in table:
-                raise _fault(name, key, 'is of TLS, and the protocol is PLAINTEXT; make it protocol = "SSL"')
-        return ListenerConfig(name, port, protocol, None, _DEFAULT)
-    return ListenerConfig(name, port, protocol, _tls(table, name, folder), _mapping(table, name))
+    return port
 
 
 def _protocol(table: Mapping[str, Any], name: str) -> ListenerProtocol:
@@ -117,16 +179,21 @@ def _protocol(table: Mapping[str, Any], name: str) -> ListenerProtocol:
     try:
         return ListenerProtocol(told)
     except ValueError:
-        known = f"there are {' and '.join(ListenerProtocol)}"
-        if told in PROTOCOLS:
-            raise _fault(name, "protocol", f"{told} is not supported yet by this version; {known}") from None
-        raise _fault(name, "protocol", f"is {_shown(told)}; {known}") from None
+        known = ", ".join(ListenerProtocol)
+        raise _fault(name, "protocol", f"is {_shown(told)}; there are {known}") from None
+
+
+def _sasl(table: Mapping[str, Any], name: str, folder: Path) -> SaslConfig:
+    try:
+        return parse_sasl(table, folder)
+    except SaslFault as error:
+        raise ListenersRefused(f"listener {name}: {error}") from None
 
 
 def _tls(table: Mapping[str, Any], name: str, folder: Path) -> TlsFiles:
     for key, what in (("certificate", "the file of its certificate"), ("key", "the file of the certificate's key")):
         if key not in table:
-            raise _fault(name, key, f"is missing; a listener with protocol SSL needs {what}")
+            raise _fault(name, key, f"is missing; a listener with protocol {table['protocol']} needs {what}")
     auth = _text(table, name, "client_auth") if "client_auth" in table else ClientAuth.NONE
     if auth not in tuple(ClientAuth):
         raise _fault(name, "client_auth", f"is {_shown(auth)}; there are {', '.join(ClientAuth)}")
@@ -171,8 +238,3 @@ def _text(table: Mapping[str, Any], name: str, key: str) -> str:
 
 def _fault(name: str, key: str, fault: str) -> ListenersRefused:
     return ListenersRefused(f"listener {name}: {key} {fault}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

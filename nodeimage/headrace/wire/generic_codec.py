@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from headrace.base.errors import MalformedRequest
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.fields import EPOCH, MILLISECOND, Input, Read, Write, array_codec, codec
-from headrace.wire.primitives import Buffer, malformed, read_uvarint, uvarint
+from headrace.wire.primitives import Buffer, check_tags, malformed, read_uvarint, uvarint
 
 Entity = Any
 """An instance of one of kio's generated dataclasses."""
@@ -201,6 +201,7 @@ def _read_struct(schema: _Struct, source: Input) -> Entity:
 def _read_tagged(schema: _Struct, source: Input, values: dict[str, Any]) -> None:
     """Read the tagged fields that the schema has; skip the others, as KIP-482 has it."""
     count, source.pos = read_uvarint(source.buf, source.pos)
+    check_tags(count)
     for _ in range(count):
         tag, source.pos = read_uvarint(source.buf, source.pos)
         size, source.pos = read_uvarint(source.buf, source.pos)

@@ -27,6 +27,9 @@ MAX_ELEMENTS = 1 << 20
 MOST_PARTITIONS = 1 << 17
 """That one Produce or Fetch may name; more than a node leads."""
 
+MOST_TAGS = 10_000
+"""Tagged fields that one place of a request may have; Kafka's limit since 4.4."""
+
 STRING_LIMIT = 32_767
 """The longest string of the older encoding, in bytes."""
 
@@ -147,12 +150,19 @@ def read_int32s(buf: Buffer, pos: int, flexible: bool) -> tuple[list[int], int]:
     return list(struct.unpack_from(f">{count}i", buf, pos)), pos + 4 * count
 
 
+def check_tags(count: int) -> None:
+    """Raise MalformedRequest for more tagged fields than any message has: each costs time, however little it holds."""
+    if count > MOST_TAGS:
+        raise MalformedRequest(f"{count} tagged fields; the limit is {MOST_TAGS}")
+
+
 def skip_tags(buf: Buffer, pos: int) -> int:
     """Where the tagged fields that start at `pos` end. Unknown tags are skipped, as KIP-482 has it."""
     count = buf[pos]
     if not count:
         return pos + 1
     count, pos = read_uvarint(buf, pos)
+    check_tags(count)
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)

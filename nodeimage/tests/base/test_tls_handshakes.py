@@ -199,7 +199,7 @@ async def test_what_fails_is_logged_once_for_each_cause_and_counted(
         ("the client shows no certificate, and has to", 1),
         ("the certificate of the client is refused: unable to get local issuer certificate", 1),
         ("the client does not trust the certificate of this listener", 1),
-        (PLAIN_CLIENT, 1),
+        (f"{PLAIN_CLIENT}: its security.protocol has to be SSL at this port", 1),
     ]
     assert port.handshakes.failed == 6
     monkeypatch.setattr(tls_handshakes, "LOG_EVERY_S", 0.0)

@@ -20,6 +20,7 @@ from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import request_header
+from kit.heard_transport import HeardTransport
 
 PATIENCE_S = 0.05
 """How long a request may wait (a fetch, a group's members) before its client hangs up."""
@@ -28,38 +29,6 @@ FAULTS = frozenset({"request failed", "task failed", "admin call failed", "catal
 loop = asyncio.new_event_loop()
 faults: list[str] = []
 node: Node
-
-
-class Wire(asyncio.Transport):
-    """The other end of a connection: keeps what was answered."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.answers = bytearray()
-        self.reading = True
-        self.over = False
-
-    def write(self, data: Any) -> None:
-        self.answers += data
-
-    def writelines(self, list_of_data: Any) -> None:
-        for data in list_of_data:
-            self.answers += data
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def abort(self) -> None:
-        self.over = True
-
-    def close(self) -> None:
-        self.over = True
-
-    def is_closing(self) -> bool:
-        return self.over
 
 
 def _note(_logger: Any, _method: str, event: Any) -> Any:
@@ -148,7 +117,7 @@ def run(data: bytes) -> None:
 
 
 async def _talk(data: bytes) -> None:
-    connection, wire = Connection(node.parts.dispatcher), Wire()
+    connection, wire = Connection(node.parts.dispatcher), HeardTransport()
     connection.connection_made(wire)
     pos = 0
     sent: list[int] = []
@@ -170,7 +139,7 @@ async def _talk(data: bytes) -> None:
     assert connection not in node.parts.connections.open
 
 
-async def _feed(connection: Connection, wire: Wire, piece: bytes) -> None:
+async def _feed(connection: Connection, wire: HeardTransport, piece: bytes) -> None:
     at = 0
     deadline = loop.time() + PATIENCE_S
     while at < len(piece) and not wire.over:
@@ -187,7 +156,7 @@ async def _feed(connection: Connection, wire: Wire, piece: bytes) -> None:
         connection.buffer_updated(take)
 
 
-async def _quiet(connection: Connection, wire: Wire) -> None:
+async def _quiet(connection: Connection, wire: HeardTransport) -> None:
     """Wait until all is answered, though not for ever: some requests wait for others."""
     deadline = loop.time() + PATIENCE_S
     while (connection.slots or connection._parked) and not wire.over and loop.time() < deadline:  # noqa: ASYNC110

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.security.listener_config import ListenerConfig, ListenerProtocol, ListenersRefused, parse
+from headrace.security.listener_sasl import SaslConfig
 from headrace.security.tls_server import ClientAuth, TlsFiles
 
 FOLDER = Path("/etc/headrace")
@@ -15,6 +16,15 @@ port = 9093
 protocol = "SSL"
 certificate = "tls.crt"
 key = "/keys/tls.key"
+"""
+SASL = """
+[[listener]]
+name = "sasl"
+port = 9094
+protocol = "SASL_SSL"
+mechanisms = ["SCRAM-SHA-512"]
+certificate = "tls.crt"
+key = "tls.key"
 """
 
 
@@ -62,10 +72,29 @@ def test_listeners_are_read_with_paths_relative_to_the_file() -> None:
         (SSL.replace("9093", "65536"), "listener secure: port is 65536"),
         (SSL.replace("9093", "true"), "listener secure: port is True"),
         (SSL.replace("9093", '"9093"'), "listener secure: port is '9093'"),
-        (SSL.replace('"SSL"', '"ssl"'), "listener secure: protocol is 'ssl'; there are PLAINTEXT and SSL"),
+        (
+            SSL.replace('"SSL"', '"ssl"'),
+            "listener secure: protocol is 'ssl'; there are PLAINTEXT, SSL, SASL_PLAIN",
+        ),
         (SSL.replace('"SSL"', "1"), "listener secure: protocol is 1; it is text"),
-        (SSL.replace('"SSL"', '"SASL_SSL"'), "listener secure: protocol SASL_SSL is not supported yet by this version"),
-        (SSL.replace('"SSL"', '"SASL_PLAINTEXT"'), "protocol SASL_PLAINTEXT is not supported yet by this version"),
+        (
+            SSL.replace('"SSL"', '"SASL_SSL"'),
+            "listener secure: mechanisms is missing; a listener with SASL says",
+        ),
+        (SASL.replace('"SASL_SSL"', '"SASL_PLAINTEXT"'), "certificate is of TLS, and the protocol is SASL_PLAINTEXT"),
+        (
+            SASL.replace('"SASL_SSL"', '"SSL"'),
+            'is of SASL, and the protocol is SSL; make it protocol = "SASL_SSL"',
+        ),
+        (SASL + 'principal_mapping_rules = "DEFAULT"', "is there, and with SASL_SSL SASL says who a client is"),
+        (SASL + 'mechanism = "PLAIN"', "'mechanism' is not known"),
+        (SSL.replace("port = 9093", "main = 1"), "listener secure: main is 1; it is true or false"),
+        (SSL + "main = true", "listener secure: port is there, and main = true: its port is that of --port"),
+        (SSL.replace("port = 9093", "main = false"), "listener secure: port is missing"),
+        (
+            SSL.replace("port = 9093", "main = true") + SASL.replace("port = 9094", "main = true"),
+            "listener sasl: main is said, and listener secure is main already; there is one",
+        ),
         (SSL.replace('"SSL"', '"PLAINTEXT"'), "listener secure: certificate is of TLS, and the protocol is PLAINTEXT"),
         (SSL.replace('certificate = "tls.crt"', ""), "listener secure: certificate is missing"),
         (SSL.replace('key = "/keys/tls.key"', ""), "listener secure: key is missing"),
@@ -91,3 +120,30 @@ def test_what_is_refused_says_where_and_what_to_do(text: str, says: str) -> None
 def test_a_name_that_another_listener_of_the_node_has_is_refused() -> None:
     assert "listener secure: there is another of this name" in refusal(SSL, "external", "secure")
     assert len(read(SSL, "external")) == 1
+
+
+def test_a_listener_with_sasl_may_ask_for_certificates_too_and_one_may_be_main() -> None:
+    plain, sasl = read(
+        '[[listener]]\nname = "plain"\nport = 1\nprotocol = "SASL_PLAINTEXT"\nmechanisms = "PLAIN"\n'
+        + SASL.replace("port = 9094", "main = true")
+        + 'client_ca = "ca.crt"\nclient_auth = "required"\n'
+    )
+    assert (plain.tls, plain.is_main, plain.sasl) == (None, False, SaslConfig(("PLAIN",)))
+    assert (sasl.is_main, sasl.sasl) == (True, SaslConfig(("SCRAM-SHA-512",)))
+    assert sasl.tls is not None
+    assert sasl.tls.client_auth is ClientAuth.REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("text", "anybody"),
+    [
+        ('[[listener]]\nname = "plain"\nport = 1\nprotocol = "PLAINTEXT"\n', True),
+        (SSL, True),
+        (SSL + 'client_ca = "ca.crt"\nclient_auth = "requested"\n', True),
+        (SSL + 'client_ca = "ca.crt"\nclient_auth = "required"\n', False),
+        (SASL, False),
+    ],
+)
+def test_who_gets_in_without_proof_is_known(text: str, anybody: bool) -> None:
+    (listener,) = read(text)
+    assert listener.lets_anybody_in is anybody

@@ -66,6 +66,13 @@ def test_tagged_fields_are_skipped_whatever_they_are() -> None:
         p.skip_tags(b"\x01\x00\x7f", 0)
 
 
+def test_more_tagged_fields_than_any_message_has_are_malformed() -> None:
+    tag = b"\x05\x00"
+    assert p.skip_tags(p.uvarint(p.MOST_TAGS) + tag * p.MOST_TAGS, 0) == 2 + 2 * p.MOST_TAGS
+    with pytest.raises(MalformedRequest, match="10001 tagged fields; the limit is 10000"):
+        p.skip_tags(p.uvarint(p.MOST_TAGS + 1) + tag * (p.MOST_TAGS + 1), 0)
+
+
 def test_an_error_message_is_cut_so_that_every_version_can_carry_it() -> None:
     for flexible in (True, False):
         out = bytearray()

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from headrace.base.errors import Code, HeadraceError
+from headrace.security.principals import ANONYMOUS, name_fault
 from headrace.security.sasl.mechanisms import Offered
 from headrace.security.sasl.outcome import Accepted, Challenge, Mechanism, Proven, Refusal, SaslFailed
 
@@ -159,6 +160,8 @@ class SaslExchange:
                 self._state = _State.STARTED
                 self._refused = answer.refusal
                 return answer
+            case Accepted(Proven(user)) if name_fault(user) or user == ANONYMOUS:  # a token may name anybody
+                return self._failed(Refusal.ILLEGAL_NAME)
             case Accepted(proven):
                 return self._done(answer) if self._is_same(proven) else self._failed(Refusal.PRINCIPAL_CHANGED)
 

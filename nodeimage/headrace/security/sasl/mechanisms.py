@@ -1,10 +1,9 @@
 """The mechanisms that a listener offers: each one's messages brought together with the credentials they are about."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from headrace.base.errors import Code, KafkaError
-from headrace.security.sasl.jwt import TokenVerifier
 from headrace.security.sasl.oauthbearer_server import INVALID_TOKEN, read_bearer
 from headrace.security.sasl.outcome import Accepted, Challenge, Mechanism, Proven, Refusal, SaslFailed
 from headrace.security.sasl.plain_server import is_right, read_plain
@@ -20,8 +19,15 @@ Offered: TypeAlias = Mapping[str, Callable[[], Mechanism]]
 """What starts an exchange, by mechanism."""
 
 
+class Verifier(Protocol):
+    """Checks bearer tokens (`jwt.TokenVerifier`, which nodes without OAUTHBEARER do not load)."""
+
+    async def verify(self, text: str) -> Proven:
+        """Whom a token proves. Raises SaslFailed."""
+
+
 def offered_mechanisms(
-    names: Iterable[str], *, credentials: Credentials, run_blocking: RunBlocking, verifier: TokenVerifier | None = None
+    names: Iterable[str], *, credentials: Credentials, run_blocking: RunBlocking, verifier: Verifier | None = None
 ) -> Offered:
     """What a listener offers. Raises KafkaError INVALID_CONFIG for a mechanism that there is not, for none at all, and
     for OAUTHBEARER with nothing to check tokens with."""
@@ -46,7 +52,7 @@ def _scram(name: str, credentials: Credentials) -> Callable[[], Mechanism]:
     return lambda: ScramMechanism(name, credentials)
 
 
-def _oauthbearer(verifier: TokenVerifier) -> Callable[[], Mechanism]:
+def _oauthbearer(verifier: Verifier) -> Callable[[], Mechanism]:
     return lambda: OAuthBearerMechanism(verifier)
 
 
@@ -87,7 +93,7 @@ class PlainMechanism:
 class OAuthBearerMechanism:
     """OAUTHBEARER: one message, or where the token does not count two, of which the second closes the matter."""
 
-    def __init__(self, verifier: TokenVerifier) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self.claimed_user: str | None = None
         """Never what a token says that is not proven."""
         self._verifier = verifier

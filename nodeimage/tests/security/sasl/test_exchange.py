@@ -124,6 +124,18 @@ async def test_a_token_proves_user_groups_and_lifetime(credentials: MemoryCreden
     assert listener.audit == [Attempt("OAUTHBEARER", "alice", None, is_renewal=False)]
 
 
+@pytest.mark.parametrize("user", ["ANONYMOUS", "*", " alice", "x" * 250])
+async def test_a_token_for_a_name_that_no_user_has_proves_nobody(
+    credentials: MemoryCredentials, issuer: Issuer, user: str
+) -> None:
+    listener = Listener(credentials, "OAUTHBEARER", verifier=verifier(issuer))
+    exchange = listener.exchange()
+    answer = await oauth(exchange, bearer(issuer.token(sub=user)))
+    assert isinstance(answer, Failed)
+    assert exchange.proven is None
+    assert listener.refusals == [Refusal.ILLEGAL_NAME]
+
+
 async def test_tokens_of_a_handshake_of_version_0_are_bare(credentials: MemoryCredentials) -> None:
     exchange = Listener(credentials).exchange()
     begin(exchange, "PLAIN", version=0)

@@ -1,0 +1,45 @@
+"""What proves users, read from the catalog: any node has it.
+
+Whether there is a user must not show in the time that an answer takes: to prove that a row is not there reads more than
+the row. So no look-up is answered before `LEAST_S` is over, which it takes far less than.
+"""
+
+import asyncio
+import hmac
+import sqlite3
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.catalog import Catalog
+from headrace.security.sasl.scram_credential import ScramCredential
+
+LEAST_S: Final = 0.002
+AT_ONCE: Final = 4
+"""Look-ups under way: clients that connect all at once leave threads for others."""
+_SALT_OF: Final = b"headrace: records of users that do not exist"
+
+
+class CatalogCredentials:
+    """The records of all users (security.sasl.scram_credential.Credentials)."""
+
+    def __init__(self, *, catalog: Catalog, secret: str) -> None:
+        """`secret`: the cluster's."""
+        self.unknown_salt_key = hmac.digest(secret.encode(), _SALT_OF, "sha256")
+        self._catalog = catalog
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
+        """See Credentials."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEAST_S
+        async with self._turns:
+            try:
+                row = await self._catalog.query(lambda reader: reader.users.credential(user, mechanism))
+            except sqlite3.Error as error:
+                raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"the catalog cannot be read: {error}") from error
+        await asyncio.sleep(max(0.0, until - loop.time()))
+        if row is None:
+            return None
+        return ScramCredential(
+            salt=row.salt, stored_key=row.stored_key, server_key=row.server_key, iterations=row.iterations
+        )

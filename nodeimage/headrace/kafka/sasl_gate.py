@@ -1,0 +1,319 @@
+"""The gate of a listener with SASL: until its client has authenticated, a connection takes next to nothing.
+
+    before authentication   ApiVersions `MOST_VERSIONS` times, SaslHandshake, SaslAuthenticate. Anything else ends the
+                            connection, by its key alone: its header and body are not read. Requests are `MOST_BYTES`
+                            long, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`
+    behind a handshake      SaslAuthenticate (version 1), or tokens as bare frames without a header (version 0)
+    authenticated           everything. A handshake begins a re-authentication (KIP-368), in the order of the requests:
+                            those before it are answered first, and none is taken before it is over
+    its lifetime over       the connection ends at its next request that does not re-authenticate
+
+A failure is answered, and `FAILED_S` later the connection ends. `security.sasl.exchange` decides who is proven; here is
+what comes when. The connection's place stays new until it is proven (`base.admission`), and it counts among those of
+`unproven_connections`.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Final, cast
+
+from headrace.base.admission import Place
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.runtime import Runtime
+from headrace.kafka.connection import MAX_REQUEST_BYTES, ROOM_BYTES, Connection, Handler, Identify, Slot
+from headrace.kafka.unproven_connections import UnprovenConnections
+from headrace.security.principals import Mechanism, Principal
+from headrace.security.sasl.exchange import Attempt, Done, Failed, SaslExchange
+from headrace.security.sasl.mechanisms import Offered
+from headrace.security.sasl.outcome import Challenge, Proven
+from headrace.wire import generic_codec
+from headrace.wire.api_keys import ApiKey, Versions
+from headrace.wire.header import RequestHeader
+
+MOST_BYTES: Final = 512 << 10
+"""Kafka's `sasl.server.max.receive.size`."""
+MOST_SHORT_BYTES: Final = 4 << 10
+MOST_VERSIONS: Final = 4
+"""ApiVersions before authentication: a client may ask again for a lower version of it."""
+UNPROVEN_ROOM_BYTES: Final = 16 << 10
+"""How much of the connection's buffer is used before authentication."""
+FAILED_S: Final = 0.1
+"""Kafka's `connection.failed.authentication.delay.ms`."""
+
+_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
+_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_HANDSHAKE_VERSIONS: Final = Versions(0, 1)
+_AUTHENTICATE_VERSIONS: Final = Versions(0, 2)
+_KEY: Final = struct.Struct(">h")
+_LENGTH: Final = struct.Struct(">i")
+_BARE: Final = RequestHeader(_AUTHENTICATE, 0, 0, None, 0)
+"""What a token without a header counts as."""
+
+Heard = Callable[[Attempt, str, str], None]
+"""Told of each authentication that has ended, with the client's address and its listener."""
+
+
+class NotAuthenticated(HeadraceError):
+    """A request that is not taken before, or during, authentication."""
+
+    code = Code.ILLEGAL_SASL_STATE
+
+
+class SaslConnection(Connection):
+    """A connection of such a listener."""
+
+    exchange: SaslExchange
+    """Once the connection is made."""
+
+    def __init__(
+        self, gate: "SaslGate", *, listener: str, place: Place | None = None, identify: Identify | None = None
+    ) -> None:
+        super().__init__(gate, listener=listener, place=place, identify=identify)
+        self.security_protocol = gate.security_protocol
+        self.is_proven = False
+        """Whether the client has authenticated."""
+        self.mechanism = ""
+        """Of the exchange that is under way."""
+        self._gate = gate
+        self._versions_asked = 0
+        self._most_bytes = MOST_BYTES
+        self._room_bytes = UNPROVEN_ROOM_BYTES
+        self._is_new = False  # a whole request proves nothing here
+
+    @property
+    def address(self) -> str:
+        """Of the client, without a port."""
+        return self._place.address if self._place is not None else self.peer.rpartition(":")[0]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See Connection."""
+        super().connection_made(transport)
+        self.exchange = self._gate.exchange(self.address, self.listener)
+        since = self._place.since if self._place is not None else self._loop.time()
+        if not self.closed and not self._gate.unproven.join(self, since=since):
+            self.drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See Connection."""
+        self._gate.unproven.leave(self)
+        self.exchange.close()
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """See Connection."""
+        self._gate.unproven.leave(self)
+        super().drop()
+
+    def prove(self, principal: Principal) -> None:
+        """The client is somebody from now on, or still."""
+        self.principal = principal
+        if not self.is_proven:
+            self.is_proven = True
+            self._most_bytes = MAX_REQUEST_BYTES
+            self._room_bytes = ROOM_BYTES
+            self._gate.unproven.leave(self)
+            if self._place is not None:
+                self._place.proven()
+
+    def check_turn(self, key: int, size: int) -> None:
+        """Raise NotAuthenticated for a request that is not taken now. `size`: its bytes."""
+        if key == _HANDSHAKE:
+            self._check_short(size)
+        elif key == _AUTHENTICATE:
+            pass
+        elif self.exchange.is_under_way:
+            raise NotAuthenticated(f"{_named(key)} came before the authentication under way was over")
+        elif self.is_proven:
+            if self.exchange.is_expired:
+                raise NotAuthenticated("the session's lifetime is over, and the client has not authenticated again")
+        elif key == _API_VERSIONS and self._versions_asked < MOST_VERSIONS:
+            self._check_short(size)
+            self._versions_asked += 1
+        else:
+            raise NotAuthenticated(
+                f"{_named(key)} came before authentication: the client's security.protocol has to be "
+                f"{self.security_protocol}"
+            )
+
+    def _check_short(self, size: int) -> None:
+        if size > MOST_SHORT_BYTES and not self.is_proven:
+            raise NotAuthenticated(f"a request of {size} bytes before authentication; the limit is {MOST_SHORT_BYTES}")
+
+    def _start_request(self, request: memoryview) -> None:
+        if not self.is_proven:
+            self._gate.unproven.hold(self, 0)
+        if self.exchange.has_raw_tokens and self.exchange.is_under_way:
+            slot = BareSlot(self)
+            self.slots.append(slot)
+            self.park(self._gate.bare_token(self, request, slot))
+            return
+        (key,) = _KEY.unpack_from(request) if len(request) >= _KEY.size else (-1,)
+        self.check_turn(key, len(request))
+        super()._start_request(request)
+        if not self.is_proven and not self.parked:
+            self._gate.unproven.waits(self)
+
+    def _taking(self, size: int) -> None:
+        if not self.is_proven:
+            self._gate.unproven.hold(self, size)
+
+
+class BareSlot(Slot):
+    """The place of a token's answer that has no header of Kafka's."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, _BARE)
+
+    def answer_token(self, token: bytes) -> None:
+        """Answer with a token."""
+        self.answer_pieces = [_LENGTH.pack(len(token)), token]
+        self.answer_bytes = _LENGTH.size + len(token)
+        self.done = True
+        self._connection.answered += self.answer_bytes
+        self._connection.flush()
+
+
+class SaslGate:
+    """Of one listener: a Handler between its connections and that which answers requests."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        offered: Offered,
+        max_reauth_ms: int,
+        security_protocol: str,
+        unproven: UnprovenConnections,
+        runtime: Runtime,
+        heard: Heard,
+    ) -> None:
+        """`security_protocol`: what clients have to set. `heard` must not block."""
+        self._offered = offered
+        self._max_reauth_ms = max_reauth_ms
+        self.security_protocol = security_protocol
+        self.unproven = unproven
+        self._heard = heard
+        self._handler = handler
+        self._runtime = runtime
+
+    def exchange(self, address: str, listener: str) -> SaslExchange:
+        """That of a new connection."""
+        return SaslExchange(
+            self._offered,
+            max_reauth_ms=self._max_reauth_ms,
+            monotonic_ms=self._runtime.monotonic_ms,
+            audit=lambda attempt: self._heard(attempt, address, listener),
+        )
+
+    def accepted(self, place: Place, *, listener: str, identify: Identify | None = None) -> SaslConnection:
+        """The protocol of a connection that has a place."""
+        return SaslConnection(self, listener=listener, place=place, identify=identify)
+
+    def connected(self, session: Connection) -> None:
+        """See Handler."""
+        self._handler.connected(session)
+
+    def disconnected(self, session: Connection) -> None:
+        """See Handler."""
+        self._handler.disconnected(session)
+
+    def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        """See Handler; the connection has looked whether it is the request's turn."""
+        key = header.api_key
+        if key == _HANDSHAKE:
+            session.park(self._handshake(cast(SaslConnection, session), header, request, slot))
+        elif key == _AUTHENTICATE:
+            session.park(self._authenticate(cast(SaslConnection, session), header, request, slot))
+        else:
+            self._handler.handle(session, header, request, slot)
+
+    # --- the two APIs
+
+    async def _handshake(self, session: SaslConnection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        version, mechanism = header.api_version, ""
+        self.unproven.works(session)
+        if _HANDSHAKE_VERSIONS.lowest <= version <= _HANDSHAKE_VERSIONS.highest:
+            await self._prepared(ApiKey.SASL_HANDSHAKE, version)
+            mechanism = generic_codec.decode_request(ApiKey.SASL_HANDSHAKE, version, request[header.body :]).mechanism
+        told = session.exchange.handshake(mechanism, version)
+        session.mechanism = mechanism
+        fields = {"error_code": int(told.code), "mechanisms": told.mechanisms}
+        answer = generic_codec.encode_response(ApiKey.SASL_HANDSHAKE, 0, fields)  # both versions are alike
+        slot.answer([answer], header_version=0)
+        self.unproven.waits(session)
+        if told.code is not Code.NONE:
+            await _end(session)
+
+    async def _authenticate(
+        self, session: SaslConnection, header: RequestHeader, request: memoryview, slot: Slot
+    ) -> None:
+        version = header.api_version
+        if not _AUTHENTICATE_VERSIONS.lowest <= version <= _AUTHENTICATE_VERSIONS.highest:
+            raise KafkaError(Code.UNSUPPORTED_VERSION, f"SaslAuthenticate version {version} is not supported")
+        self.unproven.works(session)
+        await self._prepared(ApiKey.SASL_AUTHENTICATE, version)
+        asked = generic_codec.decode_request(ApiKey.SASL_AUTHENTICATE, version, request[header.body :])
+        came = await session.exchange.step(asked.auth_bytes)
+        code, message, token, lifetime_ms = Code.NONE, None, b"", 0
+        match came:
+            case Challenge():
+                token = came.token
+            case Done():
+                self._prove(session, came)
+                token, lifetime_ms = came.token, came.lifetime_ms
+            case Failed():
+                code, message = came.code, came.message
+        fields = {
+            "error_code": int(code),
+            "error_message": message,
+            "auth_bytes": token,
+            "session_lifetime_ms": lifetime_ms,
+        }
+        slot.answer([generic_codec.encode_response(ApiKey.SASL_AUTHENTICATE, version, fields)])
+        self.unproven.waits(session)
+        if code is not Code.NONE:
+            await _end(session)
+
+    async def bare_token(self, session: SaslConnection, token: memoryview, slot: BareSlot) -> None:
+        """Answer a token that came without a header. A failure has no answer: its form has none for it."""
+        self.unproven.works(session)
+        came = await session.exchange.step(bytes(token))
+        match came:
+            case Challenge():
+                slot.answer_token(came.token)
+            case Done():
+                self._prove(session, came)
+                slot.answer_token(came.token)
+            case Failed():
+                self.unproven.waits(session)
+                await _end(session)
+        self.unproven.waits(session)
+
+    def _prove(self, session: SaslConnection, done: Done) -> None:
+        until = self._runtime.loop.time() + done.lifetime_ms / 1000 if done.lifetime_ms else None
+        session.prove(_principal(done.proven, session.mechanism, until))
+
+    async def _prepared(self, key: ApiKey, version: int) -> None:
+        if not generic_codec.is_prepared(key, version):
+            await self._runtime.loop.run_in_executor(self._runtime.executor, generic_codec.prepare, key, version)
+
+
+def _principal(proven: Proven, mechanism: str, until: float | None) -> Principal:
+    return Principal(proven.user, Mechanism(mechanism), proven.groups, until)
+
+
+async def _end(session: SaslConnection) -> None:
+    """End the connection once the client has had the time to read why; what it sends meanwhile is not read."""
+    await asyncio.sleep(FAILED_S)
+    session.drop()
+
+
+def _named(key: int) -> str:
+    try:
+        return ApiKey(key).name
+    except ValueError:
+        return f"a request of key {key}"

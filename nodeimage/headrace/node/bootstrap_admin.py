@@ -1,0 +1,72 @@
+"""The first administrator of a secure cluster, from a file (`--bootstrap-admin`), in TOML:
+
+user = "admin"
+password = "..."
+"""
+
+import stat
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from headrace.base.errors import Code, HeadraceError
+from headrace.security.principals import check_user_name
+from headrace.security.sasl.plain_server import MOST_PASSWORD_BYTES
+
+log = structlog.get_logger()
+
+MOST_BYTES: Final = 64 << 10
+LEAST_PASSWORD: Final = 8
+"""Characters."""
+_KEYS: Final = frozenset({"user", "password"})
+
+
+class BootstrapRefused(HeadraceError):
+    """A file that makes nobody."""
+
+    code = Code.INVALID_CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapAdmin:
+    """Who is made the administrator where there is none."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
+    """[blocking] What a file says. Raises BootstrapRefused, which never holds what is in it but the user's name."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("others may read the administrator's password: make it chmod 600", file=str(path))
+    try:
+        told = tomllib.loads(content.decode()) if len(content) <= MOST_BYTES else None
+    except ValueError:  # of TOML or UTF-8: the error may show a line of the file
+        told = None
+    if told is None:
+        raise _refused(path, 'is no TOML with user = "..." and password = "..."')
+    user, password = told.get("user"), told.get("password")
+    if told.keys() != _KEYS or not isinstance(user, str) or not isinstance(password, str):
+        raise _refused(path, 'has to hold user = "..." and password = "...", and nothing else')
+    try:
+        check_user_name(user)
+    except HeadraceError as error:
+        raise _refused(path, str(error)) from None
+    if len(password) < LEAST_PASSWORD or len(password.encode()) > MOST_PASSWORD_BYTES:
+        raise _refused(
+            path, f"password has to have {LEAST_PASSWORD} characters at least, and {MOST_PASSWORD_BYTES} bytes at most"
+        )
+    return BootstrapAdmin(user, password)
+
+
+def _refused(path: Path, fault: str) -> BootstrapRefused:
+    return BootstrapRefused(f"--bootstrap-admin {path}: {fault}")

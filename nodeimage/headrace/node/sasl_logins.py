@@ -1,0 +1,112 @@
+"""SASL at a node's listeners: their gates, and what these share.
+
+Passwords of PLAIN are hashed in one thread that gives way to all others, so that clients which connect all at once slow
+down nothing but each other. A listener with OAUTHBEARER has the keys of its issuer, which are fetched from the start
+on; until they are there its tokens are refused.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
+from headrace.kafka.catalog_credentials import CatalogCredentials
+from headrace.kafka.connection import Handler
+from headrace.kafka.sasl_gate import SaslGate
+from headrace.kafka.unproven_connections import UnprovenConnections
+from headrace.node.client_listeners import ClientListener
+from headrace.security.audit import AuditEvent, AuditLog
+from headrace.security.principals import ANONYMOUS
+from headrace.security.sasl.exchange import Attempt
+from headrace.security.sasl.mechanisms import Verifier, offered_mechanisms
+
+NICE: Final = 10
+"""Of the thread that hashes passwords."""
+AUTHENTICATE: Final = "authenticate"
+"""The audit's action."""
+
+
+class SaslLogins:
+    """Of one node, from its start to its end."""
+
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, secret: str, handler: Handler, audit: AuditLog) -> None:
+        """`secret`: the cluster's. `handler` answers requests of clients that have authenticated."""
+        self.unproven = UnprovenConnections(runtime.loop)
+        self._runtime = runtime
+        self._handler = handler
+        self._audit = audit
+        self._credentials = CatalogCredentials(catalog=catalog, secret=secret)
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="login", initializer=_give_way)
+
+    def gate(self, listener: ClientListener) -> SaslGate:
+        """What stands between a listener's connections and the handler. Raises KafkaError INVALID_CONFIG."""
+        config = listener.config
+        assert config.sasl is not None
+        offered = offered_mechanisms(
+            config.sasl.mechanisms,
+            credentials=self._credentials,
+            run_blocking=self._hashed,
+            verifier=self._verifier(listener),
+        )
+        return SaslGate(
+            self._handler,
+            offered=offered,
+            max_reauth_ms=config.sasl.max_reauth_ms,
+            security_protocol=config.protocol.value,
+            unproven=self.unproven,
+            runtime=self._runtime,
+            heard=self.heard,
+        )
+
+    def heard(self, attempt: Attempt, address: str, listener: str) -> None:
+        """Tell the audit of an authentication. Who failed has proved nothing, whoever it claimed to be."""
+        allowed = attempt.refusal is None
+        reason = f"{attempt.mechanism or 'no mechanism'}{' again' if attempt.is_renewal else ''}"
+        self._audit.tell(
+            AuditEvent(
+                at_ms=self._runtime.now(),
+                user=(attempt.user if allowed or attempt.is_renewal else None) or ANONYMOUS,
+                address=address,
+                listener=listener,
+                action=AUTHENTICATE,
+                kind="user",
+                name=attempt.user or "",
+                allowed=allowed,
+                reason=reason if allowed else f"{reason}: {attempt.refusal}",
+            )
+        )
+
+    def close(self) -> None:
+        """Hash nothing more."""
+        self._hashing.shutdown(cancel_futures=True)
+
+    async def _hashed(self, function: Callable[[], bool]) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, function)
+
+    def _verifier(self, listener: ClientListener) -> Verifier | None:
+        """None: of a listener without OAUTHBEARER."""
+        assert listener.config.sasl is not None
+        settings = listener.config.sasl.oauth
+        if settings is None:
+            return None
+        from headrace.security.sasl.jwks import KeySet  # cryptography, aiohttp: 10 MB that other nodes do not need
+        from headrace.security.sasl.jwks_http import fetch_jwks
+        from headrace.security.sasl.jwt import TokenVerifier
+
+        keys = KeySet(
+            partial(fetch_jwks, settings.jwks_url, context=listener.jwks_context), clock_s=self._runtime.loop.time
+        )
+        self._runtime.spawn(keys.run())
+        return TokenVerifier(settings, keys, now_s=time.time)
+
+
+def _give_way() -> None:
+    with contextlib.suppress(OSError):  # where threads have no priority of their own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -1,0 +1,141 @@
+"""What a listener with SASL says about it, in its table of the listeners' file. No I/O.
+
+mechanisms = ["SCRAM-SHA-512", "OAUTHBEARER"]   of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER
+max_reauth_ms = 3600000                         Kafka's `connections.max.reauth.ms`; 0, the default: no limit
+[listener.oauth]                                with OAUTHBEARER alone, and required there
+jwks_url = "https://issuer.example/keys"        `sasl.oauthbearer.jwks.endpoint.url`
+jwks_ca = "issuer-ca.crt"                       PEM: whom TLS to that address trusts, if not the machine's authorities
+issuer = "https://issuer.example"               `sasl.oauthbearer.expected.issuer`
+audience = "headrace"                           `sasl.oauthbearer.expected.audience`: one, or a list
+user_claim = "sub"                              `sasl.oauthbearer.sub.claim.name`
+scope_claim = "scope"                           `sasl.oauthbearer.scope.claim.name`
+required_scopes = ["kafka"]                     all of which a token must have
+groups_claim = "realm_access.roles"             the claim that names groups, or a path to it; without it: none
+clock_skew_s = 30                               `sasl.oauthbearer.clock.skew.seconds`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.base.errors import KafkaError
+from headrace.security.sasl.mechanisms import MECHANISMS
+from headrace.security.sasl.oauth_settings import OAuthSettings
+
+LEAST_REAUTH_MS: Final = 2_000
+"""Clients re-authenticate somewhat before the end of a session, and at most once a second."""
+MOST_REAUTH_MS: Final = 366 * 86_400_000
+OAUTHBEARER: Final = "OAUTHBEARER"
+KEYS: Final = ("mechanisms", "max_reauth_ms", "oauth")
+
+_OAUTH_REQUIRED: Final = ("jwks_url", "issuer", "audience")
+_OAUTH_TEXTS: Final = ("jwks_url", "issuer", "user_claim", "scope_claim", "groups_claim", "jwks_ca")
+_OAUTH_LISTS: Final = {"audience": "audiences", "required_scopes": "required_scopes"}
+"""By key, the setting's name."""
+_OAUTH_KEYS: Final = (*_OAUTH_TEXTS, *_OAUTH_LISTS, "clock_skew_s")
+_SHOWN: Final = 60
+
+
+class SaslFault(Exception):
+    """A key whose value cannot be: `key` is its name, or a path to it."""
+
+    def __init__(self, key: str, fault: str) -> None:
+        super().__init__(f"{key} {fault}")
+        self.key = key
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class SaslConfig:
+    """Of one listener."""
+
+    mechanisms: tuple[str, ...]
+    """In the order in which clients are told of them."""
+    max_reauth_ms: int = 0
+    """0: sessions last as long as their proofs."""
+    oauth: OAuthSettings | None = None
+    """There exactly if OAUTHBEARER is one of the mechanisms."""
+    jwks_ca: Path | None = None
+
+
+def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
+    """What a listener's table says; its file is in `folder`. Raises SaslFault."""
+    mechanisms = _mechanisms(table)
+    max_reauth_ms = table.get("max_reauth_ms", 0)
+    allowed = type(max_reauth_ms) is int and (max_reauth_ms == 0 or LEAST_REAUTH_MS <= max_reauth_ms <= MOST_REAUTH_MS)
+    if not allowed:
+        raise SaslFault(
+            "max_reauth_ms",
+            f"is {shown(max_reauth_ms)}; it is 0, or a number of milliseconds from {LEAST_REAUTH_MS} to "
+            f"{MOST_REAUTH_MS}",
+        )
+    oauth = table.get("oauth")
+    if OAUTHBEARER not in mechanisms:
+        if oauth is not None:
+            raise SaslFault("oauth", "is there, and OAUTHBEARER is none of the mechanisms; add it, or leave oauth out")
+        return SaslConfig(mechanisms, max_reauth_ms)
+    if not isinstance(oauth, dict):
+        raise SaslFault("oauth", f"is missing; OAUTHBEARER needs [listener.oauth] with {', '.join(_OAUTH_REQUIRED)}")
+    jwks_ca = folder / oauth["jwks_ca"] if _text(oauth, "jwks_ca") else None
+    return SaslConfig(mechanisms, max_reauth_ms, _oauth(oauth), jwks_ca)
+
+
+def _mechanisms(table: Mapping[str, Any]) -> tuple[str, ...]:
+    if "mechanisms" not in table:
+        raise SaslFault("mechanisms", f"is missing; a listener with SASL says a list of {', '.join(MECHANISMS)}")
+    told = _list(table, "mechanisms", path="mechanisms")
+    if not told:
+        raise SaslFault("mechanisms", f"is empty: nobody could authenticate; there are {', '.join(MECHANISMS)}")
+    for name in told:
+        if name not in MECHANISMS:
+            raise SaslFault("mechanisms", f"has {shown(name)}; there are {', '.join(MECHANISMS)}")
+    if len(set(told)) < len(told):
+        raise SaslFault("mechanisms", "has one twice")
+    return tuple(told)
+
+
+def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
+    for key in table:
+        if key not in _OAUTH_KEYS:
+            raise SaslFault(f"oauth.{shown(key)}", f"is not known; there are {', '.join(_OAUTH_KEYS)}")
+    for key in _OAUTH_REQUIRED:
+        if key not in table:
+            raise SaslFault(f"oauth.{key}", "is missing; without it tokens of anybody would count")
+    told: dict[str, Any] = {key: table[key] for key in _OAUTH_TEXTS if key != "jwks_ca" and _text(table, key)}
+    for key, name in _OAUTH_LISTS.items():
+        if key in table:
+            told[name] = frozenset(_list(table, key, path=f"oauth.{key}"))
+    if "clock_skew_s" in table:
+        skew_s = table["clock_skew_s"]
+        if type(skew_s) not in (int, float):
+            raise SaslFault("oauth.clock_skew_s", f"is {shown(skew_s)}; it is a number of seconds")
+        told["clock_skew_s"] = float(skew_s)
+    try:
+        return OAuthSettings(**told)
+    except KafkaError as error:
+        raise SaslFault("oauth:", str(error)) from None
+
+
+def _text(table: Mapping[str, Any], key: str) -> bool:
+    """Whether a text is there. Raises SaslFault for what is none, or empty."""
+    if key not in table:
+        return False
+    if not isinstance(table[key], str) or not table[key] or "\0" in table[key]:
+        raise SaslFault(f"oauth.{key}", f'is {shown(table[key])}; it is text, in "quotes"')
+    return True
+
+
+def _list(table: Mapping[str, Any], key: str, *, path: str) -> list[str]:
+    """A list of texts; one text alone is a list of it."""
+    told = table[key]
+    texts = [told] if isinstance(told, str) else told
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise SaslFault(path, f'is {shown(told)}; it is a list, as ["a", "b"]')
+    return texts
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,8 +1,10 @@
-"""Which operations a client may perform, as Metadata, DescribeCluster and DescribeGroups tell it (KIP-430).
+"""Kafka's operations, and how Metadata, DescribeCluster and DescribeGroups tell which a client may perform (KIP-430).
 
-There are no rights yet, so these are all that there are for the kind of resource, as in a Kafka without an authorizer.
+While security is off these are all that there are for the kind of resource, as in a Kafka without an authorizer; then
+they are those that `authorization` allows.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -22,7 +24,8 @@ class AclOperation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-def _bits(*operations: AclOperation) -> int:
+def bits(operations: Iterable[AclOperation]) -> int:
+    """As one number, a bit for each."""
     return sum(1 << operation for operation in operations)
 
 
@@ -30,7 +33,7 @@ _CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
 
 NOT_ASKED: Final = -(2**31)
 """What stands in an answer to a client that did not ask."""
-TOPIC_OPERATIONS: Final = _bits(
+OF_TOPICS: Final = (
     AclOperation.READ,
     AclOperation.WRITE,
     AclOperation.CREATE,
@@ -39,8 +42,8 @@ TOPIC_OPERATIONS: Final = _bits(
     AclOperation.DESCRIBE,
     *_CONFIGS,
 )
-GROUP_OPERATIONS: Final = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_CONFIGS)
-CLUSTER_OPERATIONS: Final = _bits(
+OF_GROUPS: Final = (AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_CONFIGS)
+OF_THE_CLUSTER: Final = (
     AclOperation.CREATE,
     AclOperation.ALTER,
     AclOperation.DESCRIBE,
@@ -48,6 +51,9 @@ CLUSTER_OPERATIONS: Final = _bits(
     AclOperation.IDEMPOTENT_WRITE,
     *_CONFIGS,
 )
+TOPIC_OPERATIONS: Final = bits(OF_TOPICS)
+GROUP_OPERATIONS: Final = bits(OF_GROUPS)
+CLUSTER_OPERATIONS: Final = bits(OF_THE_CLUSTER)
 
 
 def told(operations: int, *, asked: bool) -> int:

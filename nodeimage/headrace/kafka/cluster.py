@@ -17,7 +17,8 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.api import Api
-from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, told
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
@@ -26,6 +27,7 @@ from headrace.partitions.partition_states import chains_of
 from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
@@ -48,6 +50,7 @@ class ClusterApis:
         folder: Path,
         runtime: Runtime,
         look_around: Callable[[], None],
+        authorization: Authorization,
     ) -> None:
         self._topics = topics
         self._catalog = catalog
@@ -57,6 +60,7 @@ class ClusterApis:
         self._folder = folder
         self._runtime = runtime
         self._look_around = look_around
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -85,8 +89,10 @@ class ClusterApis:
                 {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
                 for each in self._layout.living(session.listener)
             ],
-            "cluster_authorized_operations": told(
-                CLUSTER_OPERATIONS, asked=request.include_cluster_authorized_operations
+            "cluster_authorized_operations": (
+                self._authorization.operations(session, Kind.CLUSTER)
+                if request.include_cluster_authorized_operations
+                else NOT_ASKED
             ),
         }
 
@@ -95,6 +101,8 @@ class ClusterApis:
     async def describe_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
         """DescribeLogDirs: this node's data folder, with the bytes that it stores of each partition, replicas of
         containers that others lead among them. Clients ask every node."""
+        if not self._authorization.may(session, AclOperation.DESCRIBE, api="DescribeLogDirs"):
+            return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "results": ()}
         topics = (
             await self._all_sizes()
             if request.topics is None

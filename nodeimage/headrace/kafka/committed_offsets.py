@@ -15,11 +15,14 @@ from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.common_refusals import check_group_id
 from headrace.kafka.connection import Connection
 from headrace.kafka.limits import MAX_METADATA_BYTES
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
@@ -32,7 +35,10 @@ _NO_OFFSET = -1
 class CommittedOffsetApis:
     """Committed offsets of groups."""
 
-    def __init__(self, *, topics: Topics, catalog: Catalog, coordination: Coordination) -> None:
+    def __init__(
+        self, *, topics: Topics, catalog: Catalog, coordination: Coordination, authorization: Authorization
+    ) -> None:
+        self._authorization = authorization
         self._topics = topics
         self._catalog = catalog
         self._coordination = coordination
@@ -51,10 +57,13 @@ class CommittedOffsetApis:
         group_id, member_id = request.group_id, request.member_id
         generation = request.generation_id_or_member_epoch
         instance_id = field(request, "group_instance_id", None)
+        read, names = AclOperation.READ, [topic.name for topic in request.topics]
         try:
+            self._authorization.check(session, read, Kind.GROUP, group_id, api="OffsetCommit")
+            forbidden = await self._authorization.refused_topics(session, read, names, api="OffsetCommit")
             groups = await self._coordination.service()
             code = await groups.may_commit(group_id, member_id, instance_id, generation)
-            topics = await self._topics.resolve([topic.name for topic in request.topics], session)
+            topics = await self._resolved(names, forbidden, session)
         except HeadraceError as error:
             code = error.code
         if code is not Code.NONE:
@@ -66,7 +75,7 @@ class CommittedOffsetApis:
             for index, part in enumerate(asked.partitions):
                 metadata = part.committed_metadata or ""
                 if isinstance(topic, KafkaError):
-                    refused[place, index] = Code.UNKNOWN_TOPIC_OR_PARTITION
+                    refused[place, index] = _code_of(topic)
                 elif len(metadata) > MAX_METADATA_BYTES or len(metadata.encode()) > MAX_METADATA_BYTES:
                     refused[place, index] = Code.OFFSET_METADATA_TOO_LARGE
                 else:
@@ -84,6 +93,15 @@ class CommittedOffsetApis:
             codes = await groups.commit(group_id, member_id, generation, cursors)
             refused.update(zip(places, codes, strict=True))
         return _committed(request, lambda topic, part: refused[topic, part])
+
+    async def _resolved(
+        self, names: Sequence[str], refused: Mapping[str, KafkaError], session: Connection
+    ) -> list[Topic | KafkaError]:
+        """Each name's topic, or why there is none; `refused` are not looked up."""
+        if not refused:
+            return await self._topics.resolve(names, session)
+        found = iter(await self._topics.resolve([name for name in names if name not in refused], session))
+        return [refused.get(name) or next(found) for name in names]
 
     async def offset_fetch(self, request: Any, session: Connection) -> Mapping[str, object]:
         """OffsetFetch; several groups from version 8. Without transactions all offsets are stable.
@@ -118,13 +136,19 @@ class CommittedOffsetApis:
     async def _group_cursors(
         self, group_id: str, topics: Sequence[Any] | None, session: Connection, *, ready: bool
     ) -> dict[str, Any]:
-        """The cursors of these topics, or where that is None all that the group has."""
+        """The cursors of these topics, or where that is None all that the group has, of topics that the client may
+        describe."""
+        describe = AclOperation.DESCRIBE
+        if not self._authorization.may(session, describe, Kind.GROUP, group_id, api="OffsetFetch"):
+            return _no_committed_offsets(topics or (), Code.GROUP_AUTHORIZATION_FAILED)
         if not ready:
             return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
+        names = [topic.name for topic in topics or ()]
         try:
             if topics is None:
                 return {"error_code": int(Code.NONE), "topics": await self._all_cursors(group_id, session)}
-            resolved = await self._topics.resolve([topic.name for topic in topics], session)
+            forbidden = await self._authorization.refused_topics(session, describe, names, api="OffsetFetch")
+            resolved = await self._resolved(names, forbidden, session)
             known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
             rows = await self._cursors(group_id, known)
         except HeadraceError:
@@ -137,7 +161,11 @@ class CommittedOffsetApis:
                 {
                     "name": asked.name,
                     "partitions": [
-                        _cursor(index, None if isinstance(topic, KafkaError) else cursors.get((topic.topic_id, index)))
+                        _cursor(
+                            index,
+                            None if isinstance(topic, KafkaError) else cursors.get((topic.topic_id, index)),
+                            Code.TOPIC_AUTHORIZATION_FAILED if asked.name in forbidden else Code.NONE,
+                        )
                         for index in asked.partition_indexes
                     ],
                 }
@@ -154,11 +182,16 @@ class CommittedOffsetApis:
         by_topic: dict[bytes, list[CursorRow]] = {}
         for row in rows:
             by_topic.setdefault(row.topic_id, []).append(row)
-        names = await self._topics.names_of(list(by_topic), session)
+        view = self._authorization.topics_of(session)
+        names = {
+            topic.topic_id: self._topics.shown(topic.row)
+            for topic in await self._topics.resolve_ids(list(by_topic))
+            if isinstance(topic, Topic) and view.sees(topic.row)
+        }
         return [
             {"name": names[topic_id], "partitions": [_cursor(row.partition, row) for row in of_topic]}
             for topic_id, of_topic in by_topic.items()
-            if topic_id in names  # else it was deleted just now
+            if topic_id in names  # else it was deleted just now, or is none that the client may see
         ]
 
     async def offset_delete(self, request: Any, session: Connection) -> Mapping[str, object]:
@@ -166,11 +199,14 @@ class CommittedOffsetApis:
         group_id = request.group_id
         try:
             check_group_id(group_id)
+            self._authorization.check(session, AclOperation.DELETE, Kind.GROUP, group_id, api="OffsetDelete")
+            names = [topic.name for topic in request.topics]
+            forbidden = await self._authorization.refused_topics(session, AclOperation.READ, names, api="OffsetDelete")
             groups = await self._coordination.service()
             view = await groups.describe(group_id)
             subscribed = await groups.subscribed(group_id)
             _check_may_delete_cursors(view)
-            topics = await self._topics.resolve([topic.name for topic in request.topics], session)
+            topics = await self._resolved(names, forbidden, session)
             in_use = await self._ids(subscribed, session)
             codes: dict[tuple[bytes, int], Code] = {}
             for asked, topic in zip(request.topics, topics, strict=True):
@@ -194,7 +230,7 @@ class CommittedOffsetApis:
                         {
                             "partition_index": part.partition_index,
                             "error_code": int(
-                                Code.UNKNOWN_TOPIC_OR_PARTITION
+                                _code_of(topic)
                                 if isinstance(topic, KafkaError)
                                 else codes[topic.topic_id, part.partition_index]
                             ),
@@ -228,13 +264,19 @@ def _committed(request: Any, code_of: Callable[[int, int], Code]) -> Mapping[str
     }
 
 
-def _cursor(partition: int, row: CursorRow | None) -> dict[str, object]:
+def _code_of(error: KafkaError) -> Code:
+    """Of the two that clients know here."""
+    forbidden = Code.TOPIC_AUTHORIZATION_FAILED
+    return forbidden if error.code is forbidden else Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _cursor(partition: int, row: CursorRow | None, code: Code = Code.NONE) -> dict[str, object]:
     return {
         "partition_index": partition,
         "committed_offset": _NO_OFFSET if row is None else row.offset,
         "committed_leader_epoch": -1 if row is None else row.leader_epoch,
         "metadata": "" if row is None else row.metadata,
-        "error_code": int(Code.NONE),
+        "error_code": int(code),
     }
 
 

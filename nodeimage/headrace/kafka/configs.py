@@ -23,12 +23,15 @@ from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import AlterTopic
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.kafka.node_configs import NodeFacts, node_configs
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
@@ -55,13 +58,21 @@ class ConfigApis:
     """Configs of topics and nodes."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterClient, layout: Layout, node: NodeIdentity, folder: Path
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterClient,
+        layout: Layout,
+        node: NodeIdentity,
+        folder: Path,
+        authorization: Authorization,
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster
         self._layout = layout
         self._node = node
         self._folder = folder
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -70,7 +81,7 @@ class ConfigApis:
             Api(ApiKey.DESCRIBE_CONFIGS, Versions(1, 4), self.describe_configs, has_long_answers=True),
             Api(ApiKey.ALTER_CONFIGS, Versions(0, 2), self.alter_configs),
             Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, Versions(0, 1), self.incremental_alter_configs),
-            Api(ApiKey.LIST_CONFIG_RESOURCES, Versions(0, 0), list_config_resources),
+            Api(ApiKey.LIST_CONFIG_RESOURCES, Versions(0, 0), self.list_config_resources),
         )
 
     # --- DescribeConfigs
@@ -80,7 +91,9 @@ class ConfigApis:
         synonyms = request.include_synonyms
         documentation = field(request, "include_documentation", False)
         names = [each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC]
-        rows = iter(await topic_rows(self._catalog, names))
+        describe = AclOperation.DESCRIBE_CONFIGS
+        refused = await self._authorization.refused_topics(session, describe, names, api="DescribeConfigs")
+        rows = iter(await topic_rows(self._catalog, names, refused=refused))
         policies: dict[str, StreamPolicy] = {}
         brokers: Counter[str] = Counter()
         results: list[dict[str, object]] = []
@@ -109,6 +122,7 @@ class ConfigApis:
                         documentation=documentation,
                     )
                 else:
+                    self._check(session, describe, resource, api="DescribeConfigs")
                     brokers[resource.resource_name] += resource.resource_type == ResourceType.BROKER
                     if brokers[resource.resource_name] > 1:  # each time it would be some 400 configs
                         raise KafkaError(Code.INVALID_REQUEST, "a broker is named more than once in this request")
@@ -120,6 +134,13 @@ class ConfigApis:
             if index % 16 == 15:  # a topic is some thirty configs
                 await asyncio.sleep(0)
         return {"results": results}
+
+    def _check(self, session: Connection, operation: AclOperation, resource: Any, *, api: str) -> None:
+        """Raises KafkaError where a client may not do this with a resource that is no topic."""
+        if resource.resource_type == ResourceType.GROUP:
+            self._authorization.check(session, operation, Kind.GROUP, resource.resource_name, api=api)
+        else:
+            self._authorization.check(session, operation, api=api)
 
     async def _policy_of(self, row: TopicRow, known: dict[str, StreamPolicy], *, name: str) -> StreamPolicy:
         """The policy of the stream of the topic that the client calls `name`. Raises KafkaError if both are gone."""
@@ -189,7 +210,7 @@ class ConfigApis:
             operations = [(each.name, each.config_operation, each.value) for each in resource.configs]
             return changed_by(operations, policy=policy, overrides=row.configs)
 
-        return await self._alter(request, change, changes=lambda each: each.config_operation != AlterOp.DELETE)
+        return await self._alter(request, session, change, changes=lambda each: each.config_operation != AlterOp.DELETE)
 
     async def alter_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
         """AlterConfigs: the given configs replace all that the topic had."""
@@ -197,17 +218,18 @@ class ConfigApis:
         def change(resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
             return replaced_by([(each.name, each.value) for each in resource.configs], overrides=row.configs)
 
-        return await self._alter(request, change, changes=lambda _: True)
+        return await self._alter(request, session, change, changes=lambda _: True)
 
-    async def _alter(self, request: Any, change: _ChangeOf, *, changes: Callable[[Any], bool]) -> Mapping[str, object]:
+    async def _alter(
+        self, request: Any, session: Connection, change: _ChangeOf, *, changes: Callable[[Any], bool]
+    ) -> Mapping[str, object]:
         """Alter each resource by itself: one that is refused leaves the others as they are. `changes`: whether one of
         its configs would change something where none is set."""
         resources = request.resources
-        rows = iter(
-            await topic_rows(
-                self._catalog, [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
-            )
-        )
+        names = [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
+        alter = AclOperation.ALTER_CONFIGS
+        refused = await self._authorization.refused_topics(session, alter, names, api="AlterConfigs")
+        rows = iter(await topic_rows(self._catalog, names, refused=refused))
         found = [next(rows) if each.resource_type == ResourceType.TOPIC else None for each in resources]
         times = Counter(row.full_name for row in found if isinstance(row, TopicRow))
         policies: dict[str, StreamPolicy] = {}
@@ -216,6 +238,7 @@ class ConfigApis:
             answer = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
             try:
                 if row is None:
+                    self._check(session, alter, resource, api="AlterConfigs")
                     self._check_unset(resource, changes)
                     return {**answer, "error_code": 0, "error_message": None}
                 if isinstance(row, KafkaError):
@@ -262,6 +285,12 @@ class ConfigApis:
                 raise found
             row = found
 
+    async def list_config_resources(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """ListConfigResources: subscriptions to metrics of clients alone (KIP-714), and there are none."""
+        if not self._authorization.may(session, AclOperation.DESCRIBE_CONFIGS, api="ListConfigResources"):
+            return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "config_resources": ()}
+        return {"error_code": 0, "config_resources": ()}
+
     def _check_unset(self, resource: Any, changes: Callable[[Any], bool]) -> None:
         """Nothing but topics has configs that can be set here: there is nothing to do where configs are to be deleted.
 
@@ -295,8 +324,3 @@ def _node_id(name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 11):
         raise KafkaError(Code.INVALID_REQUEST, f"a broker is named by its id, a number, not {name[:100]!r}")
     return int(name)
-
-
-async def list_config_resources(request: Any, session: Connection) -> Mapping[str, object]:
-    """ListConfigResources: subscriptions to metrics of clients alone (KIP-714), and there are none."""
-    return {"error_code": 0, "config_resources": ()}

@@ -24,6 +24,8 @@ from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
@@ -80,12 +82,14 @@ class CreateTopicsApis:
         node: NodeIdentity,
         home_check: HomeCheck,
         placement: Placement,
+        authorization: Authorization,
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster
         self._node = node
         self._home_check = home_check
         self._placement = placement
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -99,7 +103,10 @@ class CreateTopicsApis:
         """CreateTopics."""
         topics = request.topics
         results: list[dict[str, object]] = [{} for _ in topics]
-        wanted = await self._wanted_topics(topics, results)
+        refused = await self._authorization.refused_topics(
+            session, AclOperation.CREATE, (topic.name for topic in topics), api="CreateTopics"
+        )
+        wanted = await self._wanted_topics(topics, results, refused)
         timeout_ms = field(request, "timeout", 0)
         try:
             if request.validate_only:
@@ -117,11 +124,15 @@ class CreateTopicsApis:
             "topics": [{"name": topic.name, **result} for topic, result in zip(topics, results, strict=True)],
         }
 
-    async def _wanted_topics(self, topics: Sequence[Any], results: list[dict[str, object]]) -> list[_Wanted]:
+    async def _wanted_topics(
+        self, topics: Sequence[Any], results: list[dict[str, object]], refused: Mapping[str, KafkaError]
+    ) -> list[_Wanted]:
         """The topics that can be made, in the request's order; the others are answered in `results`."""
         names: list[TopicName | None] = []
         for place, topic in enumerate(topics):
             try:
+                if topic.name in refused:
+                    raise refused[topic.name]
                 names.append(split(topic.name, DEFAULT_STREAM))
             except KafkaError as error:
                 names.append(None)
@@ -225,7 +236,9 @@ class CreateTopicsApis:
         """CreatePartitions. Partitions only rise."""
         asked = request.topics
         times = Counter(topic.name for topic in asked)
-        rows = await topic_rows(self._catalog, [topic.name for topic in asked])
+        names = [topic.name for topic in asked]
+        refused = await self._authorization.refused_topics(session, AclOperation.ALTER, names, api="CreatePartitions")
+        rows = await topic_rows(self._catalog, names, refused=refused)
         timeout_ms = field(request, "timeout", 0)
 
         async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:

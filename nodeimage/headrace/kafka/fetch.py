@@ -8,6 +8,10 @@ Records above the high watermark are never given out (invariant 2).
 What a node cannot answer is the error of that partition alone. A partition that this node leads no more wakes its
 fetches, which answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up anew.
 
+Whether the client may read a partition is asked when it is bound, before anything is looked up for it, and again under
+each change of the rules (`Interest.rules`) before anything of it is told. Fetches that wait are looked through when the
+rules change, a bit at a time: a partition that may no longer be read is answered at once.
+
 A waiting fetch is answered early when another request of its client waits behind it: answers go out in order.
 
 What names many partitions, or is the answer for many, is done a bit at a time, beside other clients' requests: a node
@@ -24,6 +28,8 @@ from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import RawApi
+from headrace.kafka.authorization import Authorization, refusal_of
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
@@ -32,9 +38,17 @@ from headrace.kafka.limits import MAX_RESPONSE_BYTES
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
-from headrace.partitions.topics import Topics
+from headrace.partitions.topics import Topic, Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
-from headrace.wire.fetch import FetchPartition, FetchRequest, decode_request, encode_response
+from headrace.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    FetchTopicResult,
+    decode_request,
+    encode_response,
+)
 from headrace.wire.header import RequestHeader
 
 LONG_BYTES: Final = 64 * 1024
@@ -60,6 +74,7 @@ class FetchApi:
         sessions: FetchSessions,
         answer_budget: AnswerBudget,
         counters: Counters,
+        authorization: Authorization,
         read_failed: Callable[[Exception, ContainerId], None],
     ) -> None:
         self.runtime = runtime
@@ -69,7 +84,10 @@ class FetchApi:
         self.sessions = sessions
         self.answer_budget = answer_budget
         self.counters = counters
+        self.authorization = authorization
         self.read_failed = read_failed
+        self._looking: asyncio.Task[None] | None = None
+        authorization.on_change(self._rules_changed)
 
     @property
     def apis(self) -> Sequence[RawApi]:
@@ -82,8 +100,13 @@ class FetchApi:
             connection.park(self._start_long(connection, header, request, slot))
             return
         asked = decode_request(request, header.body, header.api_version)
+        if asked.replica_id >= 0 and not self.authorization.may(connection, AclOperation.CLUSTER_ACTION, api="Fetch"):
+            _refuse_replica(slot, header.api_version, asked)
+            return
         try:
-            session = self.sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+            session = self.sessions.find(
+                session_id=asked.session_id, epoch=asked.session_epoch, principal=connection.principal
+            )
             _forget(session, asked)
             for key, part in _named(asked):
                 session.ask(key, part)
@@ -103,8 +126,13 @@ class FetchApi:
         asked = await self.runtime.loop.run_in_executor(
             self.runtime.executor, decode_request, request, header.body, version
         )
+        if asked.replica_id >= 0 and not self.authorization.may(connection, AclOperation.CLUSTER_ACTION, api="Fetch"):
+            _refuse_replica(slot, version, asked)
+            return
         try:
-            session = self.sessions.find(session_id=asked.session_id, epoch=asked.session_epoch)
+            session = self.sessions.find(
+                session_id=asked.session_id, epoch=asked.session_epoch, principal=connection.principal
+            )
             _forget(session, asked)
             for index, (key, part) in enumerate(_named(asked)):
                 session.ask(key, part)
@@ -114,6 +142,31 @@ class FetchApi:
             _refuse(slot, version, asked, error)
             return
         await Fetch(self, connection, slot, session, asked, version).bind_and_start()
+
+    def _rules_changed(self) -> None:
+        if self.authorization.rules is not None and (self._looking is None or self._looking.done()):
+            self._looking = self.runtime.spawn(self._look_through())
+
+    async def _look_through(self) -> None:
+        """Wake the fetches of partitions that their clients may no longer read, sessions without a fetch among them."""
+        rules = None
+        while (present := self.authorization.rules) is not None and present != rules:
+            rules = present
+            looked_at = 0
+            for topic in self.topics.all():
+                for partition in list(topic.partitions.values()):
+                    for watcher in list(partition.watchers or ()):
+                        if isinstance(watcher, Interest) and watcher.rules != rules:
+                            if self.authorization.may_read(watcher.session.principal, topic.full_name):
+                                watcher.rules = rules
+                            else:
+                                watcher.wake()
+                        looked_at += 1
+                        await turn(looked_at)
+                    looked_at += 1
+                    await turn(looked_at)
+                if self.authorization.rules != rules:
+                    break
 
 
 def _forget(session: FetchSession, asked: FetchRequest) -> None:
@@ -131,6 +184,19 @@ def _named(asked: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
 
 def _refuse(slot: Slot, version: int, asked: FetchRequest, error: KafkaError) -> None:
     slot.answer(encode_response(version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]))
+
+
+def _refuse_replica(slot: Slot, version: int, asked: FetchRequest) -> None:
+    """Nodes follow each other by a protocol of their own: whoever says that it is a replica is a client that is not."""
+    refused = [
+        FetchTopicResult(
+            topic.topic,
+            topic.topic_id,
+            [FetchResult(part.partition, Code.TOPIC_AUTHORIZATION_FAILED) for part in topic.partitions],
+        )
+        for topic in asked.topics
+    ]
+    slot.answer(encode_response(version, topics=refused))
 
 
 class Fetch:
@@ -174,11 +240,14 @@ class Fetch:
     def bind_cached(self) -> bool:
         """Find the partitions of what the client named; false if one has to be looked up on disk."""
         topics = self._api.topics
+        rules = self._api.authorization.rules
         for key, interest in self._session.active.items():
             name_or_id, number = key
             topic = topics.cached(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
             if topic is None:  # even if there was none the last time: it may have been made
                 return False
+            if rules is not None and interest.rules != rules and not self._may_read(interest, topic):
+                continue
             partition = topic.partitions.get(number)
             if partition is None:
                 if 0 <= number < topic.partition_count:
@@ -209,9 +278,15 @@ class Fetch:
             await self._bind_some(asked[first : first + MANY])
 
     async def _bind_some(self, asked: Sequence[tuple[Key, Interest]]) -> None:
-        names = list({key[0] for key, _ in asked if isinstance(key[0], str)})
+        authorization = self._api.authorization
+        named = {key[0] for key, _ in asked if isinstance(key[0], str)}
+        refused = await authorization.refused_topics(self._connection, AclOperation.READ, named, api="Fetch")
+        names = list(named - refused.keys())
         ids = list({key[0] for key, _ in asked if isinstance(key[0], bytes)})
-        topics = dict(zip(names, await self._api.topics.resolve(names, self._connection), strict=True))
+        topics = {
+            **refused,
+            **dict(zip(names, await self._api.topics.resolve(names, self._connection), strict=True)),
+        }
         by_id = dict(zip(ids, await self._api.topics.resolve_ids(ids), strict=True))
         wanted = []
         for key, interest in asked:
@@ -219,6 +294,12 @@ class Fetch:
             if isinstance(topic, KafkaError):
                 interest.error = topic
                 interest.watch(None)
+            elif (
+                authorization.rules is not None
+                and interest.rules != authorization.rules
+                and not self._may_read(interest, topic)
+            ):
+                pass
             elif not 0 <= key[1] < topic.partition_count:
                 interest.error = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
             else:
@@ -231,6 +312,36 @@ class Fetch:
             elif self._session.interests.get(interest.key) is interest:
                 interest.error = None
                 interest.watch(partition)
+
+    def _may_read(self, interest: Interest, topic: Topic) -> bool:
+        """Whether the client may read a topic now; else the interest has its refusal, and follows nothing."""
+        authorization, key = self._api.authorization, interest.key[0]
+        refused: KafkaError | None = None
+        if isinstance(key, str) or interest.partition is not None:  # what the client reads already it knows of
+            if not authorization.may(self._connection, AclOperation.READ, Kind.TOPIC, topic.full_name, api="Fetch"):
+                name = key if isinstance(key, str) else topic.full_name
+                refused = refusal_of(self._connection, AclOperation.READ, Kind.TOPIC, name)
+        else:
+            refused = authorization.refused_id(self._connection, AclOperation.READ, key, topic.full_name, api="Fetch")
+        if refused is None:
+            interest.rules = -1 if authorization.rules is None else authorization.rules
+            return True
+        interest.error = refused
+        interest.watch(None)
+        return False
+
+    def _read_under(self, interest: Interest, rules: int) -> None:
+        """Let go of a partition that is followed, where these rules are others than those it was bound under, and do
+        not let the client read it."""
+        partition = interest.partition
+        if partition is None or interest.rules == rules:
+            return
+        topic = self._api.topics.cached_id(partition.topic_id)
+        if topic is not None:
+            self._may_read(interest, topic)
+        elif not partition.deleted:  # it is looked up anew
+            interest.error = _left()
+            interest.watch(None)
 
     # --- waiting
 
@@ -288,7 +399,10 @@ class Fetch:
         total = 0
         failed = full = False
         quiet = []
+        rules = self._api.authorization.rules
         for key, interest in self._session.active.items():
+            if rules is not None and interest.rules != rules:
+                self._read_under(interest, rules)
             error = self._check(interest)
             if error is not None:
                 failed = True
@@ -342,7 +456,10 @@ class Fetch:
 
     def _filled(self, found: Mapping[Key, list[Buffer]]) -> FetchAnswer:
         answer = FetchAnswer(self._session)
+        rules = self._api.authorization.rules
         for interest in list(self._session.to_tell.values()):
+            if rules is not None and interest.rules != rules:  # changed while it was read, or while it was quiet
+                self._read_under(interest, rules)
             answer.add(interest, found.get(interest.key))
         return answer
 
@@ -376,6 +493,9 @@ class Fetch:
     async def _filled_in_turns(self, found: Mapping[Key, list[Buffer]]) -> tuple[FetchAnswer, list[Buffer]]:
         answer = FetchAnswer(self._session)
         for index, interest in enumerate(list(self._session.to_tell.values())):
+            rules = self._api.authorization.rules
+            if rules is not None and interest.rules != rules:
+                self._read_under(interest, rules)
             answer.add(interest, found.get(interest.key))
             await turn(index)
         return answer, await self._api.runtime.loop.run_in_executor(

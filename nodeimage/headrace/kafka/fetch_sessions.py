@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from headrace.base.errors import Code, KafkaError
 from headrace.partitions.partition import Partition
+from headrace.security.principals import NOBODY, Principal
 from headrace.wire.fetch import FetchPartition
 
 MAX_SESSIONS = 1000
@@ -34,7 +35,7 @@ Key = tuple[str | bytes, int]
 class Interest:
     """One partition of one session: what the client asked for, and what it was last told."""
 
-    __slots__ = ("asked", "error", "key", "partition", "session", "told_high_watermark", "told_log_start")
+    __slots__ = ("asked", "error", "key", "partition", "rules", "session", "told_high_watermark", "told_log_start")
 
     def __init__(self, *, session: "FetchSession", key: Key, asked: FetchPartition) -> None:
         self.session = session
@@ -44,6 +45,8 @@ class Interest:
         self.error: KafkaError | None = None
         self.told_high_watermark = -1
         self.told_log_start = -1
+        self.rules = -1
+        """Those by which the client may read the partition (Authorization.rules); under others it is asked again."""
 
     def watch(self, partition: Partition | None) -> None:
         """Follow `partition`, or none."""
@@ -64,9 +67,11 @@ class Interest:
 class FetchSession:
     """The partitions of one consumer at this node."""
 
-    __slots__ = ("_wake", "active", "closed", "counted", "epoch", "id", "interests", "used_at")
+    __slots__ = ("_wake", "active", "closed", "counted", "epoch", "id", "interests", "principal", "used_at")
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal = NOBODY) -> None:
+        self.principal = principal
+        """Whose it is."""
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self.closed = False
@@ -78,6 +83,20 @@ class FetchSession:
         self.active: dict[Key, Interest] = {}
         """Those to look at, longest unserved first."""
         self._wake: Callable[[], None] | None = None
+
+    def is_of(self, principal: Principal) -> bool:
+        """Whether a user may go on with it, by whichever connection. Takes up the groups that the user has now."""
+        own = self.principal
+        if principal is own:
+            return True
+        if principal.user != own.user:
+            return False
+        self.principal = principal
+        if principal.groups != own.groups:
+            for key, interest in self.interests.items():
+                interest.rules = -1
+                self.active[key] = interest
+        return True
 
     @property
     def incremental(self) -> bool:
@@ -153,16 +172,17 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, *, session_id: int, epoch: int) -> FetchSession:
+    def find(self, *, session_id: int, epoch: int, principal: Principal = NOBODY) -> FetchSession:
         """The session that a request continues, or a new one where it begins one (epoch 0) or goes without (epoch -1).
 
-        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
+        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND, of another user's session too, or INVALID_FETCH_SESSION_EPOCH.
         """
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self.close(session_id)
-            return FetchSession()
         session = self._sessions.get(session_id)
-        if session is None:
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None and session.is_of(principal):
+                self.close(session_id)
+            return FetchSession(principal)
+        if session is None or not session.is_of(principal):
             raise _not_found(session_id)
         if session.epoch != epoch or session.is_busy:
             raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}")

@@ -10,12 +10,15 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
 from headrace.coordination.messages import Protocol as Offered
+from headrace.coordination.service import GroupService
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.api import Api
-from headrace.kafka.authorized_operations import GROUP_OPERATIONS, told
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
 from headrace.kafka.common_refusals import NO_TRANSACTIONS, check_group_id
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_layout import Layout
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
@@ -28,7 +31,8 @@ _CLASSIC: Final = "classic"
 class GroupApis:
     """Membership of consumer groups, and what operators ask of them."""
 
-    def __init__(self, *, layout: Layout, coordination: Coordination) -> None:
+    def __init__(self, *, layout: Layout, coordination: Coordination, authorization: Authorization) -> None:
+        self._authorization = authorization
         self._layout = layout
         self._coordination = coordination
 
@@ -51,12 +55,27 @@ class GroupApis:
     async def find_coordinator(self, request: Any, session: Connection) -> Mapping[str, object]:
         """FindCoordinator: the node that leads the catalog, for every group."""
         key_type = field(request, "key_type", _GROUP)
-        keys = field(request, "coordinator_keys", None)
-        node_id = await self._coordination.find() if key_type == _GROUP else None
+        several = field(request, "coordinator_keys", None)
+        keys = [request.key] if several is None else several
+        refused = {key: error for key in keys if (error := self._why_not_find(session, key_type, key)) is not None}
+        may = len(refused) < len(keys)
+        node_id = await self._coordination.find() if key_type == _GROUP and may else None
         found = [
-            self._coordinator(session, key, key_type, node_id) for key in ([request.key] if keys is None else keys)
+            _no_coordinator(key, refused[key].code, str(refused[key]))
+            if key in refused
+            else self._coordinator(session, key, key_type, node_id)
+            for key in keys
         ]
-        return found[0] if keys is None else {"coordinators": found}
+        return found[0] if several is None else {"coordinators": found}
+
+    def _why_not_find(self, session: Connection, key_type: int, key: str) -> KafkaError | None:
+        kind = {_GROUP: Kind.GROUP, _TRANSACTION: Kind.TRANSACTIONAL_ID}.get(key_type)
+        try:
+            if kind is not None:
+                self._authorization.check(session, AclOperation.DESCRIBE, kind, key, api="FindCoordinator")
+        except KafkaError as error:
+            return error
+        return None
 
     def _coordinator(self, session: Connection, key: str, key_type: int, node_id: NodeId | None) -> dict[str, object]:
         if key_type == _GROUP:
@@ -77,9 +96,14 @@ class GroupApis:
             code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
         else:
             code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
-        return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+        return _no_coordinator(key, code, message)
 
     # --- membership
+
+    def _check_member(self, session: Connection, group_id: str, *, api: str) -> None:
+        """Raises KafkaError for the empty id, and where the client may not be a member of the group."""
+        check_group_id(group_id)
+        self._authorization.check(session, AclOperation.READ, Kind.GROUP, group_id, api=api)
 
     async def join_group(self, request: Any, session: Connection) -> Mapping[str, object]:
         """JoinGroup. Version 0 has no rebalance timeout of its own, and takes the session's."""
@@ -101,7 +125,7 @@ class GroupApis:
             reason=field(request, "reason", None),
         )
         try:
-            check_group_id(join.group_id)
+            self._check_member(session, join.group_id, api="JoinGroup")
             result = await (await self._coordination.service()).join(join)
         except HeadraceError as error:
             result = JoinResult(code=error.code, member_id=join.member_id)
@@ -119,7 +143,7 @@ class GroupApis:
             ],
         }
 
-    async def sync_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
+    async def sync_group(self, request: Any, session: Connection) -> Mapping[str, object]:
         """SyncGroup."""
         sync = Sync(
             group_id=request.group_id,
@@ -131,7 +155,7 @@ class GroupApis:
             assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
         )
         try:
-            check_group_id(sync.group_id)
+            self._check_member(session, sync.group_id, api="SyncGroup")
             if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
                 raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
             result = await (await self._coordination.service()).sync(sync)
@@ -146,10 +170,10 @@ class GroupApis:
             "assignment": result.assignment,
         }
 
-    async def heartbeat(self, request: Any, _session: Connection) -> Mapping[str, object]:
+    async def heartbeat(self, request: Any, session: Connection) -> Mapping[str, object]:
         """Heartbeat."""
         try:
-            check_group_id(request.group_id)
+            self._check_member(session, request.group_id, api="Heartbeat")
             groups = await self._coordination.service()
             code = await groups.heartbeat(
                 request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
@@ -159,7 +183,7 @@ class GroupApis:
             code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
         return {"error_code": int(code)}
 
-    async def leave_group(self, request: Any, _session: Connection) -> Mapping[str, object]:
+    async def leave_group(self, request: Any, session: Connection) -> Mapping[str, object]:
         """LeaveGroup: one member, or from version 3 a list of them."""
         members = field(request, "members", None)
         if members is None:
@@ -170,7 +194,7 @@ class GroupApis:
                 for each in members
             ]
         try:
-            check_group_id(request.group_id)
+            self._check_member(session, request.group_id, api="LeaveGroup")
             codes = await (await self._coordination.service()).leave(request.group_id, departures)
         except HeadraceError as error:
             return {"error_code": int(error.code), "members": []}
@@ -184,9 +208,9 @@ class GroupApis:
 
     # --- what operators ask
 
-    async def list_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """ListGroups, of these states and types or of all. Clients ask every node: one that does not coordinate has
-        none."""
+    async def list_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """ListGroups, of these states and types or of all, as far as the client may describe them. Clients ask every
+        node: one that does not coordinate has none."""
         states = {state.lower() for state in field(request, "states_filter", ())}
         types = {each.lower() for each in field(request, "types_filter", ())}
         try:
@@ -203,37 +227,56 @@ class GroupApis:
                     "group_type": _CLASSIC,
                 }
                 for group_id, protocol_type, state in groups
-                if (not states or state.value.lower() in states) and (not types or _CLASSIC in types)
+                if (not states or state.value.lower() in states)
+                and (not types or _CLASSIC in types)
+                and self._authorization.sees(session, AclOperation.DESCRIBE, Kind.GROUP, group_id)
             ],
         }
 
-    async def describe_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
+    async def describe_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
         """DescribeGroups. A group that does not exist is Dead."""
         described: list[Mapping[str, object]] = []
-        operations = told(GROUP_OPERATIONS, asked=field(request, "include_authorized_operations", False))
-        try:
-            groups = await self._coordination.service()
-        except HeadraceError as error:
-            return {"groups": [{"error_code": int(error.code), "group_id": group_id} for group_id in request.groups]}
+        with_operations = field(request, "include_authorized_operations", False)
+        groups: GroupService | HeadraceError | None = None
         for group_id in request.groups:
             try:
+                self._authorization.check(session, AclOperation.DESCRIBE, Kind.GROUP, group_id, api="DescribeGroups")
+                groups = groups or await self._service()
+                if isinstance(groups, HeadraceError):
+                    raise groups
+                operations = (
+                    self._authorization.operations(session, Kind.GROUP, group_id) if with_operations else NOT_ASKED
+                )
                 described.append(_described(await groups.describe(group_id), operations))
             except HeadraceError as error:
                 described.append({"error_code": int(error.code), "group_id": group_id})
         return {"groups": described}
 
-    async def delete_groups(self, request: Any, _session: Connection) -> Mapping[str, object]:
-        """DeleteGroups: groups without members, with their cursors."""
-        names = list(dict.fromkeys(request.groups_names))
+    async def _service(self) -> GroupService | HeadraceError:
+        """Waited for once in a request, however many groups it names."""
         try:
-            codes = await (await self._coordination.service()).delete(names)
+            return await self._coordination.service()
         except HeadraceError as error:
-            codes = [error.code] * len(names)
-        return {
-            "results": [
-                {"group_id": group_id, "error_code": int(code)} for group_id, code in zip(names, codes, strict=True)
-            ]
-        }
+            return error
+
+    async def delete_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DeleteGroups: groups without members, with their cursors."""
+        asked = list(dict.fromkeys(request.groups_names))
+        delete = AclOperation.DELETE
+        names = [
+            name for name in asked if self._authorization.may(session, delete, Kind.GROUP, name, api="DeleteGroups")
+        ]
+        found = dict.fromkeys(asked, Code.GROUP_AUTHORIZATION_FAILED)
+        try:
+            codes = await (await self._coordination.service()).delete(names) if names else []
+            found.update(zip(names, codes, strict=True))
+        except HeadraceError as error:
+            found.update(dict.fromkeys(names, Code(error.code)))
+        return {"results": [{"group_id": group_id, "error_code": int(code)} for group_id, code in found.items()]}
+
+
+def _no_coordinator(key: str, code: Code, message: str) -> dict[str, object]:
+    return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
 
 
 def _described(view: GroupView, operations: int) -> dict[str, object]:

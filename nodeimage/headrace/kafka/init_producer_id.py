@@ -15,6 +15,8 @@ import structlog
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.runtime import Runtime
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
@@ -66,8 +68,9 @@ class ProducerIds:
 class InitProducerIdApi:
     """Gives producers their ids."""
 
-    def __init__(self, *, producer_ids: ProducerIds) -> None:
+    def __init__(self, *, producer_ids: ProducerIds, authorization: Authorization) -> None:
         self._producer_ids = producer_ids
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -82,6 +85,9 @@ class InitProducerIdApi:
                 "producer_id": -1,
                 "producer_epoch": -1,
             }
+        if not self._authorization.may(session, AclOperation.IDEMPOTENT_WRITE, api="InitProducerId"):
+            refused = int(Code.CLUSTER_AUTHORIZATION_FAILED)
+            return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
         known = field(request, "producer_id", -1)
         epoch = field(request, "producer_epoch", -1)
         if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer starts anew, after an error

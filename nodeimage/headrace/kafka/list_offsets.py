@@ -22,6 +22,8 @@ from headrace.catalog.rows import PartitionletRow
 from headrace.container.commit_wait import back_in_touch
 from headrace.container.leader import Leader
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
@@ -66,6 +68,7 @@ class ListOffsetsApi:
         rolls: Rolls,
         remote_reads: RemoteReads,
         read_failed: Callable[[Exception, ContainerId], None],
+        authorization: Authorization,
     ) -> None:
         self._topics = topics
         self._partitions = partitions
@@ -73,6 +76,7 @@ class ListOffsetsApi:
         self._rolls = rolls
         self._remote_reads = remote_reads
         self._read_failed = read_failed
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -85,7 +89,7 @@ class ListOffsetsApi:
     async def list_offsets(self, request: Any, session: Connection) -> Mapping[str, object]:
         """ListOffsets."""
         asked = [(topic.name, part.partition_index, part) for topic in request.topics for part in topic.partitions]
-        partitions = await self._leaders(asked, session)
+        partitions = await self._leaders(asked, session, api="ListOffsets")
         kinds = [_millis(part.timestamp) for _, _, part in asked]
         of_latest = [each for each, kind in zip(partitions, kinds, strict=True) if kind == LATEST]
         latest = await self._latest([each for each in of_latest if isinstance(each, Partition)])
@@ -117,7 +121,8 @@ class ListOffsetsApi:
         that is older than all that are known, itself and where these begin."""
         asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
         answers = []
-        for (_, index, part), partition in zip(asked, await self._leaders(asked, session), strict=True):
+        partitions = await self._leaders(asked, session, api="OffsetForLeaderEpoch")
+        for (_, index, part), partition in zip(asked, partitions, strict=True):
             if isinstance(partition, KafkaError):
                 code, epoch, end = int(partition.code), -1, -1
             else:
@@ -125,10 +130,15 @@ class ListOffsetsApi:
             answers.append({"partition": index, "error_code": code, "leader_epoch": epoch, "end_offset": end})
         return _by_topic(request, "topic", answers)
 
-    async def _leaders(self, asked: Asked, session: Connection) -> list[Partition | KafkaError]:
+    async def _leaders(self, asked: Asked, session: Connection, *, api: str) -> list[Partition | KafkaError]:
         """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
+        names = (name for name, _, _ in asked)
         found = await leaders(
-            [(name, number) for name, number, _ in asked], session, topics=self._topics, partitions=self._partitions
+            [(name, number) for name, number, _ in asked],
+            session,
+            topics=self._topics,
+            partitions=self._partitions,
+            refused=await self._authorization.refused_topics(session, AclOperation.DESCRIBE, names, api=api),
         )
         return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
 

@@ -2,8 +2,9 @@
 
 Answered from memory for topics in use; others are looked up in one go. Who leads a partition is who leads the container
 of its open partitionlet, as this node last saw it; whoever does not lead says so when it is asked for records. Topics
-that a client names are made where it allows that and their stream's policy does too. A listing of all topics (`topics`
-null) shows those of the default stream by their bare names and all others by their full names.
+that a client names are made where it allows that, may make them, and their stream's policy does too. A listing of all
+topics (`topics` null) shows those that the client may describe: of the default stream by their bare names, and all
+others by their full names.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +17,15 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.kafka.api import RawApi
-from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, told
+from headrace.kafka.authorization import Authorization, TopicView
+from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
 from headrace.kafka.connection import Connection, Slot
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import Broker as BrokerMeta
@@ -54,6 +57,7 @@ class MetadataApi:
         node: NodeIdentity,
         runtime: Runtime,
         look_around: Callable[[], None],
+        authorization: Authorization,
     ) -> None:
         self._topics = topics
         self._partitions = partitions
@@ -62,6 +66,7 @@ class MetadataApi:
         self._node = node
         self._runtime = runtime
         self._look_around = look_around
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[RawApi]:
@@ -75,11 +80,11 @@ class MetadataApi:
 
     async def _answer(self, session: Connection, asked: MetadataRequest, version: int, slot: Slot) -> None:
         self._look_around()
-        operations = told(TOPIC_OPERATIONS, asked=asked.topic_operations)
+        view = self._authorization.topics_of(session)
         topics = (
-            await self._all(version, operations)
+            await self._all(version, view, with_operations=asked.topic_operations)
             if asked.topics is None
-            else await self._named(session, asked, version, operations)
+            else await self._named(session, asked, version, view)
         )
         encode = partial(
             encode_response,
@@ -89,25 +94,23 @@ class MetadataApi:
             cluster_id=self._node.cluster_id,
             controller_id=self._node.node_id,
             topics=topics,
-            operations=told(CLUSTER_OPERATIONS, asked=asked.cluster_operations),
+            operations=(
+                self._authorization.operations(session, Kind.CLUSTER) if asked.cluster_operations else NOT_ASKED
+            ),
         )
         many = len(topics) > MANY
         slot.answer([await self._runtime.loop.run_in_executor(self._runtime.executor, encode) if many else encode()])
 
     async def _named(
-        self, session: Connection, asked: MetadataRequest, version: int, operations: int
+        self, session: Connection, asked: MetadataRequest, version: int, view: TopicView
     ) -> list[TopicMeta | bytes]:
         assert asked.topics is not None
-        names = [name for name, topic_id in asked.topics if name is not None]
-        ids = [topic_id for name, topic_id in asked.topics if name is None and topic_id is not None]
-        by_name = iter(await self._topics.resolve(names, session, create=asked.allow_auto_create))
-        by_id = iter(await self._topics.resolve_ids(ids))
-        found: list[tuple[str | None, bytes | None, Topic | KafkaError]] = []
-        for name, topic_id in asked.topics:
-            if name is not None:
-                found.append((name, None, next(by_name)))
-            elif topic_id is not None:
-                found.append((None, topic_id, next(by_id)))
+        found = await self._found(session, asked.topics, create=asked.allow_auto_create)
+        operations = {
+            topic.row.number: view.operations(topic.row) if asked.topic_operations else NOT_ASKED
+            for _, _, topic in found
+            if isinstance(topic, Topic)
+        }
         shown = [
             (topic, name if name is not None else self._topics.shown(topic.row))
             for name, _, topic in found
@@ -115,7 +118,11 @@ class MetadataApi:
         ]
         kept = {topic.row.number: self._kept(topic) for topic, _ in shown}
         leaders = await self._leaders(
-            [topic for topic, name in shown if (version, name, operations) not in kept[topic.row.number]]
+            [
+                topic
+                for topic, name in shown
+                if (version, name, operations[topic.row.number]) not in kept[topic.row.number]
+            ]
         )
         entries: list[TopicMeta | bytes] = []
         named = iter(shown)
@@ -123,8 +130,48 @@ class MetadataApi:
             if isinstance(topic, KafkaError):
                 entries.append(TopicMeta(topic.code, name, topic_id or NO_TOPIC_ID, False, []))
             else:
-                entries.append(_entry(topic, (version, next(named)[1], operations), leaders, kept[topic.row.number]))
+                number = topic.row.number
+                key = version, next(named)[1], operations[number]
+                entries.append(_entry(topic, key, leaders, kept[number]))
         return entries
+
+    async def _found(
+        self, session: Connection, asked: Sequence[tuple[str | None, bytes | None]], *, create: bool
+    ) -> list[tuple[str | None, bytes | None, Topic | KafkaError]]:
+        """What a client names, by name or by id, or why it is not told of it."""
+        names = [name for name, _ in asked if name is not None]
+        refused = await self._authorization.refused_topics(session, AclOperation.DESCRIBE, names, api="Metadata")
+        resolved = iter(
+            await self._topics.resolve(
+                names if not refused else [name for name in names if name not in refused],
+                session,
+                create=create,
+                may_create=None if self._authorization.rules is None else partial(self._may_create, session),
+            )
+        )
+        by_id = iter(
+            await self._topics.resolve_ids(
+                [topic_id for name, topic_id in asked if name is None and topic_id is not None]
+            )
+        )
+        found: list[tuple[str | None, bytes | None, Topic | KafkaError]] = []
+        for name, topic_id in asked:
+            if name is not None:
+                found.append((name, None, refused.get(name) or next(resolved)))
+            elif topic_id is not None:
+                found.append((None, topic_id, self._by_id(session, topic_id, next(by_id))))
+        return found
+
+    def _may_create(self, session: Connection, full_name: str) -> bool:
+        return self._authorization.may(session, AclOperation.CREATE, Kind.TOPIC, full_name, api="Metadata")
+
+    def _by_id(self, session: Connection, topic_id: bytes, topic: Topic | KafkaError) -> Topic | KafkaError:
+        """A topic that a client names by its id, if it may describe it."""
+        if isinstance(topic, KafkaError):
+            return topic
+        describe = AclOperation.DESCRIBE
+        refused = self._authorization.refused_id(session, describe, topic_id, topic.full_name, api="Metadata")
+        return refused or topic
 
     def _kept(self, topic: Topic) -> dict[EntryKey, bytes]:
         """A topic's entries as they were made since the last change of leaders.
@@ -157,17 +204,20 @@ class MetadataApi:
                     self._partitions.add_fresh(topic, row)
         return found
 
-    async def _all(self, version: int, operations: int) -> list[TopicMeta | bytes]:
-        """All topics; with a million of them others have their turn meanwhile."""
+    async def _all(self, version: int, view: TopicView, *, with_operations: bool) -> list[TopicMeta | bytes]:
+        """All topics that the client sees; with a million of them others have their turn meanwhile."""
         entries: list[TopicMeta | bytes] = []
         after = (0, "")
         while True:
             page, open_rows = await self._catalog.query(lambda reader, after=after: _page(reader, after))  # type: ignore[misc]
-            for row in page:
+            for index, row in enumerate(page):
+                await turn(index)
+                if not view.sees(row):
+                    continue
+                operations = view.operations(row) if with_operations else NOT_ASKED
                 partitions = [self._meta(one) for one in open_rows.get(row.number, [])]
                 meta = TopicMeta(0, self._topics.shown(row), row.topic_id, False, partitions, operations)
                 entries.append(encode_topic(version, meta))
-                await turn(len(entries))
             if len(page) < _PAGE:
                 return entries
             after = (page[-1].stream_number, page[-1].name)

@@ -14,15 +14,26 @@ _PENDING = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 class Produce:
     """One request under way: counts down its partitions, then answers."""
 
-    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version", "timeout_ms")
+    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version", "is_transactional", "timeout_ms")
 
-    def __init__(self, *, slot: Slot, version: int, acks: int, partitions: int, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        slot: Slot,
+        version: int,
+        acks: int,
+        partitions: int,
+        timeout_ms: int,
+        is_transactional: bool = False,
+    ) -> None:
         self._slot = slot
         self._version = version
         self._acks = acks
         self._results: list[ProduceResult] = []
         self._remaining = partitions
         self.timeout_ms = timeout_ms
+        self.is_transactional = is_transactional
+        """The request names a transactional id."""
 
     def add(self, result: ProduceResult, *, complete: bool) -> None:
         """The outcome for the next partition, in the request's order; not `complete` while it waits for its commit."""

@@ -26,6 +26,8 @@ from headrace.base.ids import Position
 from headrace.base.runtime import Runtime
 from headrace.container.leader import Leader
 from headrace.kafka.api import RawApi
+from headrace.kafka.authorization import Authorization, refusal_of
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.common_refusals import NO_TRANSACTIONS
 from headrace.kafka.connection import Connection, Slot
@@ -42,6 +44,7 @@ from headrace.partitions.producer_state import SequenceGap
 from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader
@@ -91,6 +94,7 @@ class ProduceApi:
         forwards: Forwards,
         back_pressure: BackPressure,
         counters: Counters,
+        authorization: Authorization,
     ) -> None:
         self._runtime = runtime
         self._now = runtime.clock.now
@@ -104,6 +108,7 @@ class ProduceApi:
         self._forwards = forwards
         self._back_pressure = back_pressure
         self._counters = counters
+        self._authorization = authorization
         self._unpacking = asyncio.Semaphore(1)
         """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
 
@@ -127,14 +132,26 @@ class ProduceApi:
             if not session.refusals:
                 session.refusals = None
         self._counters.produce_requests += 1
+        refused: list[ProduceResult] = []
+        if self._authorization.rules is not None:
+            refused = self._forbidden(session, produce)
+            if refused:
+                produce = produce._replace(partitions=_others(produce.partitions, refused))
         parts = produce.partitions
         unchecked = False
         if is_checked_first(parts[0].records) if len(parts) == 1 else any(map(_is_first, parts)):
             produce, unchecked = _checked(produce)
             parts = produce.partitions
-        if len(parts) == 1 and not unchecked and self._start_at_once(produce, session, header.api_version, slot):
+        if (
+            len(parts) == 1
+            and not unchecked
+            and not refused
+            and self._start_at_once(produce, session, header.api_version, slot)
+        ):
             return
-        pending = _pending(produce, header.api_version, slot, more=1)
+        pending = _pending(produce, header.api_version, slot, more=1 + len(refused))
+        for result in refused:
+            pending.add(result, complete=True)
         places = None if unchecked or len(parts) > MANY or self._back_pressure.was_saturated else self._resolved(parts)
         if places is None:
             session.park(self._start_later(produce, session, pending, time.monotonic()), finish=True)
@@ -161,6 +178,34 @@ class ProduceApi:
         except HeadraceError as error:
             pending.add(self._refused(session, part, error, topic, partition.log_start), complete=True)
         return True
+
+    # --- what the client may do
+
+    def _forbidden(self, session: Connection, produce: ProduceRequest) -> list[ProduceResult]:
+        """The refusals of what the client may not write to; nothing else has been done about it by then."""
+        if produce.transactional_id is not None:
+            transaction = AclOperation.WRITE, Kind.TRANSACTIONAL_ID, produce.transactional_id
+            if not self._authorization.may(session, *transaction, api="Produce"):
+                error = refusal_of(session, *transaction)
+                return [_refusal(part, error, -1) for part in produce.partitions]
+        found: dict[str, KafkaError | None] = {}
+        refused: list[ProduceResult] = []
+        for part in produce.partitions:
+            name = part.topic
+            if name not in found:
+                found[name] = self._why_forbidden(session, name)
+            forbidden = found[name]
+            if forbidden is not None:
+                refused.append(_refusal(part, forbidden, -1))
+        return refused
+
+    def _why_forbidden(self, session: Connection, name: str) -> KafkaError | None:
+        topic = self._topics.cached(name)
+        if topic is None:
+            return self._authorization.refused_topic(session, AclOperation.WRITE, name, api="Produce")
+        if self._authorization.may(session, AclOperation.WRITE, Kind.TOPIC, topic.full_name, api="Produce"):
+            return None
+        return refusal_of(session, AclOperation.WRITE, Kind.TOPIC, name)
 
     # --- resolving: where each batch goes, and whether it can go there now
 
@@ -387,6 +432,11 @@ class ProduceApi:
                 f"a batch of {header.length} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
             )
         if header.attributes & TRANSACTIONAL_BIT:
+            if self._authorization.rules is not None and not pending.is_transactional:
+                # By the batch and not by the request's field, which a client may leave out (CVE-2018-17196).
+                raise KafkaError(
+                    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "records of a transaction, without its transactional id"
+                )
             raise KafkaError(Code.INVALID_RECORD, NO_TRANSACTIONS)
         if foreign is not None:
             # Its answer may have been lost in the moment of a move. Once settled, what is here stays here.
@@ -523,8 +573,20 @@ def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bo
 
 def _pending(produce: ProduceRequest, version: int, slot: Slot, *, more: int = 0) -> Produce:
     """`more`: than there are partitions have to be settled before it is answered."""
-    count = len(produce.partitions) + more
-    return Produce(slot=slot, version=version, acks=produce.acks, partitions=count, timeout_ms=produce.timeout_ms)
+    return Produce(
+        slot=slot,
+        version=version,
+        acks=produce.acks,
+        partitions=len(produce.partitions) + more,
+        timeout_ms=produce.timeout_ms,
+        is_transactional=produce.transactional_id is not None,
+    )
+
+
+def _others(parts: Sequence[PartitionRecords], refused: Sequence[ProduceResult]) -> list[PartitionRecords]:
+    """Those whose topics are not refused."""
+    names = {result.topic for result in refused}
+    return [part for part in parts if part.topic not in names]
 
 
 def _is_first(part: PartitionRecords) -> bool:

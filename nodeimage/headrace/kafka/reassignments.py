@@ -12,6 +12,8 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_layout import Layout, Placed
 from headrace.partitions.lookups import topic_rows, turn
@@ -22,6 +24,7 @@ from headrace.wire.primitives import bounded
 PREFERRED: Final = 0
 """The kind of election (KIP-460); 1 is unclean."""
 
+_FORBIDDEN: Final = KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED, "it takes the cluster's admin")
 _Where = Placed | KafkaError | None
 """Where a partition's newest records lie; None: nobody is known to lead them."""
 
@@ -29,23 +32,36 @@ _Where = Placed | KafkaError | None
 class ReassignmentApis:
     """What tools would set of replicas and leaders."""
 
-    def __init__(self, *, catalog: Catalog, layout: Layout, folder: Path) -> None:
+    def __init__(self, *, catalog: Catalog, layout: Layout, folder: Path, authorization: Authorization) -> None:
         self._catalog = catalog
         self._layout = layout
         self._folder = folder
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
         """What is answered here."""
         return (
-            Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, Versions(0, 0), list_partition_reassignments),
+            Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, Versions(0, 0), self.list_partition_reassignments),
             Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, Versions(0, 0), self.alter_partition_reassignments),
             Api(ApiKey.ELECT_LEADERS, Versions(0, 2), self.elect_leaders),
             Api(ApiKey.ALTER_REPLICA_LOG_DIRS, Versions(1, 2), self.alter_replica_log_dirs),
         )
 
+    async def list_partition_reassignments(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """ListPartitionReassignments."""
+        try:
+            self._authorization.check(session, AclOperation.DESCRIBE, api="ListPartitionReassignments")
+        except KafkaError as error:
+            return {**_told(error), "topics": ()}
+        return {"error_code": 0, "error_message": None, "topics": ()}
+
     async def alter_partition_reassignments(self, request: Any, session: Connection) -> Mapping[str, object]:
         """AlterPartitionReassignments: null replicas cancel one."""
+        try:
+            self._authorization.check(session, AclOperation.ALTER, api="AlterPartitionReassignments")
+        except KafkaError as error:
+            return {**_told(error), "responses": ()}
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         found = await self._where([(name, each.partition_index) for name, each in asked])
         answers = iter(
@@ -68,6 +84,8 @@ class ReassignmentApis:
 
         For all partitions only elections that took place are told, as at Kafka: none.
         """
+        if not self._authorization.may(session, AclOperation.ALTER, api="ElectLeaders"):
+            return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "replica_election_results": ()}
         topics = request.topic_partitions or ()
         kind = field(request, "election_type", PREFERRED)
         asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
@@ -90,12 +108,12 @@ class ReassignmentApis:
         """AlterReplicaLogDirs: a node has one folder."""
         own = str(self._folder)
         answers: list[dict[str, object]] = []
+        may = self._authorization.may(session, AclOperation.ALTER, api="AlterReplicaLogDirs")
         for each in request.dirs:
             wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
             elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
-            codes = iter(
-                [where.code if isinstance(where, KafkaError) else elsewhere for where in await self._where(wanted)]
-            )
+            found = await self._where(wanted) if may else [_FORBIDDEN] * len(wanted)
+            codes = iter([where.code if isinstance(where, KafkaError) else elsewhere for where in found])
             answers += [
                 {
                     "topic_name": topic.name,
@@ -127,11 +145,6 @@ class ReassignmentApis:
                 found.append(self._layout.placed(container))
             await turn(place)
         return found
-
-
-async def list_partition_reassignments(request: Any, session: Connection) -> Mapping[str, object]:
-    """ListPartitionReassignments."""
-    return {"error_code": 0, "error_message": None, "topics": ()}
 
 
 def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | None:

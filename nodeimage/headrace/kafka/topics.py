@@ -15,6 +15,8 @@ from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import DeleteTopics, TopicOutcome
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
@@ -29,7 +31,10 @@ NO_ID: Final = bytes(16)
 class TopicApis:
     """Deletes topics and records."""
 
-    def __init__(self, *, topics: Topics, partitions: Partitions, catalog: Catalog) -> None:
+    def __init__(
+        self, *, topics: Topics, partitions: Partitions, catalog: Catalog, authorization: Authorization
+    ) -> None:
+        self._authorization = authorization
         self._topics = topics
         self._partitions = partitions
         self._catalog = catalog
@@ -52,7 +57,7 @@ class TopicApis:
             if states is None
             else [(state.name, state.topic_id.bytes if state.topic_id else None) for state in states]
         )
-        found = await self._topics_to_delete(asked)
+        found = await self._topics_to_delete(asked, session)
         times = Counter(row.topic_id for row in found if isinstance(row, TopicRow))
         for place, row in enumerate(found):
             if isinstance(row, TopicRow) and times[row.topic_id] > 1:
@@ -76,9 +81,12 @@ class TopicApis:
             ]
         }
 
-    async def _topics_to_delete(self, asked: Sequence[tuple[str | None, bytes | None]]) -> list[TopicRow | KafkaError]:
+    async def _topics_to_delete(
+        self, asked: Sequence[tuple[str | None, bytes | None]], session: Connection
+    ) -> list[TopicRow | KafkaError]:
         names = [name for name, topic_id in asked if name is not None and topic_id is None]
-        by_name = iter(await topic_rows(self._catalog, names))
+        refused = await self._authorization.refused_topics(session, AclOperation.DELETE, names, api="DeleteTopics")
+        by_name = iter(await topic_rows(self._catalog, names, refused=refused))
         ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
         by_id = await found_of(self._catalog, ids, lambda reader: reader.topics.by_ids(ids))
         found: list[TopicRow | KafkaError] = []
@@ -88,10 +96,20 @@ class TopicApis:
             elif name is not None:
                 found.append(next(by_name))
             elif topic_id is not None:
-                found.append(by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, "there is no topic with this id"))
+                found.append(self._by_id(topic_id, by_id.get(topic_id), session))
             else:
                 found.append(KafkaError(Code.INVALID_REQUEST, "give a topic's name or its id"))
         return found
+
+    def _by_id(self, topic_id: bytes, row: TopicRow | KafkaError | None, session: Connection) -> TopicRow | KafkaError:
+        """A topic that a client names by its id, if it may delete it; who may not even describe it learns nothing."""
+        if row is None:
+            return KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
+        if isinstance(row, KafkaError):
+            return row
+        delete = AclOperation.DELETE
+        refused = self._authorization.refused_id(session, delete, topic_id, row.full_name, api="DeleteTopics")
+        return refused or row
 
     def _deleted(
         self,
@@ -122,6 +140,9 @@ class TopicApis:
             session,
             topics=self._topics,
             partitions=self._partitions,
+            refused=await self._authorization.refused_topics(
+                session, AclOperation.DELETE, (name for name, _ in asked), api="DeleteRecords"
+            ),
         )
         items: list[LogStart] = []
         answers: list[dict[str, object]] = []

@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import leaders, refusal, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.primitives import bounded
 
@@ -24,7 +27,8 @@ _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 class TransactionApis:
     """There are none; of producers it is told."""
 
-    def __init__(self, *, topics: Topics, partitions: Partitions) -> None:
+    def __init__(self, *, topics: Topics, partitions: Partitions, authorization: Authorization) -> None:
+        self._authorization = authorization
         self._topics = topics
         self._partitions = partitions
 
@@ -39,7 +43,7 @@ class TransactionApis:
             Api(ApiKey.END_TXN, Versions(0, 3), end_txn),
             Api(ApiKey.TXN_OFFSET_COMMIT, Versions(0, 3), txn_offset_commit),
             Api(ApiKey.LIST_TRANSACTIONS, Versions(0, 1), list_transactions),
-            Api(ApiKey.DESCRIBE_TRANSACTIONS, Versions(0, 0), describe_transactions),
+            Api(ApiKey.DESCRIBE_TRANSACTIONS, Versions(0, 0), self.describe_transactions),
             Api(ApiKey.DESCRIBE_PRODUCERS, Versions(0, 0), self.describe_producers, has_long_answers=True),
         )
 
@@ -47,11 +51,13 @@ class TransactionApis:
         """DescribeProducers: the idempotent producers that partitions which this node leads remember."""
         bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
         wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
+        refused = await self._authorization.refused_topics(
+            session, AclOperation.READ, (name for name, _ in wanted), api="DescribeProducers"
+        )
+        found = await leaders(wanted, session, topics=self._topics, partitions=self._partitions, refused=refused)
         answers: list[dict[str, object]] = []
         told: set[tuple[bytes, int]] = set()
-        for (name, index), leader in zip(
-            wanted, await leaders(wanted, session, topics=self._topics, partitions=self._partitions), strict=True
-        ):
+        for (name, index), leader in zip(wanted, found, strict=True):
             answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
             if isinstance(leader, KafkaError):
                 answer |= refusal(leader)
@@ -69,6 +75,21 @@ class TransactionApis:
                 for topic in request.topics
             ]
         }
+
+    async def describe_transactions(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DescribeTransactions."""
+        return {
+            "transaction_states": [
+                {"error_code": int(self._not_found(each, session)), "transactional_id": each}
+                for each in request.transactional_ids
+            ]
+        }
+
+    def _not_found(self, transactional_id: str, session: Connection) -> Code:
+        describe = AclOperation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id
+        if self._authorization.may(session, *describe, api="DescribeTransactions"):
+            return Code.TRANSACTIONAL_ID_NOT_FOUND
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 async def add_partitions_to_txn(request: Any, session: Connection) -> Mapping[str, object]:
@@ -115,16 +136,6 @@ async def txn_offset_commit(request: Any, session: Connection) -> Mapping[str, o
 async def list_transactions(request: Any, session: Connection) -> Mapping[str, object]:
     """ListTransactions."""
     return {"error_code": 0, "unknown_state_filters": (), "transaction_states": ()}
-
-
-async def describe_transactions(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeTransactions."""
-    return {
-        "transaction_states": [
-            {"error_code": int(Code.TRANSACTIONAL_ID_NOT_FOUND), "transactional_id": each}
-            for each in request.transactional_ids
-        ]
-    }
 
 
 def _producers(partition: Partition) -> Iterator[dict[str, object]]:

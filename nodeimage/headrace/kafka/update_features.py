@@ -12,6 +12,8 @@ from headrace.admin.feature_levels import RAISED_S, FeatureCalls
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.levels import FEATURE
 from headrace.kafka.api import Api
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.store import features
 from headrace.store.protocol import StoreCall
@@ -24,9 +26,10 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 class UpdateFeaturesApi:
     """Raises the feature level."""
 
-    def __init__(self, *, features: FeatureCalls, store: StoreCall) -> None:
+    def __init__(self, *, features: FeatureCalls, store: StoreCall, authorization: Authorization) -> None:
         self._features = features
         self._store = store
+        self._authorization = authorization
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -35,6 +38,10 @@ class UpdateFeaturesApi:
 
     async def update_features(self, request: Any, session: Connection) -> Mapping[str, object]:
         """UpdateFeatures (KIP-584, KIP-778). All are checked before any is changed."""
+        try:
+            self._authorization.check(session, AclOperation.ALTER, api="UpdateFeatures")
+        except KafkaError as error:
+            return {"error_code": int(error.code), "error_message": str(error), "results": ()}
         updates = list(request.feature_updates)
         timeout_s = field(request, "timeout", int(RAISED_S * 1000)) / 1000
         errors: dict[str, KafkaError | None] = {}

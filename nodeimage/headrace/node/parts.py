@@ -36,6 +36,7 @@ from headrace.coordination.takeover import Coordination
 from headrace.kafka import security
 from headrace.kafka.api import Api, RawApi
 from headrace.kafka.api_versions import ApiVersionsApi
+from headrace.kafka.authorization import Authorization
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.cluster import ClusterApis
 from headrace.kafka.committed_offsets import CommittedOffsetApis
@@ -135,6 +136,7 @@ class NodeParts:
         self.access = AccessControl(runtime=runtime, catalog=catalog)
         self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time)
         self.authorizer = Authorizer(runtime=runtime, access=self.access, audit=self.audit)
+        self.authorization = Authorization(self.authorizer)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -272,6 +274,7 @@ class NodeParts:
             rolls=self.rolls,
             remote_reads=self.remote_reads,
             read_failed=self.scrub.read_failed,
+            authorization=self.authorization,
         )
         self.produce = ProduceApi(
             runtime=self.runtime,
@@ -284,6 +287,7 @@ class NodeParts:
             forwards=self.forwards,
             back_pressure=self.back_pressure,
             counters=self.counters,
+            authorization=self.authorization,
         )
         self.fetch = FetchApi(
             runtime=self.runtime,
@@ -293,6 +297,7 @@ class NodeParts:
             sessions=self.fetch_sessions,
             answer_budget=self.connections.answer_budget,
             counters=self.counters,
+            authorization=self.authorization,
             read_failed=self.scrub.read_failed,
         )
         self.metadata = MetadataApi(
@@ -303,11 +308,13 @@ class NodeParts:
             node=node,
             runtime=self.runtime,
             look_around=self._look_around,
+            authorization=self.authorization,
         )
         self.dispatcher = self._dispatcher()
 
     def _dispatcher(self) -> Dispatcher:
         """What answers Kafka's clients."""
+        asked = self.authorization
         runtime, catalog, cluster, topics, partitions = (
             self.runtime,
             self.catalog,
@@ -324,26 +331,41 @@ class NodeParts:
             folder=self.folder,
             runtime=runtime,
             look_around=self._look_around,
+            authorization=asked,
         )
         made = CreateTopicsApis(
-            catalog=catalog, cluster=cluster, node=self.node, home_check=self.home_check, placement=self.placement
+            catalog=catalog,
+            cluster=cluster,
+            node=self.node,
+            home_check=self.home_check,
+            placement=self.placement,
+            authorization=asked,
         )
-        configs = ConfigApis(catalog=catalog, cluster=cluster, layout=self.layout, node=self.node, folder=self.folder)
+        configs = ConfigApis(
+            catalog=catalog,
+            cluster=cluster,
+            layout=self.layout,
+            node=self.node,
+            folder=self.folder,
+            authorization=asked,
+        )
         kafka_apis: Sequence[Api | RawApi] = (
             *self.produce.apis,
             *self.fetch.apis,
             *self.metadata.apis,
-            *InitProducerIdApi(producer_ids=self.producer_ids).apis,
+            *InitProducerIdApi(producer_ids=self.producer_ids, authorization=asked).apis,
             *self.list_offsets.apis,
-            *GroupApis(layout=self.layout, coordination=self.coordination).apis,
-            *CommittedOffsetApis(topics=topics, catalog=catalog, coordination=self.coordination).apis,
+            *GroupApis(layout=self.layout, coordination=self.coordination, authorization=asked).apis,
+            *CommittedOffsetApis(
+                topics=topics, catalog=catalog, coordination=self.coordination, authorization=asked
+            ).apis,
             *made.apis,
-            *TopicApis(topics=topics, partitions=partitions, catalog=catalog).apis,
+            *TopicApis(topics=topics, partitions=partitions, catalog=catalog, authorization=asked).apis,
             *shown.apis,
             *configs.apis,
-            *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).apis,
-            *TransactionApis(topics=topics, partitions=partitions).apis,
-            *UpdateFeaturesApi(features=self.features, store=self.store).apis,
+            *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder, authorization=asked).apis,
+            *TransactionApis(topics=topics, partitions=partitions, authorization=asked).apis,
+            *UpdateFeaturesApi(features=self.features, store=self.store, authorization=asked).apis,
             *security.APIS,
         )
         return Dispatcher(

@@ -4,13 +4,14 @@ While security is off everybody may do everything, and asking costs an attribute
 this moment alone: whoever waits (a parked fetch) asks again when `on_change` calls.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.base.runtime import Runtime
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.caller import Caller
 from headrace.security.access_rules import Decision, Kind, Permission
 from headrace.security.audit import AuditEvent, AuditLog
+from headrace.security.principals import Principal
 
 DESCRIBE = "describe"
 """The audit's action for somebody who may not even see an object."""
@@ -48,26 +49,54 @@ class Authorizer:
         return allowed
 
     def allows_any(
-        self, caller: Caller, permissions: tuple[Permission, ...], kind: Kind, name: str, *, api: str = ""
+        self,
+        caller: Caller,
+        permissions: Sequence[Permission],
+        kind: Kind = Kind.CLUSTER,
+        name: str = "",
+        *,
+        api: str = "",
+        action: str = DESCRIBE,
     ) -> bool:
-        """Whether a client has one of these permissions now; a denial is told as one of `describe`."""
-        if self.sees(caller, permissions, kind, name):
+        """Whether a client has one of these permissions now. `action`: as what a denial is told to the audit."""
+        rules = self._access.rules
+        if not rules.on:
             return True
-        reason = f"none of {', '.join(permissions)} is allowed"
-        self._tell(caller, DESCRIBE, kind, name, allowed=False, reason=reason, api=api)
+        principal = caller.principal
+        groups = self._access.groups_of(principal)
+        for permission in permissions:
+            if rules.allows(principal.user, groups, permission, kind, name):
+                if self._audit.wants(permission, allowed=True):
+                    reason = self.explain(caller, permission, kind, name).reason
+                    self._tell(caller, permission, kind, name, allowed=True, reason=reason, api=api)
+                return True
+        if len(permissions) == 1:
+            reason = self.explain(caller, permissions[0], kind, name).reason
+        else:
+            reason = f"none of {', '.join(permissions)} is allowed" if permissions else "nobody is allowed this"
+        self._tell(caller, action, kind, name, allowed=False, reason=reason, api=api)
         return False
 
-    def sees(self, caller: Caller, permissions: tuple[Permission, ...], kind: Kind, name: str) -> bool:
+    def sees(self, caller: Caller, permissions: Sequence[Permission], kind: Kind, name: str) -> bool:
         """The same without the audit: for lists, which leave out what a client may not see."""
-        if not self._access.rules.on:
+        return self.permits(caller.principal, permissions, kind, name)
+
+    def permits(self, principal: Principal, permissions: Sequence[Permission], kind: Kind, name: str) -> bool:
+        """The same of a user, whose connection may be gone."""
+        rules = self._access.rules
+        if not rules.on:
             return True
-        access, principal = self._access, caller.principal
-        return any(access.allows(principal, permission, kind, name) for permission in permissions)
+        groups = self._access.groups_of(principal)
+        return any(rules.allows(principal.user, groups, permission, kind, name) for permission in permissions)
+
+    def decided_by(self, topic: str) -> str:
+        """As AccessRules.decided_by: two topics with the same are allowed alike, to everybody."""
+        return self._access.rules.decided_by(topic)
 
     def allows_some_topic(self, caller: Caller, permission: Permission) -> bool:
         """Whether a client has a permission on some topic, stream or path, be there one or not. Not audited."""
         rules, principal = self._access.rules, caller.principal
-        return rules.any_topic(principal.user, self._access.groups_of(principal), permission)
+        return not rules.on or rules.any_topic(principal.user, self._access.groups_of(principal), permission)
 
     def explain(self, caller: Caller, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "") -> Decision:
         """Whether and why."""

@@ -6,7 +6,7 @@ nothing: who asks looks up what was made (topics.py).
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
@@ -18,10 +18,15 @@ from headrace.partitions.refusals import told
 
 
 async def make_topics(
-    names: Sequence[TopicName], *, catalog: Catalog, placement: Placement
+    names: Sequence[TopicName],
+    *,
+    catalog: Catalog,
+    placement: Placement,
+    may_create: Callable[[str], bool] | None = None,
 ) -> dict[str, KafkaError | None]:
     """By full name, why each was not made; None for one that was made, or was there. By now it may be deleted again.
 
+    `may_create`: whether the client may, by the full name; TOPIC_AUTHORIZATION_FAILED where it may not, as at Kafka.
     Left out are those whose stream is not there or makes none, and those that the catalog refused for good.
     """
     paths = sorted({name.stream for name in names})
@@ -33,6 +38,11 @@ async def make_topics(
     for name in names:
         stream = streams[name.stream]
         if stream is None or not stream.policy.auto_create:
+            continue
+        if may_create is not None and not may_create(name.full):
+            made[name.full] = KafkaError(
+                Code.TOPIC_AUTHORIZATION_FAILED, f"topic {name.full} is not there, and this user may not make it"
+            )
             continue
         count = stream.policy.default_partitions
         try:

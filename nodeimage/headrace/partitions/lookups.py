@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
@@ -61,11 +62,19 @@ async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms:
         raise KafkaError(Code.REQUEST_TIMED_OUT, f"not committed within {wait_s:g} s; it may still happen") from None
 
 
-async def topic_rows(catalog: Catalog, names: Sequence[str]) -> list[TopicRow | KafkaError]:
-    """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none."""
+async def topic_rows(
+    catalog: Catalog, names: Sequence[str], *, refused: Mapping[str, KafkaError] = MappingProxyType({})
+) -> list[TopicRow | KafkaError]:
+    """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none.
+
+    `refused`: names that are not looked up, and what stands for them.
+    """
     parsed: list[TopicName | KafkaError] = []
     wanted: dict[str, set[str]] = {}
     for index, name in enumerate(names):
+        if name in refused:
+            parsed.append(refused[name])
+            continue
         try:
             topic = split(name, DEFAULT_STREAM)
         except KafkaError as error:
@@ -128,11 +137,16 @@ def rows_by_name(reader: Reader, wanted: Mapping[str, Collection[str]]) -> dict[
 
 
 async def leaders(
-    wanted: Sequence[tuple[str, int]], caller: Caller, *, topics: Topics, partitions: Partitions
+    wanted: Sequence[tuple[str, int]],
+    caller: Caller,
+    *,
+    topics: Topics,
+    partitions: Partitions,
+    refused: Mapping[str, KafkaError] = MappingProxyType({}),
 ) -> list[Partition | KafkaError]:
-    """The leaders of these (topic's name, partition), or why there is none."""
-    names = list(dict.fromkeys(name for name, _ in wanted))
-    by_name = dict(zip(names, await topics.resolve(names, caller), strict=True))
+    """The leaders of these (topic's name, partition), or why there is none. `refused`: as in `topic_rows`."""
+    names = list(dict.fromkeys(name for name, _ in wanted if name not in refused))
+    by_name = {**refused, **dict(zip(names, await topics.resolve(names, caller), strict=True))}
     found: list[Partition | KafkaError | None] = []
     known: list[tuple[Topic, int]] = []
     for name, index in wanted:

@@ -15,10 +15,23 @@ EntryKey = tuple[int, str, int]
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = ("deleted", "encoded", "encoded_at", "home", "loading", "names", "partitions", "policy", "row")
+    __slots__ = (
+        "deleted",
+        "encoded",
+        "encoded_at",
+        "full_name",
+        "home",
+        "loading",
+        "names",
+        "partitions",
+        "policy",
+        "row",
+    )
 
     def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
         self.row = row
+        self.full_name = row.full_name
+        """Of each request it is asked what its client may do with the topic of this name."""
         self.home: Home | None = row.home
         """None for the most: at home here since it was made."""
         self.policy = policy

@@ -64,9 +64,15 @@ class Topics:
         return self._by_id.get(topic_id)
 
     async def resolve(
-        self, names: Sequence[str], _session: object = None, *, create: bool = False
+        self,
+        names: Sequence[str],
+        _session: object = None,
+        *,
+        create: bool = False,
+        may_create: Callable[[str], bool] | None = None,
     ) -> list[Topic | KafkaError]:
-        """Each name's topic, or why there is none. `create`: make those missing, where their stream allows it."""
+        """Each name's topic, or why there is none. `create`: make those missing, where their stream allows it, and
+        `may_create` does of the topic's full name; None: it always does."""
         found: list[Topic | KafkaError | None] = [self._by_name.get(name) for name in names]
         missing = [index for index, topic in enumerate(found) if topic is None]
         if not missing:
@@ -80,7 +86,7 @@ class Topics:
         topics = await self._look_up({name.full: name for name in parsed.values()})
         if create:
             absent = {name.full: name for name in parsed.values() if name.full not in topics}
-            topics.update(await self._create(list(absent.values())))
+            topics.update(await self._create(list(absent.values()), may_create))
         for index, name in parsed.items():
             topic = topics.get(name.full)
             if topic is None:
@@ -100,11 +106,6 @@ class Topics:
             self._by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             for topic_id in topic_ids
         ]
-
-    async def names_of(self, topic_ids: Sequence[bytes], _session: object = None) -> dict[bytes, str]:
-        """The names under which topics are shown: bare in the default stream, else full."""
-        topics = await self.resolve_ids(topic_ids)
-        return {topic.topic_id: self.shown(topic.row) for topic in topics if isinstance(topic, Topic)}
 
     def shown(self, row: TopicRow) -> str:
         """A topic's name in listings and group descriptions."""
@@ -156,9 +157,11 @@ class Topics:
             ):
                 return rows
 
-    async def _create(self, names: list[TopicName]) -> dict[str, Topic | KafkaError]:
+    async def _create(
+        self, names: list[TopicName], may_create: Callable[[str], bool] | None
+    ) -> dict[str, Topic | KafkaError]:
         """Topics made on first use, in memory from now on, or why they were not made."""
-        outcomes = await make_topics(names, catalog=self._catalog, placement=self._placement)
+        outcomes = await make_topics(names, catalog=self._catalog, placement=self._placement, may_create=may_create)
         refused = {name: error for name, error in outcomes.items() if error is not None}
         # Looked up like any other: others may have deleted, or altered, what was made before we hear that it was.
         made = {name.full: name for name in names if name.full in outcomes and name.full not in refused}

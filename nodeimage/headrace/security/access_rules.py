@@ -5,7 +5,8 @@ longest prefix of the stream's path, the cluster's. Where there is none at all, 
 Whom the cluster's `admin` expression lets in has every permission on everything: nobody can be shut out for good.
 
 Groups of consumers have expressions by the beginning of their names, the longest that fits counting, then the
-cluster's. While security is off, everybody may do everything (DESIGN section 16).
+cluster's. Where nothing decides who may consume with a group, whoever may consume some topic may; transactional ids are
+like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
 
 Rules are immutable: a change makes new ones, and what was decided by the former is dropped with them. A text that is
 no expression (of a later version, say) lets nobody in, and is told in `faults`.
@@ -46,6 +47,10 @@ class Kind(StrEnum):
     TRANSACTIONAL_ID = "transactional-id"
 
 
+_BY_SOME_TOPIC: Final = {Kind.GROUP: Permission.CONSUME, Kind.TRANSACTIONAL_ID: Permission.PRODUCE}
+"""What somebody needs for some topic to have it for such a name of which nothing is said."""
+
+
 class Rule(NamedTuple):
     """One expression. `name`: a stream's path, a path's or a name's beginning, `/stream:topic`; "" of the cluster."""
 
@@ -78,7 +83,10 @@ class AccessRules:
             kind: sorted({len(name) for each, name, _ in self._rules if each is kind}, reverse=True)
             for kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID)
         }
+        self._own = frozenset(name for kind, name, _ in self._rules if kind is Kind.TOPIC)
+        """Topics with an expression of their own; what is decided of any other one is decided of its stream."""
         self._decided: dict[tuple[str, frozenset[str], Kind, str, Permission], bool] = {}
+        self._decided_of_some: dict[tuple[str, frozenset[str], Permission], bool] = {}
 
     @classmethod
     def of(cls, rules: Iterable[Rule], *, on: bool) -> "AccessRules":
@@ -119,6 +127,8 @@ class AccessRules:
         """Whether somebody has a permission on an object. `name` as in `Rule`; kept, so that asking again is cheap."""
         if not self.on:
             return True
+        if kind is Kind.TOPIC and name not in self._own:
+            kind, name = Kind.STREAM, name.partition(":")[0]
         key = (user, groups, kind, name, permission)
         found = self._decided.get(key)
         if found is None:
@@ -137,6 +147,10 @@ class AccessRules:
         if admin is not None and admin[1].allows(user, groups):
             return Decision(True, admin[0], f"an administrator of the cluster: {admin[1].explain(user, groups)}")
         deciding = self._deciding(permission, kind, name)
+        if deciding is None and _BY_SOME_TOPIC.get(kind) is permission:
+            allowed = self.any_topic(user, groups, permission)
+            who = f"whoever may {permission} some topic may, and this user may {'' if allowed else 'none'}".rstrip()
+            return Decision(allowed, None, f"nothing is said of this {kind}, so {who}")
         if deciding is None:
             return Decision(False, None, f"nothing says who may {permission} here, so administrators alone may")
         rule, expression = deciding
@@ -145,23 +159,36 @@ class AccessRules:
         return Decision(expression.allows(user, groups), rule, expression.explain(user, groups))
 
     def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
-        """Whether somebody has a permission on some topic, stream or path, be there one or not."""
-        if not self.on or self._is_admin(user, groups):
+        """Whether somebody has a permission on some topic, stream or path, be there one or not. Kept, too."""
+        if not self.on:
             return True
-        return any(
-            of is permission and kind is not Kind.GROUP and expression.allows(user, groups)
-            for (kind, _, of), (_, expression) in self._rules.items()
-        )
+        key = (user, groups, permission)
+        found = self._decided_of_some.get(key)
+        if found is None:
+            if len(self._decided_of_some) >= _MOST_DECISIONS:
+                self._decided_of_some.clear()
+            found = self._decided_of_some[key] = self._is_admin(user, groups) or any(
+                of is permission and kind not in _BY_SOME_TOPIC and expression.allows(user, groups)
+                for (kind, _, of), (_, expression) in self._rules.items()
+            )
+        return found
+
+    def decided_by(self, topic: str) -> str:
+        """What is the same for all topics about which the same is decided: the topic itself where it has an expression
+        of its own, else its stream's path."""
+        return topic if topic in self._own else topic.partition(":")[0]
 
     def users(self) -> frozenset[str]:
         """Every user that an expression names."""
         return frozenset().union(*(expression.users() for _, expression in self._rules.values()))
 
-    def _is_allowed(self, user: str, groups: Set[str], kind: Kind, name: str, permission: Permission) -> bool:
+    def _is_allowed(self, user: str, groups: frozenset[str], kind: Kind, name: str, permission: Permission) -> bool:
         if self._is_admin(user, groups):
             return True
         deciding = self._deciding(permission, kind, name)
-        return deciding is not None and deciding[1].allows(user, groups)
+        if deciding is None:
+            return _BY_SOME_TOPIC.get(kind) is permission and self.any_topic(user, groups, permission)
+        return deciding[1].allows(user, groups)
 
     def _is_admin(self, user: str, groups: Set[str]) -> bool:
         admin = self._rules.get((Kind.CLUSTER, "", Permission.ADMIN))

@@ -5,6 +5,7 @@
                 topics [name STRING (v13+ id UUID), partitions [partition INT32, [v9+ current_leader_epoch INT32],
                         offset INT64, [v12+ last_fetched_epoch INT32] [v5+ log_start INT64] max_bytes INT32]]
                 [v7+ forgotten [name STRING (v13+ id UUID), partitions [INT32]]] [v11+ rack STRING]
+                [v15+ tag 1: replica state (replica_id INT32, epoch INT64)]
     Response => throttle_ms INT32, [v7+ error INT16, session_id INT32],
                 topics [name STRING (v13+ id UUID), partitions [partition INT32, error INT16, high_watermark INT64,
                         last_stable INT64, [v5+ log_start INT64],
@@ -49,6 +50,8 @@ TOPIC_IDS = 13
 COPY_BELOW = 2048
 """Records of fewer bytes are copied next to their header: one buffer more costs writev more than the copy."""
 _NAMED = "topics or partitions"
+_REPLICA_STATE = 1
+_REPLICA_TAG = struct.Struct(">BBBiqB")  # one tag, its number, its size, replica id, epoch, the struct's own tags
 
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
 _SESSION = struct.Struct(">ii")
@@ -93,6 +96,8 @@ class FetchRequest(NamedTuple):
     topics: list[FetchTopic]
     forgotten: list[tuple[str | None, bytes | None, list[int]]]
     rack: str
+    replica_id: int = -1
+    """Of a replica that follows; -1 of a consumer."""
 
 
 @dataclass(slots=True)
@@ -135,7 +140,10 @@ class FetchResponse(NamedTuple):
 def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     """Read the request whose body starts at `body`. Raises `MalformedRequest`."""
     flexible = version >= FLEXIBLE
-    pos = body if version >= 15 else body + 4
+    replica_id, pos = -1, body
+    if version < 15:
+        (replica_id,) = INT32.unpack_from(buf, pos)
+        pos += INT32.size
     max_wait_ms, min_bytes, max_bytes, isolation = _LIMITS.unpack_from(buf, pos)
     pos += _LIMITS.size
     session_id, session_epoch = 0, -1
@@ -166,12 +174,32 @@ def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     rack = ""
     if version >= 11:
         rack, pos = read_string(buf, pos, flexible)
-    if flexible:
+    if version >= 15:
+        replica_id, pos = _read_replica_id(buf, pos)
+    elif flexible:
         pos = skip_tags(buf, pos)
     check_end(buf, pos)
     return FetchRequest(
-        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, forgotten, rack, replica_id
     )
+
+
+def _read_replica_id(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Of tag 1, the replica's state, of the request (KIP-903); the other tags are skipped."""
+    end = skip_tags(buf, pos)
+    replica_id = -1
+    if end == pos + 1:
+        return replica_id, end
+    count, pos = read_uvarint(buf, pos)
+    for _ in range(count):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        if tag == _REPLICA_STATE:
+            if size < INT32.size:
+                raise MalformedRequest("the state of a replica is too short")
+            (replica_id,) = INT32.unpack_from(buf, pos)
+        pos += size
+    return replica_id, end
 
 
 def _read_topic(buf: Buffer, pos: int, version: int) -> tuple[str | None, bytes | None, int]:
@@ -275,9 +303,9 @@ def _tags(result: FetchResult) -> bytes:
 
 
 def encode_request(version: int, request: FetchRequest) -> bytes:
-    """The body of a consumer's request."""
+    """The request's body."""
     flexible = version >= FLEXIBLE
-    out = bytearray() if version >= 15 else bytearray(INT32.pack(-1))
+    out = bytearray() if version >= 15 else bytearray(INT32.pack(request.replica_id))
     out += _LIMITS.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation)
     if version >= 7:
         out += _SESSION.pack(request.session_id, request.session_epoch)
@@ -298,7 +326,9 @@ def encode_request(version: int, request: FetchRequest) -> bytes:
                 out += b"\x00"
     if version >= 11:
         put_string(out, request.rack, flexible)
-    if flexible:
+    if version >= 15 and request.replica_id >= 0:
+        out += _REPLICA_TAG.pack(1, _REPLICA_STATE, _REPLICA_TAG.size - 3, request.replica_id, -1, 0)
+    elif flexible:
         out += b"\x00"
     return bytes(out)
 

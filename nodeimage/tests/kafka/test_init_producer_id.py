@@ -12,6 +12,7 @@ from headrace.base.errors import Code
 from headrace.base.runtime import Runtime
 from headrace.kafka.init_producer_id import BLOCK, InitProducerIdApi, ProducerIds
 from headrace.store.protocol import StoreUnavailable
+from kit.access import authorization
 
 
 class Blocks:
@@ -74,7 +75,7 @@ def request(**fields: Any) -> Any:
 
 
 async def test_a_new_producer_begins_in_epoch_0_and_a_known_one_in_the_next(ids: ProducerIds) -> None:
-    api, session = InitProducerIdApi(producer_ids=ids), None
+    api, session = InitProducerIdApi(producer_ids=ids, authorization=authorization(on=False)), None
     caller: Any = session
     assert await api.init_producer_id(request(), caller) == {
         "error_code": 0,
@@ -90,7 +91,7 @@ async def test_a_new_producer_begins_in_epoch_0_and_a_known_one_in_the_next(ids:
 async def test_who_wants_transactions_is_refused_and_who_gets_no_id_asks_again(
     ids: ProducerIds, blocks: Blocks
 ) -> None:
-    api = InitProducerIdApi(producer_ids=ids)
+    api = InitProducerIdApi(producer_ids=ids, authorization=authorization(on=False))
     caller: Any = None
     refused = await api.init_producer_id(request(transactional_id="t"), caller)
     assert refused["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,0 +1,188 @@
+"""Users of a node in the test's loop, security turned on and off, and what its audit was told."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from headrace.base.ids import Millis
+from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
+from headrace.kafka.authorization import Authorization
+from headrace.kafka.connection import Connection
+from headrace.node.parts import NodeParts
+from headrace.partitions.access_control import AccessControl
+from headrace.partitions.authorizer import Authorizer
+from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
+from headrace.security.audit import AuditLog
+from headrace.security.principals import NOBODY, Mechanism, Principal
+from headrace.wire import fetch, generic_codec, metadata, produce
+from headrace.wire.api_keys import ApiKey
+from headrace.wire.batch import build_batch
+from headrace.wire.header import read_request_header, request_header
+from headrace.wire.primitives import Buffer
+from kit.catalog import NOW
+from kit.parts import handler
+
+Expressions = Mapping[tuple[Kind, str, Permission], str]
+"""By place: of a topic its full name. "" of the cluster."""
+
+
+def authorization(rules: Iterable[Rule] = (), *, on: bool = True) -> Authorization:
+    """Of no node: what these rules allow, and while security is off everything."""
+    runtime = cast(Any, SimpleNamespace(now=lambda: int(NOW)))
+    access = AccessControl(runtime=runtime, catalog=cast(Any, None))
+    access.rules = AccessRules.of(rules, on=on)
+    return Authorization(Authorizer(runtime=runtime, access=access, audit=AuditLog([], monotonic=time.monotonic)))
+
+
+async def put(parts: NodeParts, expressions: Mapping[tuple[Kind, str, Permission], str | None]) -> None:
+    """Set expressions, or take them away (None)."""
+    items = []
+    for (kind, name, permission), text in expressions.items():
+        topic_id = b""
+        if kind is Kind.TOPIC:
+            (topic,) = await parts.topics.resolve([name])
+            topic_id, name = cast(Any, topic).topic_id, ""
+        items.append(AccessItem(str(kind), name, str(permission), text, topic_id))
+    outcomes = await parts.catalog.submit(SetAccess(items=items, now=Millis(int(NOW))))
+    assert not any(each.code for each in outcomes), outcomes
+
+
+async def secure(parts: NodeParts, *, on: bool = True) -> None:
+    """Turn security on or off."""
+    await parts.catalog.submit(SecureCluster(on=on))
+
+
+class Slot:
+    """The place of an answer, which can be waited for. None: the client was cut off, or gets no answer."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self.is_followed = False
+        self.peer = "10.0.0.7:50123"
+
+    def answer(self, body: Sequence[Buffer]) -> None:
+        self.future.set_result(b"".join(bytes(piece) for piece in body))
+
+    def lose(self) -> None:
+        self.future.set_result(None)
+
+    no_answer = lose
+
+    async def body(self) -> memoryview:
+        async with asyncio.timeout(20):
+            answer = await self.future
+        assert answer is not None, "the client was cut off"
+        return memoryview(answer)
+
+
+class User:
+    """A client whose connection has proved who it is, and what it asks."""
+
+    def __init__(self, parts: NodeParts, name: str = "", *, groups: Iterable[str] = ()) -> None:
+        """`name`: "" has proved nothing."""
+        self.parts = parts
+        self.connection = Connection(parts.dispatcher)
+        self.connection.peer = "10.0.0.7:50123"
+        self.connection.client_id = "app"
+        self.connection.principal = Principal(name, Mechanism.PLAIN, frozenset(groups)) if name else NOBODY
+
+    async def ask(self, key: ApiKey, version: int | None = None, /, **fields: Any) -> Any:
+        """An API of the generic codec, through the request's and the answer's bytes."""
+        version = self.parts.dispatcher.apis[key].versions.highest if version is None else version
+        request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
+        answer = await handler(self.parts, key)(request, self.connection)
+        return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
+
+    def _start(self, key: ApiKey, version: int, body: bytes) -> Slot:
+        slot = Slot()
+        request = memoryview(bytearray(request_header(key, version, 1, "app") + body))
+        cast(Any, self.parts.dispatcher.apis[key]).start(self.connection, read_request_header(request), request, slot)
+        return slot
+
+    # --- Metadata
+
+    async def metadata(
+        self,
+        topics: Iterable[str | bytes] | None,
+        version: int = 12,
+        *,
+        create: bool = False,
+        operations: bool = False,
+    ) -> metadata.MetadataResponse:
+        """`topics`: names and ids."""
+        named = None if topics is None else [(each, None) if isinstance(each, str) else (None, each) for each in topics]
+        asked = metadata.MetadataRequest(cast(Any, named), create, operations and version <= 10, operations)
+        slot = self._start(ApiKey.METADATA, version, metadata.encode_request(version, asked))
+        return metadata.decode_response(await slot.body(), 0, version)
+
+    # --- Produce
+
+    def start_produce(
+        self,
+        *topics: str,
+        version: int = 9,
+        acks: int = -1,
+        transactional_id: str | None = None,
+        batch: bytes | bytearray | None = None,
+    ) -> Slot:
+        """One record to partition 0 of each."""
+        records = bytearray(build_batch([(int(time.time() * 1000), None, b"x", [])]) if batch is None else batch)
+        parts = [produce.PartitionRecords(name, 0, memoryview(bytearray(records))) for name in topics]
+        request = produce.ProduceRequest(transactional_id, acks, 1000, parts)
+        return self._start(ApiKey.PRODUCE, version, produce.encode_request(version, request))
+
+    async def produce(self, *topics: str, **more: Any) -> dict[str, produce.ProduceResult]:
+        """By topic, what came of it."""
+        results, _ = produce.decode_response(await self.start_produce(*topics, **more).body(), 0, 9)
+        return {each.topic: each for each in results}
+
+    # --- Fetch
+
+    def start_fetch(
+        self,
+        *topics: str | bytes,
+        session: tuple[int, int] = (0, -1),
+        wait_ms: int = 0,
+        offset: int = 0,
+        replica_id: int = -1,
+        version: int | None = None,
+    ) -> Slot:
+        """From partition 0 of topics, all by name or all by id."""
+        version = version or (16 if topics and isinstance(topics[0], bytes) else 12)
+        asked = [
+            fetch.FetchTopic(
+                each if isinstance(each, str) else None,
+                each if isinstance(each, bytes) else None,
+                [fetch.FetchPartition(0, -1, offset, -1, -1, 1 << 20)],
+            )
+            for each in topics
+        ]
+        request = fetch.FetchRequest(wait_ms, 1, 1 << 20, 0, *session, asked, [], "", replica_id)
+        return self._start(ApiKey.FETCH, version, fetch.encode_request(version, request))
+
+    async def fetch(self, *topics: str | bytes, **more: Any) -> fetch.FetchResponse:
+        """What came of it."""
+        version = more.setdefault("version", 16 if topics and isinstance(topics[0], bytes) else 12)
+        return fetch.decode_response(await self.start_fetch(*topics, **more).body(), 0, version)
+
+    async def fetch_codes(self, *topics: str | bytes, **more: Any) -> list[int]:
+        """Of each partition that the answer has."""
+        return codes_of(await self.fetch(*topics, **more))
+
+
+def codes_of(response: fetch.FetchResponse) -> list[int]:
+    """Of each partition."""
+    return [part.error for topic in response.topics for part in topic.partitions]
+
+
+class AuditTold:
+    """What a node's audit is told from now on."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self.events: list[Mapping[str, object]] = []
+        parts.audit._sinks.append(self.events.append)
+
+    def denials(self) -> list[tuple[object, object, object, object]]:
+        return [(each["user"], each["action"], each["kind"], each["name"]) for each in self.events]

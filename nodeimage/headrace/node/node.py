@@ -35,6 +35,7 @@ from headrace.control.observations import Settings
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
+from headrace.node import peer_listener
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
 from headrace.node.client_listeners import ClientListener, ClientListeners, read
@@ -47,6 +48,7 @@ from headrace.node.links import make_forwarding, make_links, serve_links
 from headrace.node.load import LoadMeter
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
+from headrace.node.peer_listener import PeerListener
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
 from headrace.partitions.cluster_client import ClusterClient
@@ -116,6 +118,7 @@ class Node:
         """What has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
         self._listeners = ClientListeners([], self._executor)
+        self._peer_listener: PeerListener | None = None
         self._ready = False
         self._keeps_replicas = False
         """`replicas`, and what goes with them, have been made."""
@@ -142,7 +145,10 @@ class Node:
         loop = asyncio.get_running_loop()
         taken = options.listeners.keys()
         configured = await loop.run_in_executor(self._executor, partial(read, options.listeners_file, taken=taken))
-        self._listeners = ClientListeners(configured, self._executor)
+        self._peer_listener = await loop.run_in_executor(
+            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode)
+        )
+        self._listeners = ClientListeners(configured, self._executor, peer=self._peer_listener)
         listening = {"": await _listen(bind, options.port)}
         self._closing.callback(listening[""].close)
         peer_listening = await _listen(bind, options.peer_port, option="--peer-port")
@@ -176,6 +182,8 @@ class Node:
         self.view = ClusterView(self._store)
         self._closing.push_async_callback(self.view.close)
         await self.view.start()
+        self._listeners.start()  # what other nodes refuse may be what this one waits for
+        self._closing.push_async_callback(self._listeners.close)
         await self._join(cluster, peer_listening)
         self._waits_for = "the catalog"
         replica = await self._catalog.replica()
@@ -210,8 +218,6 @@ class Node:
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.parts.cluster.open_data)
-        self._listeners.start()
-        self._closing.push_async_callback(self._listeners.close)
         by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
             self._accept(name, each, by_name.get(name))
@@ -222,7 +228,8 @@ class Node:
         """Meet the other nodes: replicas, the controller's role, and the peers' door."""
         record = self._record
         secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
-        self.peers = PeerClient(**secret, node=record.node_id, run=record.run)
+        tls = None if self._peer_listener is None else self._peer_listener.tls
+        self.peers = PeerClient(**secret, node=record.node_id, run=record.run, tls=tls)
         self._closing.push_async_callback(self.peers.close)
         self._environment = NodeEnvironment(
             node_id=record.node_id,
@@ -285,7 +292,10 @@ class Node:
             run=record.run,
             handlers=self._handlers,
             streams={Follow: self.replicas.accept},
+            tls=tls,
         )
+        if self._peer_listener is not None:
+            self._peer_listener.serves(self._peer_server, self.peers)
         await self._peer_server.start()
         self._closing.push_async_callback(self._peer_server.close)
         self.containers = NodeContainers(

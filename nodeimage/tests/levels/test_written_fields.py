@@ -68,6 +68,7 @@ ADDED: Final = (
     Added("peer.reports.ReplicaState", ("change", "recovered"), Level.ORIGINAL),
     Added("peer.messages.ReadMarks", (), Level.FENCED),
     Added("peer.messages.TableMarks", ("marks",), Level.FENCED),
+    Added("peer.messages.Challenge", ("former_proof",), Level.SECURED),
     Added("store.record_types.ContainerRecord", ("changes",), Level.FENCED),
     # What these are to DeletedContainers, which is as it was; and what an older version leaves alone: it takes a node
     # that has lost its record for one that was removed.

@@ -20,6 +20,8 @@ OWN = {
         "slot",
         "port",
         "peer-port",
+        "peer-tls",
+        "peer-tls-mode",
         "ready-file",
         "failure-host",
         "help",

@@ -94,6 +94,8 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
+"""What names no machine."""
 DAMAGE_SHOWN: Final = 200
 """Characters of what damage says that other nodes hear."""
 
@@ -353,6 +355,8 @@ class Node:
             status=self._status,
             hand_over=self._hand_over,
             recover_store=self._recover_store,
+            token_file=self._options.admin_token_file,
+            names={self._options.host, self._options.peer_host, self._options.bind} - ANY_ADDRESS,
         )
         self._closing.push_async_callback(served.close)
         self.admin_port = await served.start(host, port)

@@ -59,6 +59,8 @@ class Options:
     peer_tls_mode: PeerTlsMode = PeerTlsMode.REQUIRE
     admin_port: int | None = None
     """Health and metrics over HTTP; None: not served."""
+    admin_token_file: Path | None = None
+    """What it holds lets others than this host call what changes something there; None: nobody."""
     slot: str = ""
     first_nodes: int = 1
     failure_host: str = ""
@@ -93,6 +95,12 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--listeners", type=Path, metavar="FILE", help="further listeners, with TLS or without (TOML)")
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
+    parser.add_argument(
+        "--admin-token-file",
+        type=Path,
+        metavar="FILE",
+        help="with --admin-port: whoever shows what is in it may, from elsewhere, do what this host may",
+    )
     parser.add_argument(
         "--slot", default="", help="where this process runs: a new folder there replaces the former node"
     )
@@ -150,6 +158,8 @@ def parse(arguments: Sequence[str]) -> Options:
         if name in listeners:
             parser.error(f"--listener {name} is there twice")
         listeners[name] = int(port)
+    if given.admin_token_file is not None and given.admin_port is None:
+        parser.error("--admin-token-file goes with --admin-port")
     if given.peer_tls_mode is not None and given.peer_tls is None:
         parser.error("--peer-tls-mode goes with --peer-tls")
     where: Path | KubernetesCluster = given.store
@@ -177,6 +187,7 @@ def parse(arguments: Sequence[str]) -> Options:
         peer_tls=given.peer_tls,
         peer_tls_mode=PeerTlsMode(given.peer_tls_mode or PeerTlsMode.REQUIRE),
         admin_port=given.admin_port,
+        admin_token_file=given.admin_token_file,
         slot=given.slot,
         ready_file=given.ready_file,
         first_nodes=given.first_nodes,

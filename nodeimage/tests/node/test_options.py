@@ -55,6 +55,7 @@ def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
         ((*STORED, "--listener", "=9094"), "NAME=PORT"),
         ((*STORED, "--listener", "a=1", "--listener", "a=2"), "twice"),
         ((*STORED, "--chunk", "5"), "unrecognized"),
+        ((*STORED, "--admin-token-file", "/t"), "--admin-token-file goes with --admin-port"),
         ((*STORED, "--peer-tls-mode", "accept"), "--peer-tls-mode goes with --peer-tls"),
         ((*STORED, "--peer-tls", "/t", "--peer-tls-mode", "off"), "invalid choice"),
         *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in LEAST.items()),

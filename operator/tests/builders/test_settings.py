@@ -17,6 +17,7 @@ OWN = {
         "listener",
         "listeners",
         "admin-port",
+        "admin-token-file",
         "slot",
         "port",
         "peer-port",

@@ -4,26 +4,40 @@
 /readyz     200 once the node serves, has its containers and is not behind; 503 with a line that says what it waits for
 /safez      200 where this node can stop without anybody waiting; 503 with what would be missed
 /metrics    Prometheus's text format
-/hand-over  POST from this host alone: others lead what the node leads; answered when they do. It is about to stop, and
-            takes no roles until it is started again. SIGTERM does the same
-/recover-store  POST from this host alone: what the nodes' folders say of containers whose records are gone; with
-            ?apply=1 these are put back. 409 with a line that says why not
+/hand-over  POST: others lead what the node leads; answered when they do. It is about to stop, and takes no roles until
+            it is started again. SIGTERM does the same
+/recover-store  POST: what the nodes' folders say of containers whose records are gone; with ?apply=1 these are put
+            back. 409 with a line that says why not
+
+The GETs are for whoever reaches the port, the POSTs for this host and whoever shows the token (admin.http_guard). Each
+route is one path, letter by letter, and says which it is when it is added; whatever else is asked for is not there. No
+request has a body.
 """
 
+import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import structlog
 from aiohttp import web
 
 from headrace.admin.http_acceptor import HttpConnections
+from headrace.admin.http_guard import Refusal, read_token, refusal
 from headrace.admin.metrics import CONTENT_TYPE, exposition
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import is_local
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import HeadraceError
 
+log = structlog.get_logger()
+
+LINGER_S: Final = 1.0
+"""For the rest of what somebody sends who has his answer."""
+
+Answering = Callable[[web.Request], Awaitable[web.Response]]
 Check = Callable[[], str]
 """Why not; "": it is so."""
 
@@ -39,20 +53,29 @@ class HttpPort:
         status: Callable[[], Awaitable[dict[str, Any]] | None],
         hand_over: Callable[[], Awaitable[None]],
         recover_store: Callable[[bool], Awaitable[dict[str, Any]]],
+        token_file: Path | None = None,
+        names: Collection[str] = (),
     ) -> None:
-        """`status` gives None until there is a broker."""
+        """`status` gives None until there is a broker. `token_file`, `names`: see admin.http_guard."""
+        self._token_file = token_file
+        self._names = names
         self._status = status
         self._hand_over = hand_over
         self._recover_store = recover_store
         self._connections = HttpConnections(plan_of_process())
         application = web.Application(middlewares=[self._connections.middleware])
-        application.router.add_get("/livez", self._alive)
-        application.router.add_get("/readyz", self._answer(ready))
-        application.router.add_get("/safez", self._answer(safe))
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_post("/hand-over", self._handed_over)
-        application.router.add_post("/recover-store", self._recovered)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        for path, handler in (
+            ("/livez", self._alive),
+            ("/readyz", self._answer(ready)),
+            ("/safez", self._answer(safe)),
+            ("/metrics", self._metrics),
+        ):
+            application.router.add_get(path, self._guarded(handler, is_open=True))
+        for path, handler in (("/hand-over", self._handed_over), ("/recover-store", self._recovered)):
+            application.router.add_post(path, self._guarded(handler, is_open=False))
+        self._runner = web.AppRunner(
+            application, access_log=None, handle_signals=False, shutdown_timeout=1.0, lingering_time=LINGER_S
+        )
         self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -73,10 +96,41 @@ class HttpPort:
             await self._acceptor.wait_closed()
         await self._runner.cleanup()
 
+    def _guarded(self, handler: Answering, *, is_open: bool) -> Answering:
+        """A handler for those who may ask it. `is_open`: anybody may."""
+
+        async def answered(request: web.Request) -> web.Response:
+            remote = request.remote or ""
+            token = b""
+            if not is_open and not is_local(remote) and "Authorization" in request.headers:
+                token = await self._token()
+            refused = refusal(request.headers, remote=remote, is_open=is_open, names=self._names, token=token)
+            if refused is None and request.body_exists:
+                refused = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
+            if refused is None:
+                return await handler(request)
+            if not is_open:
+                log.warning("admin call refused", peer=remote, path=request.path, reason=refused.reason)
+            response = web.Response(status=refused.status, text=f"{refused.reason}\n")
+            if refused.status is HTTPStatus.UNAUTHORIZED:
+                response.headers["WWW-Authenticate"] = "Bearer"
+            response.force_close()
+            return response
+
+        return answered
+
+    async def _token(self) -> bytes:
+        """What the file holds now; b"" where it cannot be read."""
+        try:
+            return await asyncio.to_thread(read_token, self._token_file)
+        except (OSError, ValueError) as error:
+            log.warning("the admin port's token cannot be read", file=str(self._token_file), reason=str(error))
+            return b""
+
     async def _alive(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    def _answer(self, check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answer(self, check: Check) -> Answering:
         async def answered(_request: web.Request) -> web.Response:
             why_not = check()
             if why_not:
@@ -91,24 +145,13 @@ class HttpPort:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node is starting\n")
         return web.Response(body=exposition(await status).encode(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _handed_over(self, request: web.Request) -> web.Response:
-        _check_local(request)
+    async def _handed_over(self, _request: web.Request) -> web.Response:
         await self._hand_over()
         return web.Response(text="ok\n")
 
     async def _recovered(self, request: web.Request) -> web.Response:
-        _check_local(request)
         try:
             done = await self._recover_store(request.query.get("apply") == "1")
         except (HeadraceError, OSError) as error:
             return web.Response(status=HTTPStatus.CONFLICT, text=f"{error}\n")
         return web.json_response(done)
-
-
-def _check_local(request: web.Request) -> None:
-    if not _is_local(request.remote):
-        raise web.HTTPForbidden(text="only from the same host\n")
-
-
-def _is_local(address: str | None) -> bool:
-    return is_local(address or "")

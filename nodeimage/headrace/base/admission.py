@@ -68,8 +68,10 @@ class Admission:
         descriptors: int,
         time: Callable[[], float],
         drop_idle: Callable[[], bool] = lambda: False,
+        most_new: int | None = None,
     ) -> None:
-        """`descriptors`: a connection whose own is this one or higher is refused; files need what is left.
+        """`most_new`: at so many new ones a newcomer takes the place of the first of them; None: at `most` alone.
+        `descriptors`: a connection whose own is this one or higher is refused; files need what is left.
         `drop_idle`: end the connection that has been idle for longest; whether there was one."""
         self.most = most
         self.most_of_address = most_of_address
@@ -83,6 +85,7 @@ class Admission:
         self._descriptors = descriptors
         self._time = time
         self._drop_idle = drop_idle
+        self._most_new = most + LOCAL if most_new is None else most_new
         self._places: dict[Place, None] = {}
         self._new: dict[Place, None] = {}
         """In the order in which they came."""
@@ -106,6 +109,8 @@ class Admission:
             if not self._drop_first(self._new_of.get(address)):
                 self._refuse(address, f"{self.most_of_address} connections from its address")
                 return None
+        while len(self._new) >= self._most_new and self._drop_first(self._new):
+            pass
         most = self.most + (LOCAL if is_local(address) else 0)
         while len(self._places) >= most:
             if not self._make_way():

@@ -103,6 +103,10 @@ class PacedTransport(asyncio.Transport):
         """The connection is gone: what waits never goes out."""
         self._waiting.clear()
 
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait here or in the transport below; what that has encrypted and handed on may be unsent still."""
+        return sum(map(len, self._waiting)) + self._below.get_write_buffer_size()
+
     def is_closing(self) -> bool:
         """See Transport."""
         return self._is_closing or self._below.is_closing()

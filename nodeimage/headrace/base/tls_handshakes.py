@@ -10,7 +10,7 @@ makes way as `admission` has it:
                 wait, the one that began first ends once it has had `LEAST_S`
 
 Each connection takes the context that is in use when its handshake begins. What fails is counted, and logged once for
-each cause in `LOG_EVERY_S`. All of the loop thread.
+each cause in `LOG_EVERY_S`. A port that serves both tells them apart by that first byte. All of the loop thread.
 """
 
 import asyncio
@@ -72,7 +72,8 @@ class TellingContext(ssl.SSLContext):
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """See SSLContext."""
         wrapped = super().wrap_bio(incoming, outgoing, *args, **kwargs)
-        if isinstance(wrapped, _TellingObject) and (accepted := _accepted.get()) is not None:
+        # What a connection's tasks connect to has its socket in their context too: that is not the one to tell.
+        if isinstance(wrapped, _TellingObject) and wrapped.server_side and (accepted := _accepted.get()) is not None:
             wrapped.unsent = (accepted, outgoing)
         return wrapped
 
@@ -107,13 +108,24 @@ class PlainClient(OSError):
 class TlsHandshakes:
     """Of one port, whose `Acceptor` has accepted the connections."""
 
-    def __init__(self, context: Callable[[], ssl.SSLContext], *, listener: str, protocol: str = "SSL") -> None:
-        """`context`: what new connections use. `listener`: for the log. `protocol`: what its clients have to set."""
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        listener: str,
+        serves_plain: bool = False,
+        plain_fault: str = PLAIN_CLIENT,
+    ) -> None:
+        """`context`: what new connections use. `listener`: for the log. `serves_plain`: connections without TLS come in
+        too; else `plain_fault` is what the log says of them."""
         self.failed = 0
         """Since the start."""
+        self.plain = 0
+        """Connections without TLS that came in since the start."""
         self._context = context
         self._listener = listener
-        self._protocol = protocol
+        self._serves_plain = serves_plain
+        self._plain_fault = plain_fault
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._turn_left = A_TURN
@@ -148,7 +160,11 @@ class TlsHandshakes:
             raise ConnectionResetError("it ended without a word")  # who looks whether the port answers: no failure
         try:
             if first[0] != _RECORD:
-                raise PlainClient
+                if not self._serves_plain:
+                    raise PlainClient
+                self.plain += 1
+                await self._loop.connect_accepted_socket(protocol, accepted)
+                return
             await self._turn()
             self._under_way[task] = (self._loop.time(), place.address)
             self._end_slow()
@@ -240,9 +256,7 @@ class TlsHandshakes:
 
     def _named(self, error: Exception) -> str:
         cause = _cause(error)
-        if cause == PLAIN_CLIENT:
-            return f"{cause}: its security.protocol has to be {self._protocol} at this port"
-        return cause
+        return self._plain_fault if cause == PLAIN_CLIENT else cause
 
     def _count(self, cause: str, address: str) -> None:
         self.failed += 1

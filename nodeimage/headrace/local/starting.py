@@ -22,6 +22,8 @@ from headrace.local.processes import birth_of, created_at
 from headrace.local.tail import last_lines
 
 HOST = "127.0.0.1"
+PEER_TLS = "peer-tls"
+"""The folder with what the nodes show each other; without it they speak in clear."""
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 SHOWN_LINES = 10
@@ -111,6 +113,8 @@ def spawn(
     command = [sys.executable, "-m", "headrace.node", "--data", str(folder / name)]
     command += ["--store", str(folder / STORE_FILE), "--host", HOST, "--port", str(port), "--peer-port", "0"]
     command += ["--failure-host", name]  # what fails together is the process
+    if (folder / PEER_TLS).is_dir():
+        command += ["--peer-tls", str(folder / PEER_TLS)]
     if first_nodes is not None:
         command += ["--first-nodes", str(first_nodes)]
     command += ["--ready-file", str(ready_path(folder, name)), *options, *own_options]

@@ -1,8 +1,9 @@
-"""The listeners of `--listeners FILE`: made at the start, and their TLS kept up to date with its files.
+"""The listeners of `--listeners FILE`: made at the start, and their TLS kept up to date with its files, as that of the
+port for other nodes.
 
 Every `LOOK_S` a thread looks at the files. New connections have what is there then, those that there are live on. A
 file that cannot be used leaves in use what was; that is logged once, and stays in the node's status until it is over,
-as does a certificate that expires within `SOON_S`. The listeners themselves are as they were at the start.
+as does a certificate that expires soon (tls_watch). The listeners themselves are as they were at the start.
 """
 
 import asyncio
@@ -16,8 +17,10 @@ from typing import Final
 import structlog
 
 from headrace.base.errors import HeadraceError
-from headrace.base.tls_handshakes import TlsHandshakes
+from headrace.base.tls_handshakes import PLAIN_CLIENT, TlsHandshakes
 from headrace.kafka.connection import Identify
+from headrace.node.peer_listener import PeerListener
+from headrace.node.tls_watch import TlsWatch
 from headrace.security.client_certificate import principal_of
 from headrace.security.listener_config import ListenerConfig, ListenersRefused, parse
 from headrace.security.principals import NOBODY, Principal
@@ -26,39 +29,29 @@ from headrace.security.tls_server import ServerTls, TlsRefused
 log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
-DAY_S: Final = 86_400.0
-SOON_S: Final = 14 * DAY_S
 MOST_BYTES: Final = 1 << 20
 """Of the file."""
 
 
-class ClientListener:
+class ClientListener(TlsWatch):
     """One of them. Made by `read`, in a thread; then of the loop, but for `look`."""
 
     def __init__(self, config: ListenerConfig, *, now: float) -> None:
         """[blocking] `now`: seconds since 1970. Raises TlsRefused."""
+        super().__init__(config.name, None if config.tls is None else ServerTls(config.tls, now=now), now=now)
         self.config = config
         self.port = config.port
         """Where it listens; of the main one once that is known."""
         self.jwks_context = _jwks_context(config)
         """Whom TLS to an issuer of tokens trusts; None: the machine's authorities."""
-        self.problem = ""
-        """What somebody has to see to; "": nothing."""
-        self._since = now
         self._handshakes: TlsHandshakes | None = None
-        self._tls = None if config.tls is None else ServerTls(config.tls, now=now)
-
-    @property
-    def has_tls(self) -> bool:
-        """Whether there is anything to look at."""
-        return self._tls is not None
 
     def handshakes(self) -> TlsHandshakes | None:
         """What leads its connections through TLS; None where there is none."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
-            protocol = self.config.protocol.value
-            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name, protocol=protocol)
+            fault = f"{PLAIN_CLIENT}: its security.protocol has to be {self.config.protocol} at this port"
+            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name, plain_fault=fault)
         return self._handshakes
 
     def identify(self) -> Identify | None:
@@ -70,51 +63,27 @@ class ClientListener:
     def _identified(self, transport: asyncio.BaseTransport) -> Principal:
         return principal_of(transport.get_extra_info("ssl_object"), self.config.mapping)
 
-    def look(self) -> bool:
-        """[blocking] See to what is in the files now; whether new connections have it."""
-        return self._tls is not None and self._tls.look(now=time.time())
-
-    def told(self, *, changed: bool, now: float) -> None:
-        """Log what a look has found, if it is new."""
-        if self._tls is None:
-            return
-        if changed:
-            log.info("certificate replaced", listener=self.config.name, days_left=_days(self._tls.not_after - now))
-        problem = self._tls.fault or _expiry(self._tls.not_after - now)
-        if problem == self.problem:
-            return
-        if problem:
-            log.warning("TLS needs attention", listener=self.config.name, reason=problem)
-        elif not changed:
-            log.info("TLS is as it should be again", listener=self.config.name)
-        if not self.problem:
-            self._since = now
-        self.problem = problem
-
     def shown(self) -> Mapping[str, object]:
         """How it is, as the node's status tells it."""
-        return {
-            "name": self.config.name,
-            "port": self.port,
-            "protocol": self.config.protocol.value,
-            "certificate_expires_ms": None if self._tls is None else int(self._tls.not_after * 1000),
-            "failed_handshakes_since_start": 0 if self._handshakes is None else self._handshakes.failed,
-            "problem": self.problem,
-            "problem_since_ms": int(self._since * 1000) if self.problem else None,
-        }
+        failed = 0 if self._handshakes is None else self._handshakes.failed
+        return self.shown_as(port=self.port, protocol=self.config.protocol.value, failed=failed)
 
 
 class ClientListeners:
     """All of a node."""
 
-    def __init__(self, listeners: Sequence[ClientListener], executor: Executor) -> None:
+    def __init__(
+        self, listeners: Sequence[ClientListener], executor: Executor, *, peer: PeerListener | None = None
+    ) -> None:
+        """`peer`: what other nodes come through, if there is TLS to look after."""
         self.listeners = listeners
+        self._watched: Sequence[ClientListener | PeerListener] = (*listeners, *(() if peer is None else (peer,)))
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Look at the files from now on."""
-        if any(each.has_tls for each in self.listeners):
+        if any(each.has_tls for each in self._watched):
             self._tell({})
             self._task = asyncio.get_running_loop().create_task(self._look_on(), name="listeners' files")
 
@@ -126,7 +95,7 @@ class ClientListeners:
 
     def shown(self) -> list[Mapping[str, object]]:
         """See `ClientListener.shown`."""
-        return [each.shown() for each in self.listeners]
+        return [each.shown() for each in self._watched]
 
     async def _look_on(self) -> None:
         while True:
@@ -140,13 +109,13 @@ class ClientListeners:
         """Look at all files, now."""
         self._tell(await asyncio.get_running_loop().run_in_executor(self._executor, self._looked))
 
-    def _looked(self) -> dict[ClientListener, bool]:
+    def _looked(self) -> dict[TlsWatch, bool]:
         """[blocking]"""
-        return {each: each.look() for each in self.listeners}
+        return {each: each.look() for each in self._watched}
 
-    def _tell(self, changed: Mapping[ClientListener, bool]) -> None:
+    def _tell(self, changed: Mapping[TlsWatch, bool]) -> None:
         now = time.time()
-        for each in self.listeners:
+        for each in self._watched:
             each.told(changed=changed.get(each, False), now=now)
 
 
@@ -192,17 +161,3 @@ def _jwks_context(config: ListenerConfig) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=path)
     except (OSError, ssl.SSLError) as error:
         raise TlsRefused(f"oauth.jwks_ca: {path} holds no authority in PEM: {error.strerror or error}") from None
-
-
-def _days(seconds: float) -> int:
-    return int(seconds // DAY_S)
-
-
-def _expiry(left_s: float) -> str:
-    if left_s > SOON_S:
-        return ""
-    if left_s <= 0:
-        return "the certificate has expired; put a new one in its place"
-    days = _days(left_s)
-    when = "within a day" if days == 0 else f"in {days} day{'s' if days > 1 else ''}"
-    return f"the certificate expires {when}; put a new one in its place"

@@ -35,7 +35,7 @@ from headrace.control.observations import Settings
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
-from headrace.node import securing
+from headrace.node import peer_listener, securing
 from headrace.node.bootstrap_admin import BootstrapAdmin, read_bootstrap_admin
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
@@ -50,6 +50,7 @@ from headrace.node.load import LoadMeter
 from headrace.node.open_listeners import check_open
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
+from headrace.node.peer_listener import PeerListener
 from headrace.node.registration import Registration
 from headrace.node.sasl_logins import SaslLogins
 from headrace.node.store_recovery import StoreRecovery
@@ -96,6 +97,8 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
+"""What names no machine."""
 DAMAGE_SHOWN: Final = 200
 """Characters of what damage says that other nodes hear."""
 
@@ -120,6 +123,7 @@ class Node:
         """What has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
         self._listeners = ClientListeners([], self._executor)
+        self._peer_listener: PeerListener | None = None
         self._ready = False
         self._keeps_replicas = False
         """`replicas`, and what goes with them, have been made."""
@@ -152,7 +156,10 @@ class Node:
         admin = None
         if options.bootstrap_admin is not None:
             admin = await loop.run_in_executor(self._executor, read_bootstrap_admin, options.bootstrap_admin)
-        self._listeners = ClientListeners(configured, self._executor)
+        self._peer_listener = await loop.run_in_executor(
+            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode)
+        )
+        self._listeners = ClientListeners(configured, self._executor, peer=self._peer_listener)
         main = next((each.name for each in configs if each.is_main), "")
         listening = {main: await _listen(bind, options.port)}
         self._closing.callback(listening[main].close)
@@ -189,6 +196,8 @@ class Node:
         self.view = ClusterView(self._store)
         self._closing.push_async_callback(self.view.close)
         await self.view.start()
+        self._listeners.start()  # what other nodes refuse may be what this one waits for
+        self._closing.push_async_callback(self._listeners.close)
         await self._join(cluster, peer_listening)
         self._waits_for = "the catalog"
         replica = await self._catalog.replica()
@@ -224,8 +233,6 @@ class Node:
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.parts.cluster.open_data)
-        self._listeners.start()
-        self._closing.push_async_callback(self._listeners.close)
         logins = SaslLogins(
             runtime=runtime,
             catalog=self.catalog,
@@ -244,7 +251,8 @@ class Node:
         """Meet the other nodes: replicas, the controller's role, and the peers' door."""
         record = self._record
         secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
-        self.peers = PeerClient(**secret, node=record.node_id, run=record.run)
+        tls = None if self._peer_listener is None else self._peer_listener.tls
+        self.peers = PeerClient(**secret, node=record.node_id, run=record.run, tls=tls)
         self._closing.push_async_callback(self.peers.close)
         self._environment = NodeEnvironment(
             node_id=record.node_id,
@@ -307,7 +315,10 @@ class Node:
             run=record.run,
             handlers=self._handlers,
             streams={Follow: self.replicas.accept},
+            tls=tls,
         )
+        if self._peer_listener is not None:
+            self._peer_listener.serves(self._peer_server, self.peers)
         await self._peer_server.start()
         self._closing.push_async_callback(self._peer_server.close)
         self.containers = NodeContainers(
@@ -380,6 +391,8 @@ class Node:
             status=self._status,
             hand_over=self._hand_over,
             recover_store=self._recover_store,
+            token_file=self._options.admin_token_file,
+            names={self._options.host, self._options.peer_host, self._options.bind} - ANY_ADDRESS,
         )
         self._closing.push_async_callback(served.close)
         self.admin_port = await served.start(host, port)

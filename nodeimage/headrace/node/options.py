@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.partitions.cluster_layout import NodeSettings
+from headrace.security.peer_tls import PeerTlsMode
 
 LEAST = {
     "chunk_bytes": 64 * 1024,
@@ -59,8 +60,13 @@ class Options:
     """Listeners beyond loopback may let anybody in."""
     listeners_file: Path | None = None
     """Says further listeners, with their protocols (security.listener_config)."""
+    peer_tls: Path | None = None
+    """The folder with what nodes show each other (security.peer_tls); None: they speak in clear."""
+    peer_tls_mode: PeerTlsMode = PeerTlsMode.REQUIRE
     admin_port: int | None = None
     """Health and metrics over HTTP; None: not served."""
+    admin_token_file: Path | None = None
+    """What it holds lets others than this host call what changes something there; None: nobody."""
     slot: str = ""
     first_nodes: int = 1
     failure_host: str = ""
@@ -110,10 +116,27 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
     parser.add_argument(
+        "--admin-token-file",
+        type=Path,
+        metavar="FILE",
+        help="with --admin-port: whoever shows what is in it may, from elsewhere, do what this host may",
+    )
+    parser.add_argument(
         "--slot", default="", help="where this process runs: a new folder there replaces the former node"
     )
     parser.add_argument("--port", type=int, default=0, help="for Kafka clients; 0: any free one")
     parser.add_argument("--peer-port", type=int, default=0, help="for the other nodes; 0: any free one")
+    parser.add_argument(
+        "--peer-tls",
+        type=Path,
+        metavar="DIR",
+        help="tls.crt, tls.key and ca.crt: nodes speak TLS to each other",
+    )
+    parser.add_argument(
+        "--peer-tls-mode",
+        choices=[mode.value for mode in PeerTlsMode],
+        help="with --peer-tls: whether others may do without it; `require` by default",
+    )
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
     parser.add_argument(
         "--first-nodes", type=int, default=1, help="of a new cluster: nodes that the first containers wait for"
@@ -155,6 +178,10 @@ def parse(arguments: Sequence[str]) -> Options:
         if name in listeners:
             parser.error(f"--listener {name} is there twice")
         listeners[name] = int(port)
+    if given.admin_token_file is not None and given.admin_port is None:
+        parser.error("--admin-token-file goes with --admin-port")
+    if given.peer_tls_mode is not None and given.peer_tls is None:
+        parser.error("--peer-tls-mode goes with --peer-tls")
     where: Path | KubernetesCluster = given.store
     if given.kubernetes is not None:
         namespace, _, name = given.kubernetes.partition("/")
@@ -180,7 +207,10 @@ def parse(arguments: Sequence[str]) -> Options:
         bootstrap_admin=given.bootstrap_admin,
         allow_anonymous=given.allow_anonymous,
         listeners_file=given.listeners,
+        peer_tls=given.peer_tls,
+        peer_tls_mode=PeerTlsMode(given.peer_tls_mode or PeerTlsMode.REQUIRE),
         admin_port=given.admin_port,
+        admin_token_file=given.admin_token_file,
         slot=given.slot,
         ready_file=given.ready_file,
         first_nodes=given.first_nodes,

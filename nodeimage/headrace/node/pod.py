@@ -34,6 +34,8 @@ ADMIN_PORT: Final = 8080
 SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0
+ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez", "/metrics"})
+"""What is asked of the shards on somebody else's behalf: to these he would be somebody on their own host."""
 MOST_ANSWERED: Final = 64
 """Connections at a time."""
 HAND_OVER_S: Final = 10.0
@@ -152,22 +154,30 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
     """One request, and the end of the connection."""
     try:
         line = (await asyncio.wait_for(reader.readline(), CHECK_S)).decode("latin-1").split()
-        path = line[1] if len(line) > 1 else "/"
+        path = _path(line)
         loop = asyncio.get_running_loop()
-        answers = await asyncio.gather(
-            *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
-        )
-        status, body = _joined(path, answers)
+        if path in ANSWERED:
+            answers = await asyncio.gather(
+                *(loop.run_in_executor(None, _ask, _admin_port(shard, shards), path) for shard in range(shards))
+            )
+            status, body = _joined(path, answers)
+        else:
+            status, body = int(HTTPStatus.NOT_FOUND), b"not here\n"
         shown = CONTENT_TYPE if (path, status) == ("/metrics", HTTPStatus.OK) else TEXT
         head = (
             f"HTTP/1.1 {status} \r\nContent-Type: {shown}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         writer.write(head.encode() + body)
         await writer.drain()
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):  # ValueError: of a line without end
         pass
     finally:
         writer.close()
+
+
+def _path(line: Sequence[str]) -> str:
+    """What a request's first line asks for; "": nothing that there is."""
+    return line[1].partition("?")[0] if len(line) == 3 and line[0] == "GET" else ""
 
 
 def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:

@@ -6,13 +6,18 @@ A connection is made by the first call to its address and kept. When it ends, wh
 PeerUnreachable, and the next call makes another; nothing is sent twice, since only the caller knows what may be.
 Callers that come while it is being made share the attempt, each with its own timeout; the attempt ends after 3 s.
 
+With TLS that nodes require, nothing else is spoken. Where they accept both (security.peer_tls), TLS is tried first, and
+what fails is tried without it; of an address where that worked, it is remembered for `PLAIN_S`.
+
 A connection on which nothing came while a call ran into its timeout may lead nowhere. It gets no further calls, so the
 next one makes another connection, and is closed when its last call has ended.
 """
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -22,14 +27,19 @@ import structlog
 from headrace.base.errors import Code, KafkaError, MalformedRequest, code_of
 from headrace.base.ids import Epoch, NodeId
 from headrace.peer.framing import Buffer, decode_message, encode_message
-from headrace.peer.handshake import ClientHandshake, Identity
+from headrace.peer.handshake import HANDSHAKE_S, ClientHandshake, Identity
 from headrace.peer.messages import Answer, AnswerT, Call, Message, Refused, Request
 from headrace.peer.session import PeerUnreachable, Session
+from headrace.security.peer_tls import PeerTls, PeerTlsMode, reason_of
 
 log = structlog.get_logger(__name__)
 
 CONNECT_S: Final = 3.0
 """For connecting and the handshake together."""
+
+PLAIN_S: Final = 60.0
+"""After which TLS is tried again with a node that did without it."""
+_SHUTDOWN_S: Final = 1.0
 
 Address = tuple[str, int]
 
@@ -46,8 +56,13 @@ class PeerRefused(KafkaError):
 class PeerClient:
     """Calls other nodes, on behalf of this one."""
 
-    def __init__(self, *, cluster_id: str, secret: str, node: NodeId, run: uuid.UUID) -> None:
+    def __init__(
+        self, *, cluster_id: str, secret: str, node: NodeId, run: uuid.UUID, tls: PeerTls | None = None
+    ) -> None:
+        """`tls`: None: it speaks none."""
         self._identity = Identity(cluster_id, secret, node, run)
+        self._tls = tls
+        self._plain: dict[Address, _Plain] = {}
         self._connections: dict[_Line, _Connection] = {}
         self._attempts: set[asyncio.Task[None]] = set()
         self._sessions: set[Session] = set()
@@ -102,6 +117,15 @@ class PeerClient:
                 f"{address[0]}:{address[1]} opened no session within {timeout_s:g} s", timed_out=True
             ) from error
 
+    def use_secrets(self, secret: str, former: str) -> None:
+        """What sessions are proven by that are made from now on."""
+        self._identity = replace(self._identity, secret=secret, former_secret=former)
+
+    def spoken_plainly(self) -> dict[Address, str]:
+        """The addresses with which this node, that speaks TLS, does without it, and why."""
+        now = asyncio.get_running_loop().time()
+        return {address: each.reason for address, each in self._plain.items() if now < each.until + PLAIN_S}
+
     async def close(self) -> None:
         """End all connections and streams; what waits on them fails with PeerUnreachable."""
         self._closing = True
@@ -155,6 +179,30 @@ class PeerClient:
 
     async def _connect(self, address: Address) -> Session:
         """A session past its handshake. Raises PeerUnreachable."""
+        tls = self._tls
+        if tls is None:
+            return await self._connect_by(address, None)
+        if tls.mode is PeerTlsMode.REQUIRE:
+            return await self._connect_by(address, tls.connecting)
+        loop = asyncio.get_running_loop()
+        known = self._plain.get(address)
+        if known is not None and loop.time() < known.until:
+            return await self._connect_by(address, None)
+        try:
+            session = await self._connect_by(address, tls.connecting)
+        except PeerUnreachable as error:
+            if error.refused:
+                raise
+            session = await self._connect_by(address, None)
+            if known is None:
+                log.warning("a node is spoken to without TLS", peer=f"{address[0]}:{address[1]}", reason=str(error))
+            self._plain[address] = _Plain(loop.time() + PLAIN_S, str(error))
+            return session
+        self._plain.pop(address, None)
+        return session
+
+    async def _connect_by(self, address: Address, tls: ssl.SSLContext | None) -> Session:
+        """A session past its handshake, with TLS or without. Raises PeerUnreachable."""
         host, port = address
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
@@ -165,18 +213,31 @@ class PeerClient:
 
         if self._closing:
             raise PeerUnreachable(f"{host}:{port}: this node closes")
-        session = Session(ClientHandshake(self._identity), among=self._sessions, ready=met)
+        session = Session(ClientHandshake(self._identity), among=self._sessions, ready=met, needs_tls=tls is not None)
         transport: asyncio.BaseTransport | None = None
         try:
-            transport, _ = await loop.create_connection(lambda: session, host, port)
+            if tls is None:
+                transport, _ = await loop.create_connection(lambda: session, host, port)
+            else:
+                transport, _ = await loop.create_connection(
+                    lambda: session,
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname="",
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=_SHUTDOWN_S,
+                )
             if session.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
                 raise ConnectionRefusedError("nobody listens there")
             awaited: list[asyncio.Future[Any]] = [ready, session.closed]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         except OSError as error:
             session.abort("could not connect")
-            refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
-            raise PeerUnreachable(f"{host}:{port} cannot be reached: {error}", refused=refused) from error
+            reset = isinstance(error, ConnectionResetError)  # which TLS may answer with where somebody is there
+            refused = isinstance(error, ConnectionRefusedError) or (tls is None and reset)
+            told = reason_of(error) if tls is not None and not refused else ""
+            raise PeerUnreachable(f"{host}:{port} cannot be reached: {told or error}", refused=refused) from error
         except asyncio.CancelledError:
             session.abort("given up while connecting")
             if transport is None:
@@ -198,6 +259,14 @@ class PeerClient:
     def _retire(self, line: "_Line", connection: "_Connection") -> None:
         self._forget(line, connection)
         connection.retire()
+
+
+class _Plain(NamedTuple):
+    """An address where a session without TLS was made, as none with it could be."""
+
+    until: float
+    """Loop time at which TLS is tried again."""
+    reason: str
 
 
 class _Line(NamedTuple):

@@ -31,6 +31,8 @@ MAX_FRAME: Final = 4 + MAX_HEADER + MAX_PAYLOAD
 NO_PAYLOAD: Final = memoryview(b"")
 
 _STAGING: Final = 64 * 1024
+_FIRST_STAGING: Final = 8 * 1024
+"""Of a reader that takes no longer frames: of those that have not proven who they are there may be many."""
 _LARGE: Final = 16 * 1024
 """A longer frame that has not come whole gets memory of its own."""
 _MAPPED: Final = 4 << 20
@@ -41,6 +43,9 @@ _JOINED: Final = 32 * 1024
 """A frame that is smaller is sent as one piece: copying it costs less than a list of pieces."""
 _PIECE: Final = 4 * 1024
 """Buffers that are smaller are joined with their neighbours."""
+
+_TLS: Final = 0x1603
+"""How a TLS handshake begins: as a length, beyond any limit."""
 
 _PREFIX = struct.Struct(
     ">I"  # length of the rest
@@ -92,13 +97,13 @@ def encode_frame(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffe
 
 
 class FrameReader:
-    """Bytes in, frames out. `limit` is the longest frame taken; it may be raised between two frames."""
+    """Bytes in, frames out. `limit` is the longest frame taken; `take_longer` raises it between two frames."""
 
     __slots__ = ("_end", "_large", "_large_end", "_staging", "_start", "_window", "limit")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._staging = memoryview(bytearray(_STAGING))
+        self._staging = memoryview(bytearray(_STAGING if limit >= _FIRST_STAGING else _FIRST_STAGING))
         self._start = 0
         self._end = 0
         self._window = _WINDOW
@@ -106,13 +111,21 @@ class FrameReader:
         """All behind the length of a large frame that is coming."""
         self._large_end = 0
 
+    def take_longer(self, limit: int = MAX_FRAME) -> None:
+        """Raise the limit, between two frames."""
+        self.limit = limit
+        staged = self._staging[self._start : self._end]
+        self._staging = memoryview(bytearray(_STAGING))
+        self._staging[: len(staged)] = staged
+        self._start, self._end = 0, len(staged)
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty once `next` has given None."""
         if self._large is not None:
             return self._large[self._large_end :]
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._start and self._end + self._window > _STAGING:
+        elif self._start and self._end + self._window > len(self._staging):
             size = self._end - self._start
             self._staging[:size] = self._staging[self._start : self._end]
             self._start, self._end = 0, size
@@ -124,7 +137,7 @@ class FrameReader:
             self._large_end += count
             return
         self._end += count
-        if count == self._window and self._window < _STAGING:
+        if count == self._window and self._window < len(self._staging):
             self._window *= 2
 
     @property
@@ -149,6 +162,8 @@ class FrameReader:
             return None
         (length,) = struct.unpack_from(">I", self._staging, self._start)
         if not 4 < length <= self.limit:
+            if length >> 16 == _TLS:
+                raise MalformedRequest("the other side speaks TLS, and this node does not: start it with --peer-tls")
             raise MalformedRequest(f"a frame of {length} bytes; the limit is {self.limit}")
         body = self._staging[self._start + 4 : min(self._start + 4 + length, self._end)]
         end = self._header_end(body, length)

@@ -81,6 +81,8 @@ class Challenge(Message, frozen=True):
     """Chosen: the newest that both speak."""
     nonce: bytes
     proof: bytes
+    former_proof: bytes = b""
+    """With the secret that was the newest before, while that is good; b"": there is none."""
 
 
 class Proof(Message, frozen=True):

@@ -16,6 +16,7 @@ import asyncio
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -26,10 +27,12 @@ from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import DescriptorPlan, plan_of_process
 from headrace.base.errors import Code, HeadraceError, MalformedRequest
 from headrace.base.ids import NodeId
+from headrace.base.tls_handshakes import TlsHandshakes
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import Identity, ServerHandshake
 from headrace.peer.messages import Answer, Call, Message, Request, refusal
 from headrace.peer.session import MAX_PENDING, PeerUnreachable, Session
+from headrace.security.peer_tls import PeerTls, PeerTlsMode
 
 log = structlog.get_logger()
 
@@ -37,6 +40,9 @@ MAX_UNDER_WAY: Final = 256
 """Calls of one session."""
 MAX_ALL_UNDER_WAY: Final = 4_096
 CLOSE_GRACE_S: Final = 5.0
+MOST_UNPROVEN: Final = 1_024
+"""Sessions at a time that have not proven whose they are; the one that came first makes way."""
+PLAIN_NODE: Final = "the other node speaks no TLS: start it with --peer-tls"
 
 Reply = Message | tuple[Message, Sequence[Buffer]]
 """What a handler gives: the answer, or the answer and its payload."""
@@ -53,6 +59,7 @@ def session_admission(plan: DescriptorPlan) -> Admission:
         most=plan.peers,
         most_of_address=plan.limit,
         descriptors=plan.limit - plan.reserve // 2,
+        most_new=MOST_UNPROVEN,
         time=asyncio.get_running_loop().time,
     )
 
@@ -74,9 +81,14 @@ class PeerServer:
         handlers: Mapping[type[Message], Handler],
         streams: Mapping[type[Message], StreamHandler] | None = None,
         admission: Admission | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
-        """`admission`: which sessions it may have; None: as many as this process has descriptors for."""
+        """`admission`: which sessions it may have; None: as many as this process has descriptors for. `tls`: None: it
+        speaks none."""
         self._listening = listening
+        self._needs_tls = tls is not None and tls.mode is PeerTlsMode.REQUIRE
+        self.handshakes = None if tls is None else _handshakes(tls)
+        """What leads sessions through TLS; None: nothing does."""
         self._identity = Identity(cluster_id, secret, node, run)
         self._handlers = handlers
         self._streams = {} if streams is None else streams
@@ -94,7 +106,7 @@ class PeerServer:
 
     async def start(self) -> None:
         """Listen."""
-        self._acceptor = Acceptor(self._listening, self._session, self._admission)
+        self._acceptor = Acceptor(self._listening, self._session, self._admission, self.handshakes)
         self._acceptor.start()
 
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
@@ -117,8 +129,18 @@ class PeerServer:
         while self._sessions:
             await asyncio.gather(*(session.closed for session in self._sessions))
 
+    def use_secrets(self, secret: str, former: str) -> None:
+        """What sessions are proven by that come from now on."""
+        self._identity = replace(self._identity, secret=secret, former_secret=former)
+
     def _session(self, place: Place) -> Session:
-        session = Session(ServerHandshake(self._identity), among=self._sessions, ready=self._met, place=place)
+        session = Session(
+            ServerHandshake(self._identity),
+            among=self._sessions,
+            ready=self._met,
+            place=place,
+            needs_tls=self._needs_tls,
+        )
         if self._closing:
             session.close("this node closes")  # accepted while closing
         return session
@@ -217,6 +239,15 @@ class _Calls:
     @property
     def _is_full(self) -> bool:
         return self._under_way >= MAX_UNDER_WAY or (self._under_way > 0 and self.session.pending_bytes > MAX_PENDING)
+
+
+def _handshakes(tls: PeerTls) -> TlsHandshakes:
+    return TlsHandshakes(
+        lambda: tls.context,
+        listener="peer",
+        serves_plain=tls.mode is PeerTlsMode.ACCEPT,
+        plain_fault=PLAIN_NODE,
+    )
 
 
 def _answer(session: Session, number: int, answer: Message, buffers: Sequence[Buffer] = ()) -> None:

@@ -12,11 +12,15 @@ Back-pressure, both ways: `send` never waits, so who sends much looks at `pendin
 Memory: a payload is the receiver's, for as long as it likes. Buffers that were sent must not change until
 `pending_bytes` is 0.
 
+TLS: where the connection has it, the proofs are bound to it, and what is sent is encrypted step by step
+(base.paced_transport), so that a long transfer holds up nobody.
+
 The other side's faults (junk, a frame too long or cut short, a message that does not decode, a slow handshake) end
 the session with one line in the log that names the peer.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
@@ -25,10 +29,12 @@ import structlog
 from headrace.base.admission import Place
 from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.ids import NodeId
+from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints, keep_alive
-from headrace.peer.framing import MAX_FRAME, Buffer, FrameReader, decode_message, encode_frame
+from headrace.peer.framing import Buffer, FrameReader, decode_message, encode_frame
 from headrace.peer.handshake import HANDSHAKE_S, MAX_HANDSHAKE_FRAME, Handshake, HandshakeFailed, Met
 from headrace.peer.messages import Message
+from headrace.security.peer_tls import NotBound, channel_binding, reason_of
 
 log = structlog.get_logger()
 
@@ -71,9 +77,10 @@ class Session(asyncio.BufferedProtocol):
         among: set["Session"],
         ready: Callable[["Session"], None],
         place: Place | None = None,
+        needs_tls: bool = False,
     ) -> None:
         """`among`: its owner's sessions, where it is while it is connected. `ready`: the handshake is over. `place`:
-        among the sessions that came here."""
+        among the sessions that came here. `needs_tls`: a connection without it ends at once."""
         self._loop = asyncio.get_running_loop()
         self._handshake: Handshake | None = handshake
         self._among = among
@@ -81,7 +88,10 @@ class Session(asyncio.BufferedProtocol):
         if place is not None:
             place.occupy(lambda: self.abort("closed for others: no handshake came first"))
         self._ready = ready
+        self._needs_tls = needs_tls
         self._transport: asyncio.Transport | None = None
+        self._paced: PacedTransport | None = None
+        """The transport, of a connection with TLS."""
         self._frames = FrameReader(MAX_HANDSHAKE_FRAME)
         self._timer: asyncio.TimerHandle | None = None
         self._met: Met | None = None
@@ -203,7 +213,11 @@ class Session(asyncio.BufferedProtocol):
         keep_alive(transport.get_extra_info("socket"), idle_s=10, every_s=5, tries=3)
         self._start_timer(HANDSHAKE_S, lambda: self._fail(f"no handshake within {HANDSHAKE_S:g} s"))
         assert self._handshake is not None
-        first = self._handshake.first()
+        try:
+            first = self._handshake.first(self._channel(transport))
+        except NotBound as error:
+            self._fail(str(error))
+            return
         if first is not None:
             self.send(first)
 
@@ -227,11 +241,20 @@ class Session(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Much is unsent."""
-        if self._room is None:
-            self._room = self._loop.create_future()
+        if self._paced is not None:
+            self._paced.pause()
+        self._hold()
 
     def resume_writing(self) -> None:
         """Little is unsent."""
+        if self._paced is None or not self._paced.resume():
+            self._let_go_on()
+
+    def _hold(self) -> None:
+        if self._room is None:
+            self._room = self._loop.create_future()
+
+    def _let_go_on(self) -> None:
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
@@ -240,14 +263,18 @@ class Session(asyncio.BufferedProtocol):
         """The connection is gone. To be told twice does no harm."""
         if self._closed.done():
             return
+        # Before the handshake is over, a reset of TLS may be the answer to this node's certificate: somebody is there.
         if not self._ending and isinstance(exc, ConnectionResetError | BrokenPipeError):
-            self._reset = True
-        self._end(str(exc) if exc is not None else "closed by the other side")
+            self._reset = self._paced is None or self._met is not None
+        told = reason_of(exc) if isinstance(exc, ssl.SSLError) and self._met is None else ""
+        self._end(told or ("closed by the other side" if exc is None else str(exc)))
+        if self._paced is not None:
+            self._paced.forget()
         self._stop_timer()
         self._among.discard(self)
         if self._place is not None:
             self._place.leave()
-        self.resume_writing()
+        self._let_go_on()
         self._closed.set_result(self.reason)
         listener, self._listener = self._listener, _NOBODY
         try:
@@ -256,6 +283,16 @@ class Session(asyncio.BufferedProtocol):
             log.exception("callback of a closed session failed", peer=self.peer)
 
     # --- inside
+
+    def _channel(self, transport: asyncio.BaseTransport) -> bytes:
+        """What the proofs are bound to; b"": there is no TLS. Raises NotBound where there has to be."""
+        connection = transport.get_extra_info("ssl_object")
+        if connection is None and not self._needs_tls:
+            return b""
+        channel = channel_binding(connection)
+        assert self._transport is not None
+        self._transport = self._paced = PacedTransport(self._transport, hold=self._hold, drained=self._let_go_on)
+        return channel
 
     def _end(self, reason: str) -> bool:
         """From now on nothing is sent or delivered; False where that is so already."""
@@ -315,7 +352,7 @@ class Session(asyncio.BufferedProtocol):
             self.send(answer)
         if handshake.met is not None:
             self._met, self._handshake = handshake.met, None
-            self._frames.limit = MAX_FRAME
+            self._frames.take_longer()
             self._stop_timer()
             if self._place is not None:
                 self._place.proven()

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.tls_handshakes import TellingContext
@@ -36,6 +36,10 @@ class TlsRefused(HeadraceError):
     code = Code.INVALID_CONFIG
 
 
+class NotYetValid(TlsRefused):
+    """A certificate that will be valid, by this machine's clock, without another change of its file."""
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """Where they are. `client_ca`: the authorities whose clients are let in, where these are asked for one."""
@@ -51,7 +55,8 @@ class TlsFiles:
             raise TlsRefused(f"client certificates are {self.client_auth}, and no authority for them is given")
 
 
-class Loaded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loaded:
     """A context, and until when its certificate is valid, in seconds since 1970."""
 
     context: ssl.SSLContext
@@ -66,12 +71,20 @@ class ServerTls:
         self._files = files
         self._content = _read(files)
         self._refused: dict[Path, bytes] | None = None
-        loaded = load(files, self._content, now=now)
-        self.context = loaded.context
-        self.not_after = loaded.not_after
-        """When the certificate in use expires, in seconds since 1970."""
+        self.loaded = self._load(files, self._content, now=now)
+        """What is in use."""
         self.fault = ""
         """Why what is in the files is not in use; "": it is."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What new connections use."""
+        return self.loaded.context
+
+    @property
+    def not_after(self) -> float:
+        """When the certificate in use expires, in seconds since 1970."""
+        return self.loaded.not_after
 
     def look(self, *, now: float) -> bool:
         """Read the files again; whether there is another `context`."""
@@ -86,13 +99,19 @@ class ServerTls:
         if content == self._refused:
             return False
         try:
-            loaded = load(self._files, content, now=now)
+            loaded = self._load(self._files, content, now=now)
+        except NotYetValid as error:
+            self.fault = str(error)
+            return False
         except TlsRefused as error:
             self._refused, self.fault = content, str(error)
             return False
         self._content, self._refused, self.fault = content, None, ""
-        self.context, self.not_after = loaded
+        self.loaded = loaded
         return True
+
+    def _load(self, files: TlsFiles, content: dict[Path, bytes], *, now: float) -> Loaded:
+        return load(files, content, now=now)
 
 
 def load(files: TlsFiles, content: dict[Path, bytes], *, now: float) -> Loaded:
@@ -104,7 +123,7 @@ def load(files: TlsFiles, content: dict[Path, bytes], *, now: float) -> Loaded:
     if now >= not_after:
         raise TlsRefused(f"the certificate in {files.certificate} has expired; put a new one there")
     if now < not_before:
-        raise TlsRefused(f"the certificate in {files.certificate} is not valid yet; is the clock right?")
+        raise NotYetValid(f"the certificate in {files.certificate} is not valid yet; is the clock right?")
     has_password = False
 
     def password() -> str:

@@ -1,17 +1,21 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import aiohttp
 import pytest
+from yarl import URL
 
-from headrace.admin.http import HttpPort, _is_local
+from headrace.admin import http, http_guard
+from headrace.admin.http import HttpPort
 from headrace.base.errors import Code, KafkaError
 
 
 class Answers:
     """A node that answers what it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_file: Path) -> None:
+        self.token_file = token_file
         self.why_not = "the node waits for the catalog"
         self.handed_over = 0
         self.port = HttpPort(
@@ -20,6 +24,8 @@ class Answers:
             status=lambda: None,
             hand_over=self.hand_over,
             recover_store=self.recover_store,
+            token_file=token_file,
+            names=["node-1.example"],
         )
         self.url = ""
 
@@ -31,14 +37,20 @@ class Answers:
             raise KafkaError(Code.POLICY_VIOLATION, "node 3 does not answer")
         return {"done": apply}
 
-    async def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.request(method, self.url + path) as answer:
+    async def ask(
+        self, path: str, method: str = "GET", *, headers: Mapping[str, str] | None = None, data: bytes | None = None
+    ) -> tuple[int, str]:
+        url = URL(self.url + path, encoded=True)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, headers=headers, data=data) as answer,
+        ):
             return answer.status, await answer.text()
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Answers]:
-    served = Answers()
+async def node(tmp_path: Path) -> AsyncIterator[Answers]:
+    served = Answers(tmp_path / "token")
     served.url = f"http://127.0.0.1:{await served.port.start('127.0.0.1', 0)}"
     yield served
     await served.port.close()
@@ -67,21 +79,6 @@ async def test_only_a_post_hands_over(node: Answers) -> None:
     assert node.handed_over == 1
 
 
-@pytest.mark.parametrize(
-    ("address", "local"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.7", False),
-        ("fe80::1%eth0", False),
-        (None, False),
-    ],
-)
-def test_only_the_same_host_may_have_it_hand_over(address: str | None, local: bool) -> None:
-    assert _is_local(address) == local
-
-
 async def test_connections_that_say_nothing_keep_no_probe_out(node: Answers) -> None:
     port = int(node.url.rpartition(":")[2])
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
@@ -99,10 +96,94 @@ async def test_connections_that_are_kept_alive_make_way_when_they_are_idle(node:
     kept = []
     for _ in range(80):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), 10)).startswith(b"HTTP/1.1 200")
         kept.append(writer)
     assert await node.ask("/livez") == (200, "ok\n")
     assert len(node.port._connections.admission) <= 32 + 16 + 1
     for writer in kept:
         writer.close()
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks comes from another machine."""
+    for module in (http, http_guard):
+        monkeypatch.setattr(module, "is_local", lambda _: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+async def test_from_elsewhere_a_token_is_needed_for_what_changes_something(node: Answers) -> None:
+    asked = {"Authorization": "Bearer open-sesame"}
+    assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 403  # there is no file
+    node.token_file.write_text(" \n")
+    assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 403
+    assert (await node.ask("/hand-over", "POST", headers={"Authorization": "Bearer "}))[0] == 403
+    node.token_file.write_text("open-sesame\n")
+    for headers in ({}, {"Authorization": "Bearer open-sesam"}, {"Authorization": "Basic open-sesame"}):
+        assert (await node.ask("/hand-over", "POST", headers=headers))[0] == (401 if headers else 403)
+    assert node.handed_over == 0
+    assert await node.ask("/hand-over", "POST", headers=asked) == (200, "ok\n")
+    assert (await node.ask("/recover-store?apply=1", "POST", headers=asked))[0] == 200
+    node.token_file.write_text("another")
+    assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 401
+    node.token_file.write_text("x" * 5_000)
+    assert (await node.ask("/hand-over", "POST", headers={"Authorization": f"Bearer {'x' * 5_000}"}))[0] == 403
+    assert node.handed_over == 1
+
+
+@pytest.mark.usefixtures("elsewhere")
+async def test_health_is_for_whoever_reaches_the_port(node: Answers) -> None:
+    assert await node.ask("/livez", headers={"Host": "10.0.0.7:8080"}) == (200, "ok\n")
+    assert (await node.ask("/metrics"))[0] == 503
+    assert (await node.ask("/readyz"))[0] == 503
+
+
+PATHS = (
+    "/",
+    "/status",
+    "//hand-over",
+    "/hand-over/",
+    "/hand-over;x",
+    "/HAND-OVER",
+    "/hand%2Dover/x",
+    "/livez/hand-over",
+    "/livez/../hand-over",
+    "/livez/..%2fhand-over",
+    "/livez%2f..%2fhand-over",
+    "/.//hand-over",
+    "/metrics/x",
+)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "TRACE"])
+async def test_no_path_leads_where_no_route_is(node: Answers, elsewhere: None, method: str) -> None:
+    for path in PATHS:
+        assert (await node.ask(path, method))[0] in (404, 405), path
+    for path in ("/hand-over", "/recover-store", "/hand%2dover", "/hand-over?apply=1"):
+        assert (await node.ask(path, method))[0] in (403, 404, 405), path
+    assert node.handed_over == 0
+
+
+async def test_a_page_in_a_browser_changes_nothing(node: Answers) -> None:
+    for headers in (
+        {"Host": "rebound.example:8080"},
+        {"Host": "127.0.0.1.rebound.example"},
+        {"Host": ""},
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-origin"},
+    ):
+        assert (await node.ask("/hand-over", "POST", headers=headers))[0] == 403, headers
+    assert (await node.ask("/metrics", headers={"Host": "rebound.example"}))[0] == 403
+    assert node.handed_over == 0
+    for host in ("localhost:1", "127.0.0.1", "[::1]:8080", "NODE-1.example:8080", "localhost."):
+        assert (await node.ask("/hand-over", "POST", headers={"Host": host}))[0] == 200, host
+
+
+async def test_no_request_has_a_body(node: Answers) -> None:
+    for path, method in (("/hand-over", "POST"), ("/livez", "GET")):
+        assert (await node.ask(path, method, data=b"x" * 10_000))[0] == 413
+    assert node.handed_over == 0
+    assert (await node.ask("/hand-over", "POST"))[0] == 200

@@ -12,7 +12,9 @@ from headrace.base.descriptor_plan import descriptor_plan
 class Port:
     """Connections that end as soon as they are told to."""
 
-    def __init__(self, *, most: int = 4, most_of_address: int = 3, descriptors: int = 1000) -> None:
+    def __init__(
+        self, *, most: int = 4, most_of_address: int = 3, descriptors: int = 1000, most_new: int | None = None
+    ) -> None:
         self.now = 100.0
         self.ended: list[str] = []
         self.idle: list[Place] = []
@@ -23,6 +25,7 @@ class Port:
             descriptors=descriptors,
             time=lambda: self.now,
             drop_idle=self.drop_idle,
+            most_new=most_new,
         )
 
     def drop_idle(self) -> bool:
@@ -55,6 +58,17 @@ def test_the_new_connection_that_came_first_makes_way() -> None:
     assert port.ended == ["a", "b"]
     assert len(port.admission) == 4
     assert port.admission.made_way == 2
+
+
+def test_there_may_be_fewer_new_ones_than_connections() -> None:
+    port = Port(most=10, most_of_address=10, most_new=2)
+    known = port.come("a", name="known")
+    assert known is not None
+    known.proven()
+    for name in ("1", "2", "3", "4"):
+        assert port.come("a", name=name) is not None
+    assert port.ended == ["1", "2"]
+    assert len(port.admission) == 3
 
 
 def test_one_that_has_proven_something_is_let_go_only_when_idle() -> None:

@@ -19,6 +19,9 @@ class Below(asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         self.steps.append(b"".join(list_of_data))
 
+    def get_write_buffer_size(self) -> int:
+        return 7
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -109,3 +112,11 @@ async def test_what_waits_is_gone_with_the_connection(paced: Paced) -> None:
     await turns()
     assert len(paced.below.steps) == 1
     assert paced.below.calls == ["abort"]
+
+
+async def test_what_waits_is_counted_with_what_the_transport_below_has(paced: Paced) -> None:
+    assert paced.transport.get_write_buffer_size() == 7
+    paced.transport.write(LARGE)
+    assert paced.transport.get_write_buffer_size() == len(LARGE) - STEP + 7
+    await turns()
+    assert paced.transport.get_write_buffer_size() == 7

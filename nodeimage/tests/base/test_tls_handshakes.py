@@ -206,3 +206,14 @@ async def test_what_fails_is_logged_once_for_each_cause_and_counted(
     with capture_logs() as logs, pytest.raises(OSError, match=r"(?i)certificate.required"):
         await echoed(port, trusting(certificates))
     assert [each["count"] for each in logs if each["event"] == FAILED] == [3]
+
+
+async def test_a_port_may_serve_both(port: Port, certificates: Certificates) -> None:
+    port.handshakes._serves_plain = True
+    assert await echoed(port, trusting(certificates)) == b"x"
+    reader, writer = await asyncio.open_connection(HOST, port.number)
+    writer.write(b"\0plain")
+    async with asyncio.timeout(20 * PATIENCE):
+        assert await reader.readexactly(6) == b"\0plain"
+    writer.close()
+    assert (port.handshakes.plain, port.handshakes.failed) == (1, 0)

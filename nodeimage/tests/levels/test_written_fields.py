@@ -46,6 +46,8 @@ ADDED: Final = (
     Added("catalog.commands.CreateOwnedStream", ("path", "policy", "access", "now"), Level.SECURED),
     # Who does not hear it takes the node for one of level 0, which is what it is there for.
     Added("peer.messages.ProbeAnswer", ("fenced",), Level.ORIGINAL),
+    # Sent while the cluster's secret changes, which it does from SECURED on. Who does not know it looks at `proof`.
+    Added("peer.messages.Challenge", ("former_proof",), Level.ORIGINAL),
     # Of a node that does not know it nobody hears that its tables are damaged: it looks for no damage, either.
     Added("peer.reports.NodeLoad", ("catalog_damage",), Level.ORIGINAL),
     # Who does not know these tells of all its replicas at once, and is told of all.

@@ -83,3 +83,22 @@ def test_a_log_that_has_become_long_is_set_aside(tmp_path: Path, monkeypatch: py
     assert starting._open_log(path) == 0
     assert not path.exists()
     assert path.with_suffix(".log.1").read_text() == "0123456789a"
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_nodes_speak_tls_to_each_other_where_the_folder_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    if has_tls:
+        (tmp_path / starting.PEER_TLS).mkdir()
+    (tmp_path / "logs").mkdir()
+    commands: list[list[str]] = []
+
+    def popen(command: list[str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(pid=1)
+
+    monkeypatch.setattr(starting.subprocess, "Popen", popen)
+    starting.spawn(tmp_path, "node-1", port=0, options=(), own_options=())
+    asked = ["--peer-tls", str(tmp_path / "peer-tls")]
+    assert (" ".join(asked) in " ".join(commands[0])) == has_tls

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from headrace.base.errors import HeadraceError
 from headrace.node import client_listeners
-from headrace.node.client_listeners import DAY_S, MOST_BYTES, ClientListener, ClientListeners, read
+from headrace.node.client_listeners import MOST_BYTES, ClientListener, ClientListeners, read
+from headrace.node.tls_watch import DAY_S
 from kit.certificates import Certificates
 from kit.patience import PATIENCE
 from kit.tls_listeners import TlsListeners

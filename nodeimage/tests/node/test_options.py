@@ -6,6 +6,7 @@ import pytest
 
 from headrace.node.options import LEAST, KubernetesCluster, parse
 from headrace.partitions.cluster_layout import NodeSettings
+from headrace.security.peer_tls import PeerTlsMode
 
 STORED = ("--data", "/d", "--store", "/c.sqlite")
 
@@ -31,6 +32,13 @@ def test_listeners_and_labels_have_names() -> None:
     assert options.labels == {"disk": "ssd", "bare": ""}
 
 
+def test_nodes_require_tls_of_each_other_unless_they_are_told_to_accept_both() -> None:
+    assert parse(STORED).peer_tls is None
+    assert parse((*STORED, "--peer-tls", "/tls")).peer_tls_mode is PeerTlsMode.REQUIRE
+    options = parse((*STORED, "--peer-tls", "/tls", "--peer-tls-mode", "accept"))
+    assert (options.peer_tls, options.peer_tls_mode) == (Path("/tls"), PeerTlsMode.ACCEPT)
+
+
 def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
     options = parse(("--data", "/d", "--kubernetes", "ns/c", "--cluster-record", "/r"))
     assert options.store == KubernetesCluster(name="c", namespace="ns", record=Path("/r"))
@@ -47,6 +55,9 @@ def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
         ((*STORED, "--listener", "=9094"), "NAME=PORT"),
         ((*STORED, "--listener", "a=1", "--listener", "a=2"), "twice"),
         ((*STORED, "--chunk", "5"), "unrecognized"),
+        ((*STORED, "--admin-token-file", "/t"), "--admin-token-file goes with --admin-port"),
+        ((*STORED, "--peer-tls-mode", "accept"), "--peer-tls-mode goes with --peer-tls"),
+        ((*STORED, "--peer-tls", "/t", "--peer-tls-mode", "off"), "invalid choice"),
         *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in LEAST.items()),
     ],
 )

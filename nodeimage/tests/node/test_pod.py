@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,38 @@ async def test_a_pod_names_the_type_of_what_it_answers(monkeypatch: pytest.Monke
     assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/livez")
     monkeypatch.setattr(pod, "_ask", lambda *_: (503, b"the node is starting\n"))
     assert "Content-Type: text/plain; charset=utf-8" in await answered_by("/metrics")
+
+
+async def test_a_pod_asks_its_shards_for_what_anybody_may_ask_and_nothing_else(
+    shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To these it is somebody on their own host. Nor does a path lead it to another host."""
+    asked: list[str] = []
+
+    def ask_shard(_: int, path: str) -> tuple[int, bytes]:
+        asked.append(path)
+        return 200, b"ok\n"
+
+    monkeypatch.setattr(pod, "_ask", ask_shard)
+    for path in (
+        "/hand-over",
+        "/recover-store?apply=1",
+        "//livez",
+        "/livez/",
+        "/livez/../hand-over",
+        "@192.0.2.1:80/livez",
+        ":80@192.0.2.1/livez",
+        "http://192.0.2.1/livez",
+        "/livez HTTP/1.1 more",
+        "",
+    ):
+        assert " 404 " in await answered_by(path), path
+    assert asked == []
+    assert " 200 " in await answered_by("/livez?now=1")
+    assert asked == ["/livez"] * 2
+    assert not any(each.handed_over for each in shards)
+
+
+async def test_a_line_without_end_ends_a_connection_to_a_pod(shards: list[Shard]) -> None:
+    with contextlib.suppress(ConnectionResetError):  # it ends with the rest unread
+        assert await answered_by("/" + "x" * (1 << 17)) == ""

@@ -31,6 +31,7 @@ from headrace.peer.messages import (
     Refused,
     Request,
     RollAway,
+    Submit,
 )
 
 Read = list[tuple[Message, memoryview]]
@@ -205,3 +206,24 @@ def test_a_follower_is_described_whole() -> None:
     )
     assert decode_message(encode_message(follow)) == follow
     assert decode_message(encode_message(Probe())) == Probe()
+
+
+@pytest.mark.parametrize("piece", [1, 5, 1_000, 1 << 20])
+def test_a_reader_takes_longer_frames_once_it_is_told_to(piece: int) -> None:
+    """What came behind the last short one is not lost."""
+    reader = FrameReader(4_096)
+    short = b"".join(encode_frame(Submit(), [b"s" * 1_000]))
+    long = b"".join(encode_frame(Submit(), [b"l" * 100_000]))
+    data = memoryview(short + long + short)
+    sizes: list[int] = []
+    while data:
+        room = reader.get_buffer()
+        size = min(piece, len(room), len(data))
+        room[:size] = data[:size]
+        data = data[size:]
+        reader.came(size)
+        while (frame := reader.next()) is not None:
+            sizes.append(len(frame[1]))
+            if len(sizes) == 1:
+                reader.take_longer()
+    assert sizes == [1_000, 100_000, 1_000]

@@ -18,12 +18,12 @@ def identity(node: int, secret: str = "secret", cluster_id: str = "c") -> Identi
 
 
 def begun(
-    client: Identity | None = None, server: Identity | None = None
+    client: Identity | None = None, server: Identity | None = None, *, channels: tuple[bytes, bytes] = (b"", b"")
 ) -> tuple[ClientHandshake, ServerHandshake, Hello, Challenge]:
-    """Up to the Challenge."""
+    """Up to the Challenge. `channels`: what the client's proofs are bound to, and the server's."""
     mine, theirs = ClientHandshake(client or identity(2)), ServerHandshake(server or identity(1))
-    assert theirs.first() is None
-    hello = mine.first()
+    assert theirs.first(channels[1]) is None
+    hello = mine.first(channels[0])
     assert isinstance(hello, Hello)
     challenge = theirs.receive(hello)
     assert isinstance(challenge, Challenge)
@@ -44,6 +44,66 @@ def test_both_sides_learn_who_is_there() -> None:
     assert theirs.met is not None
     assert (mine.met.node, mine.met.run, mine.met.version) == (server.node, server.run, PEER_VERSION)
     assert (theirs.met.node, theirs.met.run, theirs.met.version) == (client.node, client.run, PEER_VERSION)
+
+
+CHANNEL, ANOTHER = b"c" * 32, b"d" * 32
+
+
+@pytest.mark.parametrize("channels", [(CHANNEL, ANOTHER), (CHANNEL, b""), (b"", CHANNEL)])
+def test_a_proof_of_one_channel_proves_nothing_at_another(channels: tuple[bytes, bytes]) -> None:
+    mine, _, _, challenge = begun(channels=channels)
+    with pytest.raises(HandshakeFailed, match="another secret"):
+        mine.receive(challenge)
+    client = identity(2)
+    mine, theirs, _, challenge = begun(client, channels=(channels[0], channels[0]))
+    proof = mine.receive(challenge)
+    assert proof is not None
+    theirs._channel = channels[1]
+    with pytest.raises(HandshakeFailed, match="another secret"):
+        theirs.receive(proof)
+
+
+@pytest.mark.parametrize("channel", [b"", CHANNEL])
+@pytest.mark.parametrize(
+    ("client", "server", "met"),
+    [
+        (("new", "old"), ("old", ""), True),
+        (("old", ""), ("new", "old"), True),
+        (("new", "old"), ("new", "old"), True),
+        (("new", ""), ("new", "old"), True),
+        (("new", "old"), ("new", ""), True),
+        (("new", ""), ("old", ""), False),
+        (("newer", "new"), ("old", ""), False),
+    ],
+)
+def test_a_secret_changes_by_way_of_both(
+    client: tuple[str, str], server: tuple[str, str], met: bool, channel: bytes
+) -> None:
+    identities = [
+        dataclasses.replace(identity(node, secret=secret), former_secret=former)
+        for node, (secret, former) in ((2, client), (1, server))
+    ]
+    mine, theirs, _, challenge = begun(*identities, channels=(channel, channel))
+    if not met:
+        with pytest.raises(HandshakeFailed, match="another secret"):
+            mine.receive(challenge)
+        return
+    proof = mine.receive(challenge)
+    assert proof is not None
+    assert theirs.receive(proof) is not None
+    assert theirs.met is not None
+
+
+def test_a_proof_is_made_with_the_newest_secret_of_both() -> None:
+    both = dataclasses.replace(identity(2, secret="new"), former_secret="old")
+    mine, _, _, challenge = begun(both, dataclasses.replace(identity(1, secret="new"), former_secret="old"))
+    proof = mine.receive(challenge)
+    assert isinstance(proof, Proof)
+    mine, theirs, _, challenge = begun(both, identity(1, secret="new"))
+    assert challenge.former_proof == b""
+    proof = mine.receive(challenge)
+    assert proof is not None
+    assert theirs.receive(proof) is not None
 
 
 def test_a_server_with_another_secret_is_told_and_gets_no_proof() -> None:
@@ -165,7 +225,9 @@ def test_without_a_secret_nobody_is_let_in() -> None:
 
 
 def test_the_secret_is_not_shown() -> None:
-    assert "hush" not in repr(identity(1, secret="hush"))
+    shown = dataclasses.replace(identity(1, secret="hush"), former_secret="silence")
+    assert "hush" not in repr(shown)
+    assert "silence" not in repr(shown)
 
 
 @pytest.mark.parametrize(("client", "server"), [((1, 2), (1, 1)), ((1, 1), (1, 2)), ((1, 2), (1, 3))])

@@ -377,15 +377,17 @@ def test_a_field_that_a_later_version_adds_is_passed_over() -> None:
         assert decode_message(later) == message
 
 
-def test_a_proof_is_what_it_was() -> None:
+@pytest.mark.parametrize(
+    ("role", "channel", "proof"),
+    [
+        ("server", b"", "16efb1b09b1fc2ec173d26d76e2c5b6f62d840b3b86031f4a0eb5e859c05ca6d"),
+        ("client", b"", "7a86588b1d46748c73a058d8c5fce3fd6564e276ca2c0d27ebdc88448c117379"),
+        ("server", b"c" * 32, "60799d82d602da0b2bc117c03f9c7ae22d619d7e5526120cbe3dc3be5293cf25"),
+        ("client", b"c" * 32, "95bf4d405fa37b15235d5a90f396820b4f2c9c6a5d7b43936cee5bb73244738c"),
+    ],
+)
+def test_a_proof_is_what_it_was(role: str, channel: bytes, proof: str) -> None:
     identity = Identity("cluster", "secret", N, RUN)
     hello = messages.Hello("cluster", N, RUN, (1, 1), b"n" * 32)
     challenge = messages.Challenge(NodeId(8), RUN, 1, b"m" * 32, b"")
-    assert (
-        handshake._proof(identity, "server", hello, challenge).hex()
-        == "16efb1b09b1fc2ec173d26d76e2c5b6f62d840b3b86031f4a0eb5e859c05ca6d"
-    )
-    assert (
-        handshake._proof(identity, "client", hello, challenge).hex()
-        == "7a86588b1d46748c73a058d8c5fce3fd6564e276ca2c0d27ebdc88448c117379"
-    )
+    assert handshake._proof("secret", role, identity, hello, challenge, channel).hex() == proof

@@ -1,0 +1,80 @@
+"""What is told of files for TLS that are looked at again and again: in the log, when it is new, and in the status."""
+
+import time
+from typing import Final
+
+import structlog
+
+from headrace.security.tls_server import ServerTls
+
+log = structlog.get_logger()
+
+DAY_S: Final = 86_400.0
+SOON_S: Final = 14 * DAY_S
+
+
+class TlsWatch:
+    """Of one listener; `tls`: None: there is nothing to look at. Of the loop, but for `look`."""
+
+    def __init__(self, name: str, tls: ServerTls | None, *, now: float) -> None:
+        self.problem = ""
+        """What somebody has to see to; "": nothing."""
+        self._name = name
+        self._tls = tls
+        self._since = now
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._tls is not None
+
+    def look(self) -> bool:
+        """[blocking] See to what is in the files now; whether new connections have it."""
+        return self._tls is not None and self._tls.look(now=time.time())
+
+    def told(self, *, changed: bool, now: float) -> None:
+        """Log what a look has found, if it is new."""
+        if self._tls is None:
+            return
+        if changed:
+            log.info("certificate replaced", listener=self._name, days_left=_days(self._tls.not_after - now))
+        problem = self._tls.fault or _expiry(self._tls.not_after - now) or self.other_problem()
+        if problem == self.problem:
+            return
+        if problem:
+            log.warning("TLS needs attention", listener=self._name, reason=problem)
+        elif not changed:
+            log.info("TLS is as it should be again", listener=self._name)
+        if not self.problem:
+            self._since = now
+        self.problem = problem
+
+    def other_problem(self) -> str:
+        """What else somebody has to see to; "": nothing."""
+        return ""
+
+    def shown_as(self, *, port: int, protocol: str, failed: int) -> dict[str, object]:
+        """How it is, as the node's status tells it."""
+        return {
+            "name": self._name,
+            "port": port,
+            "protocol": protocol,
+            "certificate_expires_ms": None if self._tls is None else int(self._tls.not_after * 1000),
+            "failed_handshakes_since_start": failed,
+            "problem": self.problem,
+            "problem_since_ms": int(self._since * 1000) if self.problem else None,
+        }
+
+
+def _days(seconds: float) -> int:
+    return int(seconds // DAY_S)
+
+
+def _expiry(left_s: float) -> str:
+    if left_s > SOON_S:
+        return ""
+    if left_s <= 0:
+        return "the certificate has expired; put a new one in its place"
+    days = _days(left_s)
+    when = "within a day" if days == 0 else f"in {days} day{'s' if days > 1 else ''}"
+    return f"the certificate expires {when}; put a new one in its place"

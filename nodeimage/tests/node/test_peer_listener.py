@@ -1,0 +1,158 @@
+"""Nodes of one cluster with `--peer-tls`: they serve, their certificates change, and their status says how it is."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.node import Node, Options
+from headrace.node.peer_listener import PeerListener, read
+from headrace.partitions.cluster_layout import NodeSettings
+from headrace.peer.messages import Probe
+from headrace.peer.session import PeerUnreachable
+from headrace.security.peer_tls import PeerTlsMode
+from headrace.security.tls_server import TlsRefused
+from headrace.store.sqlite import SqliteStore
+from kit.node_certificates import Authority, put, trust
+from kit.patience import PATIENCE
+
+AUTHORITY, OTHER = Authority(), Authority("other")
+ACCEPT, REQUIRE = PeerTlsMode.ACCEPT, PeerTlsMode.REQUIRE
+
+
+@asynccontextmanager
+async def cluster(folder: Path, *modes: PeerTlsMode | None) -> AsyncIterator[list[Node]]:
+    """Nodes that serve, whose TLS with each other is in these modes; None: they have none."""
+    SqliteStore(folder / "cluster.sqlite").close()
+    made = [
+        Node(
+            Options(
+                data=folder / f"node-{number}",
+                store=folder / "cluster.sqlite",
+                host="127.0.0.1",
+                port=0,
+                ready_file=None,
+                settings=NodeSettings(chunk_bytes=1 << 20, disk_reserve=0, fsync=False),
+                first_nodes=len(modes),
+                failure_host=f"host-{number}",
+                peer_tls=None if mode is None else AUTHORITY.node(folder / f"tls-{number}", f"node-{number}"),
+                peer_tls_mode=mode or REQUIRE,
+            )
+        )
+        for number, mode in enumerate(modes, 1)
+    ]
+    await asyncio.gather(*(node.start() for node in made))
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(node.stop() for node in made))
+
+
+async def until(check: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20 * PATIENCE):
+        while not await check():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def peer_status(node: Node) -> Any:
+    """Of listener `peer`; None: the node has no TLS with others."""
+    found = await node.parts.status.status()
+    return next((each for each in found["listeners"] if each["name"] == "peer"), None)
+
+
+async def probes(node: Node, other: Node) -> None:
+    """Over a connection that there is, or a new one."""
+    address = node.view.nodes[other.identity.node_id].peer_address
+    await node.peers.call(address, Probe(), timeout_s=20)
+
+
+async def replicates(nodes: list[Node]) -> None:
+    """All containers have all of their replicas in sync."""
+
+    async def in_sync() -> bool:
+        found = [node.view.containers.values() for node in nodes]
+        return all(each and all(len(one.in_sync) == len(nodes) for one in each) for each in found)
+
+    await until(in_sync)
+
+
+def look(nodes: list[Node]) -> None:
+    for node in nodes:
+        assert node._peer_listener is not None
+        assert node._peer_listener.look()
+
+
+async def test_nodes_replicate_over_tls_while_their_authority_changes(tmp_path: Path) -> None:
+    async with cluster(tmp_path, REQUIRE, REQUIRE, REQUIRE) as nodes:
+        await replicates(nodes)
+        for step in (
+            lambda folder: trust(folder, AUTHORITY, OTHER),
+            lambda folder: OTHER.node(folder, trusted=[AUTHORITY]),
+            lambda folder: trust(folder, OTHER),
+        ):
+            for number, node in enumerate(nodes, 1):
+                step(tmp_path / f"tls-{number}")
+                look([node])
+                for other in nodes:
+                    session = await node.peers.open(
+                        nodes[0].view.nodes[other.identity.node_id].peer_address, 20 * PATIENCE
+                    )
+                    session.close()
+        shown = [await peer_status(node) for node in nodes]
+        assert [(each["protocol"], each["failed_handshakes_since_start"]) for each in shown] == [("SSL", 0)] * 3
+        assert shown[0]["port"] == nodes[0].view.nodes[nodes[0].identity.node_id].peer_port
+        put(tmp_path / "tls-1" / "tls.crt", b"no certificate")
+        await nodes[0]._listeners.look()
+        assert "holds no certificate in PEM" in (await peer_status(nodes[0]))["problem"]
+        for other in nodes[1:]:
+            await probes(nodes[0], other)
+
+
+async def test_nodes_get_tls_one_after_the_other(tmp_path: Path) -> None:
+    async with cluster(tmp_path, None, ACCEPT, ACCEPT) as nodes:
+        await replicates(nodes)
+        assert await peer_status(nodes[0]) is None
+        await probes(nodes[1], nodes[0])
+        await nodes[1]._listeners.look()
+        shown = await peer_status(nodes[1])
+        assert shown["protocol"] == "SSL, PLAINTEXT"
+        address = nodes[0].view.nodes[nodes[0].identity.node_id].peer_address
+        assert f"{address[0]}:{address[1]}" in shown["problem"]
+        assert "may speak no TLS" in shown["problem"]
+        assert len(nodes[1].peers.spoken_plainly()) == 1  # with the third it speaks TLS
+
+
+async def test_a_node_without_tls_is_kept_out_of_a_cluster_that_requires_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path, REQUIRE, REQUIRE) as nodes:
+        await replicates(nodes)
+        address = nodes[1].view.nodes[nodes[0].identity.node_id].peer_address
+        nodes[1].peers._tls = None
+        with pytest.raises(PeerUnreachable):
+            await nodes[1].peers.open(address, 20 * PATIENCE)
+
+
+def test_what_cannot_be_used_names_the_option(tmp_path: Path) -> None:
+    assert read(None, REQUIRE) is None
+    with pytest.raises(TlsRefused, match=rf"--peer-tls {tmp_path}: {tmp_path}/tls.crt cannot be read: No such file"):
+        read(tmp_path, REQUIRE)
+
+
+def test_many_plain_nodes_are_told_of_shortly(tmp_path: Path) -> None:
+    class Client:
+        def spoken_plainly(self) -> dict[tuple[str, int], str]:
+            return {("10.0.0.1", number): "no TLS" for number in range(5)}
+
+    listener = read(AUTHORITY.node(tmp_path / "node"), ACCEPT)
+    assert isinstance(listener, PeerListener)
+    assert listener.shown()["port"] == 0
+    client: Any = Client()
+    server: Any = None
+    listener.serves(server, client)
+    listener.told(changed=False, now=time.time() - 30 * 86_400)
+    assert listener.problem == (
+        "nodes are spoken to without TLS: 10.0.0.1:0 (no TLS), 10.0.0.1:1 (no TLS), 10.0.0.1:2 (no TLS) and 2 more"
+    )

@@ -1,4 +1,4 @@
-"""ACLs, SASL, delegation tokens, SCRAM credentials and quotas, as a Kafka answers that has none of them turned on.
+"""ACLs, SASL, delegation tokens and quotas, as a Kafka answers that has none of them turned on.
 
 There are no rights yet: everybody may do everything. Tools ask, and go on where the answer says so; a connection that
 ends leaves them in doubt. What is to be listed is empty; what is to be set is refused, with Kafka's code for it.
@@ -59,34 +59,6 @@ async def delegation_token(request: Any, session: Connection) -> Mapping[str, ob
     return _NO_TOKENS
 
 
-# --- SCRAM credentials
-
-
-async def describe_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeUserScramCredentials."""
-    return {"error_code": 0, "error_message": None, "results": [_no_user(each.name) for each in request.users or ()]}
-
-
-async def alter_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterUserScramCredentials: one result for each user."""
-    refused = {each.name: _no_user(each.name) for each in request.deletions}
-    for each in request.upsertions:
-        refused[each.name] = {
-            "user": each.name,
-            "error_code": int(Code.UNSUPPORTED_SASL_MECHANISM),
-            "error_message": "there are no users in this cluster: nobody is authenticated",
-        }
-    return {"results": list(refused.values())}
-
-
-def _no_user(name: str) -> dict[str, object]:
-    return {
-        "user": name,
-        "error_code": int(Code.RESOURCE_NOT_FOUND),
-        "error_message": f"user {name[:100]!r} has no credentials",
-    }
-
-
 # --- quotas
 
 
@@ -119,8 +91,6 @@ APIS: Final[Sequence[Api]] = (
     Api(ApiKey.RENEW_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.EXPIRE_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
-    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Versions(0, 0), describe_user_scram_credentials),
-    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Versions(0, 0), alter_user_scram_credentials),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, Versions(0, 1), describe_client_quotas),
     Api(ApiKey.ALTER_CLIENT_QUOTAS, Versions(0, 1), alter_client_quotas),
 )

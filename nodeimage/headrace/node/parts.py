@@ -52,6 +52,7 @@ from headrace.kafka.list_offsets import ListOffsetsApi
 from headrace.kafka.metadata import MetadataApi
 from headrace.kafka.produce import ProduceApi
 from headrace.kafka.reassignments import ReassignmentApis
+from headrace.kafka.scram_credentials import ScramCredentialApis
 from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
@@ -344,6 +345,7 @@ class NodeParts:
             *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).apis,
             *TransactionApis(topics=topics, partitions=partitions).apis,
             *UpdateFeaturesApi(features=self.features, store=self.store).apis,
+            *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
             *security.APIS,
         )
         return Dispatcher(

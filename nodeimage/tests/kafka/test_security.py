@@ -1,4 +1,4 @@
-"""ACLs, SASL, tokens, credentials and quotas of a cluster that has none of them, through their bytes."""
+"""ACLs, SASL, tokens and quotas of a cluster that has none of them, through their bytes."""
 
 import pytest
 
@@ -50,22 +50,6 @@ async def test_who_wants_to_authenticate_is_told_that_the_listener_does_not(ask,
 )
 async def test_there_are_no_delegation_tokens(ask, key, version):
     assert (await ask(key, version, {})).error_code == Code.DELEGATION_TOKEN_AUTH_DISABLED
-
-
-async def test_nobody_has_credentials(ask):
-    answer = await ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
-    assert (answer.error_code, answer.results) == (0, ())
-    answer = await ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": [{"name": "a"}]})
-    assert [(each.user, each.error_code) for each in answer.results] == [("a", Code.RESOURCE_NOT_FOUND)]
-
-
-async def test_nobody_gets_any(ask):
-    fields = {"deletions": [{"name": "a", "mechanism": 1}], "upsertions": [{"name": "b", "mechanism": 1}]}
-    answer = await ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, fields)
-    assert [(each.user, each.error_code) for each in answer.results] == [
-        ("a", Code.RESOURCE_NOT_FOUND),
-        ("b", Code.UNSUPPORTED_SASL_MECHANISM),
-    ]
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -12,33 +12,11 @@ from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
 from headrace.wire.api_keys import ApiKey, Versions
 
-_NO_RIGHTS: Final = {
-    "error_code": int(Code.SECURITY_DISABLED),
-    "error_message": "there are no rights in this cluster: everybody may do everything",
-}
 _NO_TOKENS: Final = {"error_code": int(Code.DELEGATION_TOKEN_AUTH_DISABLED)}
 _NO_SASL: Final = {
     "error_code": int(Code.ILLEGAL_SASL_STATE),
     "error_message": "this listener authenticates nobody: connect without SASL",
 }
-
-
-# --- ACLs
-
-
-async def describe_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeAcls."""
-    return _NO_RIGHTS
-
-
-async def create_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """CreateAcls."""
-    return {"results": [_NO_RIGHTS] * len(request.creations)}
-
-
-async def delete_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DeleteAcls."""
-    return {"filter_results": [_NO_RIGHTS] * len(request.filters)}
 
 
 # --- SASL, delegation tokens
@@ -82,9 +60,6 @@ async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str,
 
 
 APIS: Final[Sequence[Api]] = (
-    Api(ApiKey.DESCRIBE_ACLS, Versions(1, 3), describe_acls),
-    Api(ApiKey.CREATE_ACLS, Versions(1, 3), create_acls),
-    Api(ApiKey.DELETE_ACLS, Versions(1, 3), delete_acls),
     Api(ApiKey.SASL_HANDSHAKE, Versions(0, 1), sasl_handshake),
     Api(ApiKey.SASL_AUTHENTICATE, Versions(0, 2), sasl_authenticate),
     Api(ApiKey.CREATE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),

@@ -34,6 +34,7 @@ from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
 from headrace.kafka import security
+from headrace.kafka.acls import AclApis
 from headrace.kafka.api import Api, RawApi
 from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.back_pressure import BackPressure
@@ -345,6 +346,7 @@ class NodeParts:
             *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).apis,
             *TransactionApis(topics=topics, partitions=partitions).apis,
             *UpdateFeaturesApi(features=self.features, store=self.store).apis,
+            *AclApis(runtime=runtime, catalog=catalog, access=self.access, authorizer=self.authorizer).apis,
             *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
             *security.APIS,
         )

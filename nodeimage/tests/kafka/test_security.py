@@ -6,31 +6,10 @@ from headrace.base.errors import Code
 from headrace.kafka import security
 from headrace.wire.api_keys import ApiKey
 
-ANY = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3}
-
 
 def versions(key):
     ((low, high),) = (api.versions for api in security.APIS if api.key is key)
     return [pytest.param(key, version, id=f"{key.name} {version}") for version in range(low, high + 1)]
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.DESCRIBE_ACLS))
-async def test_there_are_no_acls_to_describe(ask, key, version):
-    answer = await ask(key, version, {"resource_type_filter": 1, "operation": 1, "permission_type": 1})
-    assert (answer.error_code, answer.resources) == (Code.SECURITY_DISABLED, ())
-    assert "everybody may do everything" in answer.error_message
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.CREATE_ACLS))
-async def test_none_can_be_made(ask, key, version):
-    answer = await ask(key, version, {"creations": [ANY, ANY]})
-    assert [each.error_code for each in answer.results] == [Code.SECURITY_DISABLED] * 2
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.DELETE_ACLS))
-async def test_none_can_be_deleted(ask, key, version):
-    answer = await ask(key, version, {"filters": [{"resource_type_filter": 1, "operation": 1, "permission_type": 1}]})
-    assert [(each.error_code, each.matching_acls) for each in answer.filter_results] == [(Code.SECURITY_DISABLED, ())]
 
 
 @pytest.mark.parametrize(("key", "version"), [*versions(ApiKey.SASL_HANDSHAKE), *versions(ApiKey.SASL_AUTHENTICATE)])

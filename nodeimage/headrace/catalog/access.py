@@ -6,6 +6,8 @@ reads it. An object without one of its own has that of the next wider object.
 
 from typing import ClassVar, Final, NamedTuple
 
+import msgspec
+
 from headrace.base.errors import Code
 from headrace.base.ids import Millis
 from headrace.base.levels import Level
@@ -45,15 +47,23 @@ class AccessOutcome(NamedTuple):
 
 class SetAccess(CatalogCommand[list[AccessOutcome]], frozen=True):
     """Set and remove expressions. One outcome per item; UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID where the stream
-    or topic is not there. What has that expression already is a success without a change."""
+    or topic is not there. What has that expression already is a success without a change.
+
+    Nothing is done, and each outcome is OPERATION_NOT_ATTEMPTED, unless what is `expected` holds: so who writes what he
+    has read before undoes nothing that another has written meanwhile. A repeat finds its own items, and is a success.
+    """
 
     items: list[AccessItem]
     now: Millis
+    expected: list[AccessItem] = msgspec.field(default_factory=list)
+    """Expressions as they have to be; None: none of its own, or there is no such stream or topic."""
 
     since: ClassVar[Level] = Level.SECURED
     changes_topics: ClassVar[bool] = False
 
     def apply(self, connection: Tables) -> list[AccessOutcome]:
+        if not _hold(connection, self.expected) and not _hold(connection, self.items):
+            return [AccessOutcome(Code.OPERATION_NOT_ATTEMPTED, item.object) for item in self.items]
         return [_set(connection, item) for item in self.items]
 
 
@@ -78,6 +88,32 @@ def forget_stream_access(connection: Tables, number: int) -> None:
 def put_stream_access(connection: Tables, number: int, permission: str, expression: str) -> None:
     """An expression on a stream."""
     connection.insert("access", [(STREAM, str(number), permission, expression)], upsert=True)
+
+
+def _hold(connection: Tables, items: list[AccessItem]) -> bool:
+    """Whether all expressions are as the items say."""
+    return all(_expression(connection, item) == item.expression for item in items)
+
+
+def _expression(connection: Tables, item: AccessItem) -> str | None:
+    """What stands where an item says; None: nothing."""
+    if item.kind == TOPIC:
+        topic = select_topics_by_id(connection, [item.topic_id]).get(item.topic_id)
+        if topic is None:
+            return None
+        where: tuple[object, ...] = (topic.number, item.permission)
+        select = "SELECT expression FROM topic_access WHERE topic = ? AND permission = ?"
+    else:
+        named = item.object
+        if item.kind == STREAM:
+            stream = select_stream(connection, item.object)
+            if stream is None:
+                return None
+            named = str(stream.number)
+        where = (item.kind, named, item.permission)
+        select = "SELECT expression FROM access WHERE kind = ? AND object = ? AND permission = ?"
+    found = connection.execute(select, where).fetchone()
+    return None if found is None else str(found[0])
 
 
 def _set(connection: Tables, item: AccessItem) -> AccessOutcome:

@@ -1,4 +1,4 @@
-"""ACLs, SASL, delegation tokens, SCRAM credentials and quotas, as a Kafka answers that has none of them turned on.
+"""ACLs, SASL, delegation tokens and quotas, as a Kafka answers that has none of them turned on.
 
 There are no rights yet: everybody may do everything. Tools ask, and go on where the answer says so; a connection that
 ends leaves them in doubt. What is to be listed is empty; what is to be set is refused, with Kafka's code for it.
@@ -12,33 +12,11 @@ from headrace.kafka.api import Api
 from headrace.kafka.connection import Connection
 from headrace.wire.api_keys import ApiKey, Versions
 
-_NO_RIGHTS: Final = {
-    "error_code": int(Code.SECURITY_DISABLED),
-    "error_message": "there are no rights in this cluster: everybody may do everything",
-}
 _NO_TOKENS: Final = {"error_code": int(Code.DELEGATION_TOKEN_AUTH_DISABLED)}
 _NO_SASL: Final = {
     "error_code": int(Code.ILLEGAL_SASL_STATE),
     "error_message": "this listener authenticates nobody: connect without SASL",
 }
-
-
-# --- ACLs
-
-
-async def describe_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeAcls."""
-    return _NO_RIGHTS
-
-
-async def create_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """CreateAcls."""
-    return {"results": [_NO_RIGHTS] * len(request.creations)}
-
-
-async def delete_acls(request: Any, session: Connection) -> Mapping[str, object]:
-    """DeleteAcls."""
-    return {"filter_results": [_NO_RIGHTS] * len(request.filters)}
 
 
 # --- SASL, delegation tokens
@@ -57,34 +35,6 @@ async def sasl_authenticate(request: Any, session: Connection) -> Mapping[str, o
 async def delegation_token(request: Any, session: Connection) -> Mapping[str, object]:
     """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken."""
     return _NO_TOKENS
-
-
-# --- SCRAM credentials
-
-
-async def describe_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeUserScramCredentials."""
-    return {"error_code": 0, "error_message": None, "results": [_no_user(each.name) for each in request.users or ()]}
-
-
-async def alter_user_scram_credentials(request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterUserScramCredentials: one result for each user."""
-    refused = {each.name: _no_user(each.name) for each in request.deletions}
-    for each in request.upsertions:
-        refused[each.name] = {
-            "user": each.name,
-            "error_code": int(Code.UNSUPPORTED_SASL_MECHANISM),
-            "error_message": "there are no users in this cluster: nobody is authenticated",
-        }
-    return {"results": list(refused.values())}
-
-
-def _no_user(name: str) -> dict[str, object]:
-    return {
-        "user": name,
-        "error_code": int(Code.RESOURCE_NOT_FOUND),
-        "error_message": f"user {name[:100]!r} has no credentials",
-    }
 
 
 # --- quotas
@@ -110,17 +60,12 @@ async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str,
 
 
 APIS: Final[Sequence[Api]] = (
-    Api(ApiKey.DESCRIBE_ACLS, Versions(1, 3), describe_acls),
-    Api(ApiKey.CREATE_ACLS, Versions(1, 3), create_acls),
-    Api(ApiKey.DELETE_ACLS, Versions(1, 3), delete_acls),
     Api(ApiKey.SASL_HANDSHAKE, Versions(0, 1), sasl_handshake),
     Api(ApiKey.SASL_AUTHENTICATE, Versions(0, 2), sasl_authenticate),
     Api(ApiKey.CREATE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
     Api(ApiKey.RENEW_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.EXPIRE_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
-    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Versions(0, 0), describe_user_scram_credentials),
-    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Versions(0, 0), alter_user_scram_credentials),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, Versions(0, 1), describe_client_quotas),
     Api(ApiKey.ALTER_CLIENT_QUOTAS, Versions(0, 1), alter_client_quotas),
 )

@@ -34,6 +34,7 @@ from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
 from headrace.kafka import security
+from headrace.kafka.acls import AclApis
 from headrace.kafka.api import Api, RawApi
 from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.authorization import Authorization
@@ -53,6 +54,7 @@ from headrace.kafka.list_offsets import ListOffsetsApi
 from headrace.kafka.metadata import MetadataApi
 from headrace.kafka.produce import ProduceApi
 from headrace.kafka.reassignments import ReassignmentApis
+from headrace.kafka.scram_credentials import ScramCredentialApis
 from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
@@ -366,6 +368,8 @@ class NodeParts:
             *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder, authorization=asked).apis,
             *TransactionApis(topics=topics, partitions=partitions, authorization=asked).apis,
             *UpdateFeaturesApi(features=self.features, store=self.store, authorization=asked).apis,
+            *AclApis(runtime=runtime, catalog=catalog, access=self.access, authorizer=self.authorizer).apis,
+            *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
             *security.APIS,
         )
         return Dispatcher(

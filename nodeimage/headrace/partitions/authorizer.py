@@ -10,7 +10,7 @@ from headrace.base.runtime import Runtime
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.caller import Caller
 from headrace.security.access_rules import Decision, Kind, Permission
-from headrace.security.audit import AuditEvent, AuditLog
+from headrace.security.audit import AuditEvent, AuditLog, Change
 from headrace.security.principals import Principal
 
 DESCRIBE = "describe"
@@ -107,9 +107,11 @@ class Authorizer:
         """Tell the audit of a denial that was decided elsewhere."""
         self._tell(caller, action, kind, name, allowed=False, reason=reason, api=api)
 
-    def _tell(
-        self, caller: Caller, action: str, kind: Kind, name: str, *, allowed: bool, reason: str, api: str
-    ) -> None:
+    def changed(self, caller: Caller, change: Change, kind: str, name: str, what: str, *, api: str = "") -> None:
+        """Tell the audit of a change that took place. `what`: in a few words, and never a secret."""
+        self._tell(caller, change, kind, name, allowed=True, reason=what, api=api)
+
+    def _tell(self, caller: Caller, action: str, kind: str, name: str, *, allowed: bool, reason: str, api: str) -> None:
         self._audit.tell(
             AuditEvent(
                 at_ms=self._runtime.now(),

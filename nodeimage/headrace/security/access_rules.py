@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from headrace.security.access_expression import AccessExpression, expression_of, parse
+from headrace.security.access_expression import AccessExpression, PlainOr, expression_of, parse
 from headrace.security.access_syntax import ExpressionFault
 
 _MOST_DECISIONS: Final = 100_000
@@ -177,6 +177,27 @@ class AccessRules:
         """What is the same for all topics about which the same is decided: the topic itself where it has an expression
         of its own, else its stream's path."""
         return topic if topic in self._own else topic.partition(":")[0]
+
+    def places(self) -> Iterable[Place]:
+        """Where expressions stand."""
+        return self._rules.keys()
+
+    def at(self, place: Place) -> Rule | None:
+        """The expression that stands there itself."""
+        found = self._rules.get(place)
+        return None if found is None else found[0]
+
+    def plain_or(self, place: Place) -> PlainOr | None:
+        """Whom the expression that stands there lets in, where it can be read and has neither `!` nor `&`."""
+        found = self._rules.get(place)
+        return None if found is None or found[1] is _UNREADABLE else found[1].plain_or()
+
+    def nearest_first(self, permission: Permission, kind: Kind, name: str) -> list[Place]:
+        """Every place whose expression may decide, in order; the first where one stands does."""
+        if kind in self._lengths:
+            near = [(kind, name[:length], permission) for length in range(len(name), -1, -1)]
+            return [*near, (Kind.CLUSTER, "", permission)]
+        return [(of, named, permission) for of, named in self._nearest_first(kind, name)]
 
     def users(self) -> frozenset[str]:
         """Every user that an expression names."""

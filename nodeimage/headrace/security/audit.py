@@ -5,12 +5,14 @@ allowed, and why. It never holds more than these: no body of a request, no token
 
 A principal that is refused all the time must neither fill the disk nor hide others: from each (with its address, if it
 has proved nothing) at most `BURST` events go out at once and `PER_S` a second after that; how many did not is told with
-the next one that does, and by `flush`. All principals together have a bound too. Writing never waits: a sink takes an
-event or loses it, and says how many it has lost.
+the next one that does, and by `flush`. All principals together have a bound too. Changes of users, access, security and
+quotas that took place are always told: who makes them has proven to be an administrator. Writing never waits: a sink
+takes an event or loses it, and says how many it has lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 BURST: Final = 20
@@ -20,6 +22,21 @@ ALL_PER_S: Final = 500.0
 _MOST_PRINCIPALS: Final = 10_000
 _MOST_TEXT: Final = 500
 """Characters of a name or a reason: a client chooses some of them."""
+
+LOGIN: Final = "login"
+"""The action of who proves, or fails to prove, who he is; the kind too."""
+
+
+class Change(StrEnum):
+    """The actions of administrators that are told whether they are allowed or not."""
+
+    USERS = "users"
+    """Users, their groups and credentials."""
+    ACCESS = "access"
+    """Access expressions."""
+    SECURITY = "security"
+    """Turned on or off."""
+    QUOTAS = "quotas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +48,9 @@ class AuditEvent:
     address: str
     listener: str
     action: str
-    """A permission, or "authenticate"."""
+    """A permission, `describe`, a Change, or LOGIN."""
     kind: str
-    """What `name` is the name of, as in access_rules.Kind."""
+    """What `name` is the name of: as in access_rules.Kind, `user`, `quota`, or LOGIN."""
     name: str
     allowed: bool
     reason: str
@@ -48,6 +65,8 @@ class AuditEvent:
         }
         return told | {"left_out": left_out} if left_out else told
 
+
+_CHANGES: Final = frozenset(map(str, Change))
 
 Sink = Callable[[Mapping[str, object]], None]
 
@@ -90,12 +109,15 @@ class AuditLog:
 
     def wants(self, action: str, *, allowed: bool) -> bool:
         """Whether such an event is told: asked first, so that what is allowed costs nothing."""
-        return not allowed or action in self._allowed
+        return not allowed or action in self._allowed or action in _CHANGES
 
     def tell(self, event: AuditEvent) -> bool:
         """Tell an event that is wanted; whether it went out, or counts as left out."""
         if not self.wants(event.action, allowed=event.allowed):
             return False
+        if event.allowed and event.action in _CHANGES:
+            self._write(event.fields())
+            return True
         now = self._monotonic()
         allowance = self._of(event.user if event.user != "ANONYMOUS" else f"\0{event.address}", now)
         if allowance.refill(now) < 1 or self._all.refill(now) < 1:

@@ -83,3 +83,27 @@ def test_security_is_off_until_it_is_turned_on(tables: Tables) -> None:
     for on in (True, True, False):
         assert tables.apply(SecureCluster(on)) == [Code.NONE]
         assert tables.reader.access.is_secured() is on
+
+
+def test_what_was_read_before_is_written_if_it_still_holds(tables: Tables) -> None:
+    topic_id = create(tables, "t")
+    mine = AccessItem(TOPIC, "", "produce", "u:bob", topic_id)
+    none_of_topic = AccessItem(TOPIC, "", "produce", None, topic_id)
+    of_stream = AccessItem(STREAM, "/s", "produce", "u:alice")
+
+    def attempt(*expected: AccessItem) -> Code:
+        (outcome,) = tables.apply(SetAccess([mine], NOW, [*expected]))
+        return Code(outcome.code)
+
+    assert attempt(none_of_topic, of_stream) is Code.OPERATION_NOT_ATTEMPTED
+    assert tables.reader.access.all() == []
+    set_one(tables, STREAM, "/s", "u:alice")
+    assert attempt(none_of_topic, of_stream) is Code.NONE
+    assert attempt(none_of_topic, of_stream) is Code.NONE, "a repeat finds what the first has done"
+    set_one(tables, TOPIC, "", "u:carol", topic_id)
+    assert attempt(none_of_topic, of_stream) is Code.OPERATION_NOT_ATTEMPTED
+    nothing = [AccessItem(STREAM, "/none", "produce", None), AccessItem(TOPIC, "", "produce", None, bytes(16))]
+    assert attempt(*nothing) is Code.NONE, "what is not there has no expression"
+    set_one(tables, CLUSTER, "", "u:alice")
+    mine = AccessItem(GROUP, "ops-", "produce", "u:bob")
+    assert attempt(AccessItem(CLUSTER, "", "produce", "u:alice")) is Code.NONE

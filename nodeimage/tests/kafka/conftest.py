@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
+from headrace.node.parts import NodeParts
 from kit.group_calls import orders
 from kit.parts import append, ask, broker, node
+from kit.secured_node import SecuredNode
 
 __all__ = ["append", "ask", "broker", "node", "orders"]
 
@@ -19,3 +21,11 @@ def pytest_asyncio_loop_factories(
     if item.path.name == "test_tls.py":
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def secured(broker: NodeParts) -> SecuredNode:
+    """A node whose security is on."""
+    found = SecuredNode(broker)
+    await found.secure()
+    return found

@@ -1,4 +1,4 @@
-"""ACLs, SASL, tokens, credentials and quotas of a cluster that has none of them, through their bytes."""
+"""ACLs, SASL, tokens and quotas of a cluster that has none of them, through their bytes."""
 
 import pytest
 
@@ -6,31 +6,10 @@ from headrace.base.errors import Code
 from headrace.kafka import security
 from headrace.wire.api_keys import ApiKey
 
-ANY = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3}
-
 
 def versions(key):
     ((low, high),) = (api.versions for api in security.APIS if api.key is key)
     return [pytest.param(key, version, id=f"{key.name} {version}") for version in range(low, high + 1)]
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.DESCRIBE_ACLS))
-async def test_there_are_no_acls_to_describe(ask, key, version):
-    answer = await ask(key, version, {"resource_type_filter": 1, "operation": 1, "permission_type": 1})
-    assert (answer.error_code, answer.resources) == (Code.SECURITY_DISABLED, ())
-    assert "everybody may do everything" in answer.error_message
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.CREATE_ACLS))
-async def test_none_can_be_made(ask, key, version):
-    answer = await ask(key, version, {"creations": [ANY, ANY]})
-    assert [each.error_code for each in answer.results] == [Code.SECURITY_DISABLED] * 2
-
-
-@pytest.mark.parametrize(("key", "version"), versions(ApiKey.DELETE_ACLS))
-async def test_none_can_be_deleted(ask, key, version):
-    answer = await ask(key, version, {"filters": [{"resource_type_filter": 1, "operation": 1, "permission_type": 1}]})
-    assert [(each.error_code, each.matching_acls) for each in answer.filter_results] == [(Code.SECURITY_DISABLED, ())]
 
 
 @pytest.mark.parametrize(("key", "version"), [*versions(ApiKey.SASL_HANDSHAKE), *versions(ApiKey.SASL_AUTHENTICATE)])
@@ -50,22 +29,6 @@ async def test_who_wants_to_authenticate_is_told_that_the_listener_does_not(ask,
 )
 async def test_there_are_no_delegation_tokens(ask, key, version):
     assert (await ask(key, version, {})).error_code == Code.DELEGATION_TOKEN_AUTH_DISABLED
-
-
-async def test_nobody_has_credentials(ask):
-    answer = await ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
-    assert (answer.error_code, answer.results) == (0, ())
-    answer = await ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": [{"name": "a"}]})
-    assert [(each.user, each.error_code) for each in answer.results] == [("a", Code.RESOURCE_NOT_FOUND)]
-
-
-async def test_nobody_gets_any(ask):
-    fields = {"deletions": [{"name": "a", "mechanism": 1}], "upsertions": [{"name": "b", "mechanism": 1}]}
-    answer = await ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, fields)
-    assert [(each.user, each.error_code) for each in answer.results] == [
-        ("a", Code.RESOURCE_NOT_FOUND),
-        ("b", Code.UNSUPPORTED_SASL_MECHANISM),
-    ]
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -39,7 +39,7 @@ ADDED: Final = (
     ),
     Added("catalog.commands.AlterCredentials", ("deletions", "upserts", "now"), Level.SECURED),
     Added("catalog.commands.AccessItem", ("kind", "object", "permission", "expression", "topic_id"), Level.SECURED),
-    Added("catalog.commands.SetAccess", ("items", "now"), Level.SECURED),
+    Added("catalog.commands.SetAccess", ("items", "now", "expected"), Level.SECURED),
     Added("catalog.commands.SecureCluster", ("on",), Level.SECURED),
     Added("catalog.commands.Quota", ("entity", "key", "value"), Level.SECURED),
     Added("catalog.commands.AlterQuotas", ("items",), Level.SECURED),

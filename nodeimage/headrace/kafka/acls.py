@@ -1,0 +1,361 @@
+"""DescribeAcls, CreateAcls and DeleteAcls: access expressions that are a plain OR of users (security.kafka_acls).
+
+A request is one command of the catalog. It says what the expressions were when it was decided, and is decided again
+where they are others by then: of edits at one time, by whichever node, none is lost.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.runtime import Runtime
+from headrace.catalog.access import AccessItem, SetAccess
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import DEFAULT_STREAM, MAX_LENGTH, split, stream_fault
+from headrace.kafka.api import Api
+from headrace.kafka.common_refusals import NOT_ADMINISTRATOR
+from headrace.kafka.connection import Connection
+from headrace.partitions.access_control import AccessControl
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.lookups import now, refusal, stream_rows, submitted, topic_rows
+from headrace.security.access_rules import AccessRules, Kind, Permission, Place
+from headrace.security.audit import Change
+from headrace.security.kafka_acls import (
+    EVERY,
+    Acl,
+    AclFilter,
+    Edit,
+    Effect,
+    Grant,
+    Object,
+    Operation,
+    Pattern,
+    Resource,
+    granted,
+    invalid,
+    object_of,
+    revoked,
+    shown,
+    without_form,
+)
+from headrace.security.principals import NameRefused, user_of
+from headrace.wire.api_keys import ApiKey, Versions
+
+MOST_CREATIONS: Final = 1000
+MOST_FILTERS: Final = 100
+"""Of one request; each is held against every row."""
+TRIES: Final = 20
+"""While others change the same expressions."""
+_NO_RIGHTS: Final = {
+    "error_code": int(Code.SECURITY_DISABLED),
+    "error_message": "security is off in this cluster: everybody may do everything",
+}
+_DONE: Final = {"error_code": 0, "error_message": None}
+
+Fields = Mapping[str, object]
+
+
+class AclApis:
+    """Answers all three."""
+
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, access: AccessControl, authorizer: Authorizer) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._access = access
+        self._authorizer = authorizer
+        self._editing = asyncio.Lock()
+        """So that edits by this node do not disturb each other."""
+
+    @property
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.DESCRIBE_ACLS, Versions(1, 3), self.describe, has_long_answers=True),
+            Api(ApiKey.CREATE_ACLS, Versions(1, 3), self.create),
+            Api(ApiKey.DELETE_ACLS, Versions(1, 3), self.delete, has_long_answers=True),
+        )
+
+    def _refusal(self, session: Connection, api: str) -> Fields | None:
+        """What everything is answered with, where the client may not ask."""
+        if not self._access.rules.on:
+            return _NO_RIGHTS
+        return None if self._authorizer.allows(session, Permission.ADMIN, api=api) else NOT_ADMINISTRATOR
+
+    # --- DescribeAcls
+
+    async def describe(self, request: Any, session: Connection) -> Fields:
+        """DescribeAcls."""
+        refused = self._refusal(session, "DescribeAcls")
+        if refused is not None:
+            return refused
+        try:
+            meant = _filter(request)
+        except KafkaError as error:
+            return refusal(error)
+        rules = self._access.rules
+        return await self._runtime.loop.run_in_executor(
+            self._runtime.executor, lambda: {**_DONE, "resources": _grouped(_matching(meant, shown(rules)))}
+        )
+
+    # --- CreateAcls
+
+    async def create(self, request: Any, session: Connection) -> Fields:
+        """CreateAcls."""
+        asked = request.creations
+        refused = self._refusal(session, "CreateAcls")
+        if refused is None and len(asked) > MOST_CREATIONS:
+            refused = refusal(invalid(f"create at most {MOST_CREATIONS} ACLs in one request"))
+        if refused is not None:
+            return {"results": [refused] * len(asked)}
+        errors: dict[int, HeadraceError] = {}
+        grants: dict[int, Grant] = {}
+        for number, each in enumerate(asked):
+            try:
+                grants[number] = _grant(each)
+            except KafkaError as error:
+                errors[number] = error
+        try:
+            async with self._editing:
+                await self._grant(grants, errors, session)
+        except HeadraceError as error:
+            errors = dict.fromkeys(grants, error) | errors
+        return {"results": [refusal(errors[number]) if number in errors else _DONE for number in range(len(asked))]}
+
+    async def _grant(self, grants: dict[int, Grant], errors: dict[int, HeadraceError], session: Connection) -> None:
+        for _ in range(TRIES):
+            missing, ids = await self._missing({grant.on for grant in grants.values()})
+            for number, grant in list(grants.items()):
+                if grant.on in missing:
+                    errors[number] = missing[grant.on]
+                    del grants[number]
+            edit = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, granted, self._access.rules, dict(grants)
+            )
+            if await self._written(edit, ids, session, api="CreateAcls"):
+                errors |= edit.errors
+                return
+        raise _busy()
+
+    async def _missing(self, objects: Iterable[Object]) -> tuple[dict[Object, KafkaError], dict[str, bytes]]:
+        """Why there are no such topics and streams; and the ids of the topics that there are."""
+        topics = sorted({each.name for each in objects if each.kind is Kind.TOPIC})
+        streams = sorted({each.name for each in objects if each.kind is Kind.STREAM})
+        missing: dict[Object, KafkaError] = {}
+        ids: dict[str, bytes] = {}
+        for name, row in zip(topics, await topic_rows(self._catalog, topics), strict=True):
+            if isinstance(row, KafkaError):
+                missing[Object(Kind.TOPIC, name)] = row
+            else:
+                ids[name] = row.topic_id
+        found = await stream_rows(self._catalog, streams)
+        for path in streams:
+            stream = found.get(path)
+            if stream is None:
+                stream = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}: make it first")
+            if isinstance(stream, KafkaError):
+                missing[Object(Kind.STREAM, path)] = stream
+        return missing, ids
+
+    async def _written(self, edit: Edit, ids: Mapping[str, bytes], session: Connection, *, api: str) -> bool:
+        """Whether the edit has been made; not where expressions are no longer what it expects. Raises HeadraceError."""
+        if not edit.changes:
+            return True
+        items = [_item(place, text, ids) for place, text in edit.changes.items()]
+        expected = [_item(place, text, ids) for place, text in edit.expected.items()]
+        outcomes = await submitted(self._catalog, SetAccess(items, now(), expected), timeout_ms=0)
+        for ((kind, name, permission), text), outcome in zip(edit.changes.items(), outcomes, strict=True):
+            if outcome.code is Code.NONE:
+                self._authorizer.changed(session, Change.ACCESS, kind, name, f"{permission} is now `{text}`", api=api)
+        if all(outcome.code is Code.NONE for outcome in outcomes):
+            return True
+        await self._catalog.catch_up()
+        return False
+
+    # --- DeleteAcls
+
+    async def delete(self, request: Any, session: Connection) -> Fields:
+        """DeleteAcls."""
+        refused = self._refusal(session, "DeleteAcls")
+        if refused is None and len(request.filters) > MOST_FILTERS:
+            refused = refusal(invalid(f"delete ACLs by at most {MOST_FILTERS} filters in one request"))
+        if refused is not None:
+            return {"filter_results": [refused] * len(request.filters)}
+        try:
+            async with self._editing:
+                return {
+                    "filter_results": await self._delete([_filter_or_error(each) for each in request.filters], session)
+                }
+        except HeadraceError as error:
+            return {"filter_results": [refusal(error)] * len(request.filters)}
+
+    async def _delete(self, filters: Sequence[AclFilter | KafkaError], session: Connection) -> list[Fields]:
+        for _ in range(TRIES):
+            meant, matched, (edit, errors) = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, _decided, self._access.rules, filters
+            )
+            _, ids = await self._missing({Object(kind, name) for kind, name, _ in edit.changes})
+            gone = {name for kind, name, _ in edit.changes if kind is Kind.TOPIC and name not in ids}
+            if gone:  # deleted meanwhile, and what stood on them with them
+                await self._catalog.catch_up()
+                continue
+            if await self._written(edit, ids, session, api="DeleteAcls"):
+                return [
+                    refusal(each)
+                    if isinstance(each, KafkaError)
+                    else {**_DONE, "matching_acls": [_deleted(acl, errors.get(acl)) for acl in acls]}
+                    for each, acls in zip(meant, matched, strict=True)
+                ]
+        raise _busy()
+
+
+def _item(place: Place, text: str | None, ids: Mapping[str, bytes]) -> AccessItem:
+    kind, name, permission = place
+    if kind is Kind.TOPIC:
+        return AccessItem(kind, "", permission, text, ids[name])
+    return AccessItem(kind, name, permission, text)
+
+
+def _busy() -> KafkaError:
+    return KafkaError(Code.REQUEST_TIMED_OUT, "others change these expressions all the time; try again")
+
+
+# --- what clients ask
+
+
+def _grant(asked: Any) -> Grant:
+    """What a row to be made means. Raises KafkaError."""
+    effect = _known(Effect, asked.permission_type, "permission type")
+    if effect is not Effect.ALLOW:
+        raise invalid(
+            f"there are no ACLs of {effect.name}: an access expression shuts somebody out, as `... & !u:bob`; "
+            "`headrace access set`"
+        )
+    if asked.host != EVERY:
+        raise invalid(f"an access expression holds for every host, so the host is {EVERY}, not {asked.host[:100]!r}")
+    operation = _known(Operation, asked.operation, "operation")
+    if operation is Operation.ANY:
+        raise invalid("ANY is an operation of filters")
+    resource = _known(Resource, asked.resource_type, "resource type")
+    pattern = _known(Pattern, asked.resource_pattern_type, "pattern type")
+    on = object_of(resource, _full_name(resource, pattern, asked.resource_name), pattern)
+    if fault := _fault(on):
+        raise invalid(fault)
+    return Grant(on, _user(asked.principal), operation)
+
+
+def _fault(on: Object) -> str | None:
+    if on.kind in (Kind.STREAM, Kind.PREFIX):
+        return stream_fault(on.name)
+    if on.kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID) and len(on.name) > MAX_LENGTH:
+        return f"a name's beginning has at most {MAX_LENGTH} characters"
+    return None
+
+
+def _full_name(resource: Resource, pattern: Pattern, name: str) -> str:
+    """A topic's one name, for whichever of its names. Raises KafkaError INVALID_REQUEST."""
+    if resource is not Resource.TOPIC or pattern is not Pattern.LITERAL or name == EVERY:
+        return name
+    try:
+        return split(name, DEFAULT_STREAM).full
+    except KafkaError as error:
+        raise invalid(str(error)) from None
+
+
+def _user(principal: str) -> str:
+    if principal == f"User:{EVERY}":
+        return EVERY
+    try:
+        return user_of(principal)
+    except NameRefused as error:
+        raise invalid(str(error)) from None
+
+
+def _filter_or_error(asked: Any) -> AclFilter | KafkaError:
+    try:
+        return _filter(asked)
+    except KafkaError as error:
+        return error
+
+
+def _decided(
+    rules: AccessRules, filters: Sequence[AclFilter | KafkaError]
+) -> tuple[list[AclFilter | KafkaError], list[list[Acl]], tuple[Edit, dict[Acl, KafkaError]]]:
+    """[blocking] The filters, or why they cannot be heeded; the rows that each means; and what removes these."""
+    meant = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
+    every = shown(rules)
+    matched = [_matching(each, every) if isinstance(each, AclFilter) else [] for each in meant]
+    return meant, matched, revoked(rules, (acl for acls in matched for acl in acls))
+
+
+def _filter(asked: Any) -> AclFilter:
+    """Raises KafkaError."""
+    resource = _known(Resource, asked.resource_type_filter, "resource type")
+    pattern = _known(Pattern, asked.pattern_type_filter, "pattern type")
+    name = topic_name = asked.resource_name_filter
+    if name is not None and name != EVERY and pattern is not Pattern.PREFIXED:
+        with contextlib.suppress(KafkaError):  # no topic's name: it may be that of something else
+            topic_name = split(name, DEFAULT_STREAM).full
+    return AclFilter(
+        resource=resource,
+        name=name,
+        topic_name=topic_name,
+        pattern=pattern,
+        principal=asked.principal_filter,
+        host=asked.host_filter,
+        operation=_known(Operation, asked.operation, "operation"),
+        effect=_known(Effect, asked.permission_type, "permission type"),
+    )
+
+
+E = TypeVar("E", Resource, Pattern, Operation, Effect)
+
+
+def _known(kind: type[E], number: int, what: str) -> E:
+    try:
+        return kind(number)
+    except ValueError:
+        raise invalid(f"there is no {what} {number}") from None
+
+
+# --- what they are answered
+
+
+def _matching(meant: AclFilter, acls: Sequence[Acl]) -> list[Acl]:
+    """[blocking]"""
+    return [acl for acl in acls if meant.matches(acl)]
+
+
+def _grouped(acls: Sequence[Acl]) -> list[Fields]:
+    return [
+        {
+            "resource_type": int(resource),
+            "resource_name": name,
+            "pattern_type": int(pattern),
+            "acls": [
+                {
+                    "principal": acl.principal,
+                    "host": EVERY,
+                    "operation": int(acl.operation),
+                    "permission_type": int(Effect.ALLOW),
+                }
+                for acl in of_one
+            ],
+        }
+        for (resource, name, pattern), of_one in groupby(acls, key=lambda acl: (acl.resource, acl.name, acl.pattern))
+    ]
+
+
+def _deleted(acl: Acl, error: KafkaError | None) -> Fields:
+    return {
+        **(_DONE if error is None else refusal(error)),
+        "resource_type": int(acl.resource),
+        "resource_name": acl.name,
+        "pattern_type": int(acl.pattern),
+        "principal": acl.principal,
+        "host": EVERY,
+        "operation": int(acl.operation),
+        "permission_type": int(Effect.ALLOW),
+    }

@@ -1,0 +1,199 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): what users prove themselves by.
+
+A client sends a salted password; what is kept of it is two keys, from which neither the password nor the salted one
+can be had. A user is made with his first credential, and stays without one when the last is deleted.
+
+Each user of a request is altered as a whole or not at all, within what one command takes; users are not of one piece.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.users import AlterCredentials, Credential
+from headrace.kafka.api import Api
+from headrace.kafka.common_refusals import NOT_ADMINISTRATOR
+from headrace.kafka.connection import Connection
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.lookups import batched, found_of, now, refusal, submitted
+from headrace.security.access_rules import Permission
+from headrace.security.audit import Change
+from headrace.security.principals import NameRefused, check_user_name
+from headrace.security.sasl.scram_credential import MOST_ITERATIONS, ScramCredential
+from headrace.security.scram_common import LEAST_ITERATIONS
+from headrace.wire.api_keys import ApiKey, Versions
+
+MOST_ALTERATIONS: Final = 1000
+"""Of one request."""
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""By Kafka's number."""
+_NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
+_MOST_SHOWN: Final = 100
+"""Characters of a name that a client chose, in a message."""
+
+
+class ScramCredentialApis:
+    """Answers both."""
+
+    def __init__(self, *, catalog: Catalog, authorizer: Authorizer) -> None:
+        self._catalog = catalog
+        self._authorizer = authorizer
+
+    @property
+    def apis(self) -> Sequence[Api]:
+        """What is answered here."""
+        return (
+            Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Versions(0, 0), self.describe, has_long_answers=True),
+            Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Versions(0, 0), self.alter),
+        )
+
+    async def describe(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """DescribeUserScramCredentials: of the users that are named, else of all who have any."""
+        if not self._authorizer.allows(session, Permission.ADMIN, api="DescribeUserScramCredentials"):
+            return {**NOT_ADMINISTRATOR, "results": ()}
+        try:
+            if not request.users:
+                every = await self._catalog.query(lambda reader: reader.users.mechanisms())
+                return {"error_code": 0, "error_message": None, "results": [_shown(*each) for each in every.items()]}
+            times = Counter(each.name for each in request.users)
+            found = await found_of(self._catalog, times, lambda reader: reader.users.mechanisms())
+        except HeadraceError as error:
+            return {**refusal(error), "results": ()}
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "results": [_described(name, times[name], found.get(name)) for name in times],
+        }
+
+    async def alter(self, request: Any, session: Connection) -> Mapping[str, object]:
+        """AlterUserScramCredentials."""
+        names = list(dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions)))
+        if not self._authorizer.allows(session, Permission.ADMIN, api="AlterUserScramCredentials"):
+            return _results(names, dict.fromkeys(names, NOT_ADMINISTRATOR))
+        if len(request.deletions) + len(request.upsertions) > MOST_ALTERATIONS:
+            too_many = KafkaError(Code.INVALID_REQUEST, f"alter at most {MOST_ALTERATIONS} credentials in one request")
+            return _results(names, dict.fromkeys(names, refusal(too_many)))
+        refused: dict[str, Mapping[str, object]] = {}
+        upserts = _checked(request, refused)
+        try:
+            await self._check_deletions(request.deletions, refused)
+            await self._submit(request.deletions, upserts, refused)
+        except HeadraceError as error:
+            refused = dict.fromkeys(names, refusal(error)) | refused
+        for name in names:
+            if name not in refused:
+                self._authorizer.changed(session, Change.USERS, "user", name, "credentials", api="AlterUserScram")
+        return _results(names, refused)
+
+    async def _check_deletions(self, deletions: Sequence[Any], refused: dict[str, Mapping[str, object]]) -> None:
+        """Refuse users that lack a credential which is to be deleted. Raises HeadraceError."""
+        if not deletions:
+            return
+        wanted = {each.name for each in deletions}
+        found = await found_of(self._catalog, wanted, lambda reader: reader.users.mechanisms())
+        for each in deletions:
+            known = found.get(each.name) or {}
+            if isinstance(known, KafkaError):
+                raise known
+            if each.name not in refused and _MECHANISMS[each.mechanism] not in known:
+                refused[each.name] = _missing(each.name)
+
+    async def _submit(
+        self, deletions: Sequence[Any], upserts: Sequence[Credential], refused: dict[str, Mapping[str, object]]
+    ) -> None:
+        gone = [(each.name, _MECHANISMS[each.mechanism]) for each in deletions if each.name not in refused]
+        made = [each for each in upserts if each.user not in refused]
+        for piece in batched(gone):
+            outcomes = await submitted(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
+            for (name, _), code in zip(piece, outcomes, strict=True):
+                if code is not Code.NONE:  # somebody else was faster
+                    refused[name] = _missing(name)
+        for batch in batched(made):
+            await submitted(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
+
+
+def _checked(request: Any, refused: dict[str, Mapping[str, object]]) -> list[Credential]:
+    """The credentials to be made; why users are refused goes to `refused`."""
+    upserts: list[Credential] = []
+    times = Counter((each.name, each.mechanism) for each in (*request.deletions, *request.upsertions))
+    for each, is_upsert in (*_with(request.deletions, False), *_with(request.upsertions, True)):
+        try:
+            mechanism = _mechanism(each)
+            if times[each.name, each.mechanism] > 1:
+                raise KafkaError(
+                    Code.DUPLICATE_RESOURCE,
+                    f"{mechanism} of user {_short(each.name)} is altered more than once in this request",
+                )
+            if is_upsert:
+                upserts.append(_credential(each, mechanism))
+        except HeadraceError as error:
+            refused.setdefault(each.name, refusal(error))
+    return upserts
+
+
+def _with(items: Iterable[Any], is_upsert: bool) -> list[tuple[Any, bool]]:
+    return [(each, is_upsert) for each in items]
+
+
+def _mechanism(each: Any) -> str:
+    if not each.name:
+        raise KafkaError(Code.UNACCEPTABLE_CREDENTIAL, "the user name is empty")
+    if each.mechanism not in _MECHANISMS:
+        offered = " and ".join(f"{name} ({number})" for number, name in _MECHANISMS.items())
+        raise KafkaError(
+            Code.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {each.mechanism}; there are {offered}"
+        )
+    return _MECHANISMS[each.mechanism]
+
+
+def _credential(each: Any, mechanism: str) -> Credential:
+    """What is kept of an upsertion. Raises KafkaError, which never holds any of its bytes."""
+    try:
+        check_user_name(each.name)
+    except NameRefused as error:
+        raise KafkaError(Code.UNACCEPTABLE_CREDENTIAL, str(error)) from None
+    if not LEAST_ITERATIONS <= each.iterations <= MOST_ITERATIONS:
+        few = "few" if each.iterations < LEAST_ITERATIONS else "many"
+        raise KafkaError(
+            Code.UNACCEPTABLE_CREDENTIAL,
+            f"too {few} iterations ({each.iterations}); {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken",
+        )
+    kept = ScramCredential.from_salted_password(
+        bytes(each.salted_password), mechanism=mechanism, iterations=each.iterations, salt=bytes(each.salt)
+    )
+    return Credential(each.name, mechanism, kept.salt, kept.stored_key, kept.server_key, kept.iterations)
+
+
+def _described(name: str, times: int, mechanisms: Mapping[str, int] | KafkaError | None) -> Mapping[str, object]:
+    if times > 1:
+        twice = KafkaError(Code.DUPLICATE_RESOURCE, f"user {_short(name)} is named more than once in this request")
+        return {"user": name, **refusal(twice)}
+    if isinstance(mechanisms, KafkaError):
+        return {"user": name, **refusal(mechanisms)}
+    return _shown(name, mechanisms) if mechanisms else {"user": name, **_missing(name)}
+
+
+def _shown(name: str, mechanisms: Mapping[str, int]) -> Mapping[str, object]:
+    return {
+        "user": name,
+        "error_code": 0,
+        "error_message": None,
+        "credential_infos": [
+            {"mechanism": _NUMBERS[mechanism], "iterations": iterations} for mechanism, iterations in mechanisms.items()
+        ],
+    }
+
+
+def _missing(name: str) -> Mapping[str, object]:
+    return refusal(KafkaError(Code.RESOURCE_NOT_FOUND, f"user {_short(name)} has no such credential"))
+
+
+def _results(names: Iterable[str], refused: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
+    done = {"error_code": 0, "error_message": None}
+    return {"results": [{"user": name, **refused.get(name, done)} for name in names]}
+
+
+def _short(name: str) -> str:
+    return repr(name[:_MOST_SHOWN])

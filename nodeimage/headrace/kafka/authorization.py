@@ -7,7 +7,9 @@ left to whoever looks it up.
 Nobody learns by an error whether there is something that he may not describe: what is named is refused whether it is
 there or not, and a topic's id that he may not describe is answered as one that nothing has.
 
-While security is off `rules` is None, and nothing else is looked at.
+While security is off `rules` is None, and nothing else is looked at. Producers and consumers ask for the same few
+topics with each request: what a connection was granted is kept at it (`Grants`), for as long as the rules and its
+principal are the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ from headrace.kafka.authorized_operations import (
     AclOperation,
     bits,
 )
+from headrace.kafka.connection import Grants
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import turn
@@ -177,6 +180,14 @@ class Authorization:
             return refusal_of(caller, operation, Kind.TOPIC, full)
         return KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
 
+    def keep_grant(self, caller: Caller, grants: Grants, operation: AclOperation, name: str | bytes) -> None:
+        """Keep that a client may do this with a topic that there is, unless the audit is told of each time."""
+        if self.rules is None or any(map(self._authorizer.tells, PERMISSIONS[Kind.TOPIC][operation])):
+            return
+        if len(grants) >= _MOST_GRANTS:
+            grants.clear()
+        grants[name] = self.rules, caller.principal
+
     def topics_of(self, caller: Caller) -> "TopicView":
         """What a client sees of topics, for the length of one request."""
         return TopicView(self, self._authorizer, caller)
@@ -240,3 +251,5 @@ def refusal_of(caller: Caller, operation: AclOperation, kind: Kind, name: str = 
 
 
 _MOST_SHOWN: Final = 249
+_MOST_GRANTS: Final = 10_000
+"""Of a connection; then they are decided anew."""

@@ -53,6 +53,8 @@ _TLS_RECORD = b"\x16\x03"
 Identify = Callable[[asyncio.BaseTransport], Principal]
 """Who the client of a connection is, by what its transport has proved. Raises HeadraceError for one to be refused."""
 Buffer = bytes | bytearray | memoryview
+Grants = dict[str | bytes, tuple[int, Principal]]
+"""Topics, as the client names them, with which it may do something: under which rules, and as whom."""
 
 
 class Handler(Protocol):
@@ -146,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         self._identify = identify
         self.principal = NOBODY
         """Who the client is."""
+        self.write_grants: Grants = {}
+        self.read_grants: Grants = {}
         if place is not None:
             place.occupy(self.drop)
         self._is_new = place is not None

@@ -315,16 +315,21 @@ class Fetch:
 
     def _may_read(self, interest: Interest, topic: Topic) -> bool:
         """Whether the client may read a topic now; else the interest has its refusal, and follows nothing."""
-        authorization, key = self._api.authorization, interest.key[0]
+        authorization, connection, key = self._api.authorization, self._connection, interest.key[0]
+        grant = connection.read_grants.get(key)
+        if grant is not None and grant[0] == authorization.rules and grant[1] is connection.principal:
+            interest.rules = grant[0]
+            return True
         refused: KafkaError | None = None
         if isinstance(key, str) or interest.partition is not None:  # what the client reads already it knows of
-            if not authorization.may(self._connection, AclOperation.READ, Kind.TOPIC, topic.full_name, api="Fetch"):
+            if not authorization.may(connection, AclOperation.READ, Kind.TOPIC, topic.full_name, api="Fetch"):
                 name = key if isinstance(key, str) else topic.full_name
-                refused = refusal_of(self._connection, AclOperation.READ, Kind.TOPIC, name)
+                refused = refusal_of(connection, AclOperation.READ, Kind.TOPIC, name)
         else:
-            refused = authorization.refused_id(self._connection, AclOperation.READ, key, topic.full_name, api="Fetch")
+            refused = authorization.refused_id(connection, AclOperation.READ, key, topic.full_name, api="Fetch")
         if refused is None:
             interest.rules = -1 if authorization.rules is None else authorization.rules
+            authorization.keep_grant(connection, connection.read_grants, AclOperation.READ, key)
             return True
         interest.error = refused
         interest.watch(None)

@@ -133,11 +133,15 @@ class ProduceApi:
                 session.refusals = None
         self._counters.produce_requests += 1
         refused: list[ProduceResult] = []
-        if self._authorization.rules is not None:
-            refused = self._forbidden(session, produce)
-            if refused:
-                produce = produce._replace(partitions=_others(produce.partitions, refused))
         parts = produce.partitions
+        if (rules := self._authorization.rules) is not None:
+            grant = session.write_grants.get(parts[0].topic) if len(parts) == 1 else None
+            is_granted = grant is not None and grant[0] == rules and grant[1] is session.principal
+            if (not is_granted or produce.transactional_id is not None) and (
+                refused := self._forbidden(session, produce, rules)
+            ):
+                parts = _others(parts, refused)
+                produce = produce._replace(partitions=parts)
         unchecked = False
         if is_checked_first(parts[0].records) if len(parts) == 1 else any(map(_is_first, parts)):
             produce, unchecked = _checked(produce)
@@ -181,22 +185,27 @@ class ProduceApi:
 
     # --- what the client may do
 
-    def _forbidden(self, session: Connection, produce: ProduceRequest) -> list[ProduceResult]:
+    def _forbidden(self, session: Connection, produce: ProduceRequest, rules: int) -> list[ProduceResult]:
         """The refusals of what the client may not write to; nothing else has been done about it by then."""
         if produce.transactional_id is not None:
             transaction = AclOperation.WRITE, Kind.TRANSACTIONAL_ID, produce.transactional_id
             if not self._authorization.may(session, *transaction, api="Produce"):
                 error = refusal_of(session, *transaction)
                 return [_refusal(part, error, -1) for part in produce.partitions]
-        found: dict[str, KafkaError | None] = {}
+        grants, principal = session.write_grants, session.principal
+        errors: dict[str, KafkaError] = {}
         refused: list[ProduceResult] = []
         for part in produce.partitions:
             name = part.topic
-            if name not in found:
-                found[name] = self._why_forbidden(session, name)
-            forbidden = found[name]
-            if forbidden is not None:
-                refused.append(_refusal(part, forbidden, -1))
+            grant = grants.get(name)
+            if grant is not None and grant[0] == rules and grant[1] is principal:
+                continue
+            if name not in errors:
+                why = self._why_forbidden(session, name)
+                if why is None:
+                    continue
+                errors[name] = why
+            refused.append(_refusal(part, errors[name], -1))
         return refused
 
     def _why_forbidden(self, session: Connection, name: str) -> KafkaError | None:
@@ -204,6 +213,7 @@ class ProduceApi:
         if topic is None:
             return self._authorization.refused_topic(session, AclOperation.WRITE, name, api="Produce")
         if self._authorization.may(session, AclOperation.WRITE, Kind.TOPIC, topic.full_name, api="Produce"):
+            self._authorization.keep_grant(session, session.write_grants, AclOperation.WRITE, name)
             return None
         return refusal_of(session, AclOperation.WRITE, Kind.TOPIC, name)
 

@@ -95,8 +95,15 @@ class Authorizer:
 
     def allows_some_topic(self, caller: Caller, permission: Permission) -> bool:
         """Whether a client has a permission on some topic, stream or path, be there one or not. Not audited."""
-        rules, principal = self._access.rules, caller.principal
-        return not rules.on or rules.any_topic(principal.user, self._access.groups_of(principal), permission)
+        rules = self._access.rules
+        if not rules.on:
+            return True
+        principal = caller.principal
+        return rules.any_topic(principal.user, self._access.groups_of(principal), permission)
+
+    def tells(self, permission: Permission) -> bool:
+        """Whether the audit is told of each time that a permission is used, so that no decision may be kept."""
+        return self._audit.wants(permission, allowed=True)
 
     def explain(self, caller: Caller, permission: Permission, kind: Kind = Kind.CLUSTER, name: str = "") -> Decision:
         """Whether and why."""

@@ -1,9 +1,12 @@
 """What Kafka's operations need, in which words a refusal comes, and that every API asks."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.rows import TopicRow
@@ -18,9 +21,11 @@ from headrace.kafka.authorized_operations import (
     AclOperation,
     bits,
 )
+from headrace.kafka.connection import Grants
 from headrace.node.parts import NodeParts
 from headrace.partitions.caller import Caller
 from headrace.security.access_rules import Kind, Permission, Rule
+from headrace.security.audit import AuditLog
 from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.api_keys import ApiKey
 from kit.access import AuditTold, User, authorization, put, secure
@@ -253,6 +258,53 @@ def test_while_security_is_off_nobody_is_looked_at() -> None:
             assert off.sees(nobody, operation, kind, "/s:t")
     assert off.refused_topic(nobody, READ, "/s:t") is None
     assert off.refused_id(nobody, READ, bytes(16), "/s:t") is None
+
+
+@given(
+    st.lists(
+        st.builds(
+            Rule,
+            st.sampled_from(Kind),
+            st.sampled_from(["", "/s", "/s:t", "g"]),
+            st.sampled_from(Permission),
+            st.sampled_from(["", "p", "u:alice", "!u:alice", "g:ops"]),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([ALICE, MALLORY, Client()]),
+    st.sampled_from(["t", "/s:t", "s..t", "a b", ""]),
+)
+def test_while_security_is_off_no_expression_changes_anything(rules: list[Rule], caller: Caller, name: str) -> None:
+    off = authorization(rules, on=False)
+    for kind, operations in PERMISSIONS.items():
+        for operation in operations:
+            assert off.may(caller, operation, kind, name)
+            assert off.sees(caller, operation, kind, name)
+            off.check(caller, operation, kind, name)
+    assert off.refused_topic(caller, READ, name) is None
+    assert off.topics_of(caller).sees(row("/s:t"))
+    assert off.topics_of(caller).operations(row("/s:t")) == TOPIC_OPERATIONS
+    grants: Grants = {}
+    off.keep_grant(caller, grants, READ, name)
+    assert grants == {}
+
+
+def test_what_was_granted_is_kept_with_the_rules_and_the_user_within_bounds() -> None:
+    held = on_stream(PRODUCE)
+    grants: Grants = {}
+    for number in range(10_001):
+        held.keep_grant(ALICE, grants, WRITE, f"/s:{number}")
+    assert grants == {"/s:10000": (held.rules, ALICE.principal)}
+
+
+def test_nothing_is_kept_where_the_audit_hears_of_each_time() -> None:
+    held = on_stream(PRODUCE)
+    held._authorizer._audit = AuditLog([], monotonic=time.monotonic, allowed=["produce"])
+    grants: Grants = {}
+    held.keep_grant(ALICE, grants, WRITE, "/s:t")
+    assert grants == {}
+    held.keep_grant(ALICE, grants, READ, "/s:t")
+    assert list(grants) == ["/s:t"]
 
 
 # --- every API

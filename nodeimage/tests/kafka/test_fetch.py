@@ -14,10 +14,12 @@ from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
+from headrace.security.access_rules import Kind, Permission
 from headrace.wire import fetch as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
+from kit.access import Slot, User, codes_of, put, secure
 
 Append = Callable[..., Awaitable[int]]
 
@@ -228,3 +230,174 @@ async def test_a_fetch_that_may_wait_for_weeks_is_answered_within_minutes(
     await append("quiet", b"a")
     answered = await ask(broker, Connection(broker.dispatcher), (0, 0), {"quiet": 1}, wait_ms=2**31 - 1).response()
     assert answered.topics[0].partitions[0].error == Code.NONE
+
+
+# --- what a client may read
+
+
+@pytest.fixture
+async def shared(broker: NodeParts, append: Append) -> str:
+    """A topic of a secured node that alice and those of the group ops may read, with one record."""
+    await broker.topics.resolve(["shared"], create=True)
+    await append("shared", b"a")
+    await put(
+        broker,
+        {
+            (Kind.STREAM, "/default", Permission.CONSUME): "u:alice | g:ops",
+            (Kind.CLUSTER, "", Permission.ADMIN): "u:root",
+        },
+    )
+    await secure(broker)
+    return "shared"
+
+
+async def may_read(broker: NodeParts, text: str) -> None:
+    await put(broker, {(Kind.STREAM, "/default", Permission.CONSUME): text})
+
+
+def parts_of(response: wire.FetchResponse) -> list[wire.FetchResult]:
+    return [part for topic in response.topics for part in topic.partitions]
+
+
+async def response_of(slot: Slot) -> wire.FetchResponse:
+    return wire.decode_response(await slot.body(), 0, 12)
+
+
+async def test_a_waiting_fetch_ends_at_once_when_its_client_may_no_longer_read_and_others_wait_on(
+    broker: NodeParts, append: Append, shared: str
+) -> None:
+    alice, ops = User(broker, "alice"), User(broker, "carol", groups=["ops"])
+    ends, waits = (each.start_fetch(shared, offset=1, wait_ms=300_000) for each in (alice, ops))
+    await may_read(broker, "g:ops")
+    (told,) = parts_of(await response_of(ends))
+    assert (told.error, told.high_watermark, told.log_start, told.records) == (29, -1, -1, [])
+    assert not waits.future.done()
+    await append(shared, b"b")
+    assert [part.error for part in parts_of(await response_of(waits))] == [0]
+
+
+async def test_a_waiting_fetch_ends_when_security_is_turned_on(broker: NodeParts, shared: str) -> None:
+    await secure(broker, on=False)
+    waits = User(broker).start_fetch(shared, offset=1, wait_ms=300_000)
+    await secure(broker)
+    assert codes_of(await response_of(waits)) == [29]
+
+
+async def test_a_session_tells_once_more_what_may_no_longer_be_read_and_gives_it_out_again_when_it_may(
+    broker: NodeParts, append: Append, shared: str
+) -> None:
+    alice = User(broker, "alice")
+    begun = await alice.fetch(shared, session=(0, 0), offset=1)
+    assert codes_of(await alice.fetch(session=(begun.session_id, 1))) == [], "nothing is new"
+    await may_read(broker, "g:ops")
+    await append(shared, b"b")
+    (told,) = parts_of(await alice.fetch(session=(begun.session_id, 2)))
+    assert (told.error, told.records) == (29, [])
+    assert codes_of(await alice.fetch(session=(begun.session_id, 3))) == [29], "it is asked for still"
+    await may_read(broker, "u:alice")
+    (told,) = parts_of(await alice.fetch(session=(begun.session_id, 4)))
+    assert told.error == 0
+    assert told.records
+
+
+async def test_a_quiet_partition_of_an_open_session_is_told_of_without_anything_new_in_it(
+    broker: NodeParts, shared: str
+) -> None:
+    alice = User(broker, "alice")
+    begun = await alice.fetch(shared, session=(0, 0), offset=1)
+    await alice.fetch(session=(begun.session_id, 1))
+    await may_read(broker, "")
+    looked = broker.fetch._looking
+    assert looked is not None
+    await looked
+    assert codes_of(await alice.fetch(session=(begun.session_id, 2))) == [29]
+
+
+async def test_what_is_read_from_disk_meanwhile_is_not_given_out(
+    broker: NodeParts, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (topic,) = await broker.topics.resolve([shared])
+    assert isinstance(topic, Topic)
+    partition = await broker.partitions.leader(topic, 0)
+    monkeypatch.setattr(partition.container, "read_tail", lambda *_, **__: None)
+    read_all = broker.fetch_planner.read_all
+
+    async def changed(*args: Any) -> Any:
+        found = await read_all(*args)
+        await may_read(broker, "g:ops")
+        return found
+
+    monkeypatch.setattr(broker.fetch_planner, "read_all", changed)
+    (told,) = parts_of(await User(broker, "alice").fetch(shared))
+    assert (told.error, told.records, told.high_watermark) == (29, [], -1)
+
+
+async def test_an_answer_without_a_session_tells_no_end_of_what_may_no_longer_be_read(
+    broker: NodeParts, append: Append, shared: str
+) -> None:
+    """Its partition is quiet while the fetch waits for another topic's."""
+    await secure(broker, on=False)
+    await broker.topics.resolve(["own"], create=True)
+    await secure(broker)
+    alice = User(broker, "alice")
+    await put(broker, {(Kind.TOPIC, "/default:own", Permission.CONSUME): "u:alice"})
+    waits = alice.start_fetch("own", shared, offset=0, wait_ms=0)
+    assert codes_of(await response_of(waits)) == [0, 0]
+    waits = alice.start_fetch(shared, "own", offset=1, wait_ms=300_000)
+    assert codes_of(await response_of(waits)) == [0, Code.OFFSET_OUT_OF_RANGE]
+    await append("own", b"x")
+    waits = alice.start_fetch(shared, "own", offset=1, wait_ms=300_000)
+    await may_read(broker, "g:ops")
+    told = {topic.topic: topic.partitions[0] for topic in (await response_of(waits)).topics}
+    assert (told[shared].error, told[shared].high_watermark) == (29, -1)
+    assert (told["own"].error, told["own"].high_watermark) == (0, 1)
+
+
+async def test_a_session_goes_on_with_the_groups_that_its_user_has_now(broker: NodeParts, shared: str) -> None:
+    carol = User(broker, "carol", groups=["ops"])
+    begun = await carol.fetch(shared, session=(0, 0), offset=1)
+    assert codes_of(begun) == [0]
+    carol.connection.principal = User(broker, "carol", groups=["dev"]).connection.principal
+    assert codes_of(await carol.fetch(session=(begun.session_id, 1))) == [29]
+    other = User(broker, "carol", groups=["ops"])
+    assert codes_of(await other.fetch(session=(begun.session_id, 2))) == [0], "by another connection of that user"
+
+
+async def test_a_topic_that_a_waiting_client_knows_by_its_id_is_refused_by_name_of_the_error(
+    broker: NodeParts, shared: str
+) -> None:
+    (topic,) = await broker.topics.resolve([shared])
+    assert isinstance(topic, Topic)
+    alice = User(broker, "alice")
+    waits = alice.start_fetch(topic.topic_id, offset=1, wait_ms=300_000)
+    await may_read(broker, "g:ops")
+    response = wire.decode_response(await waits.body(), 0, 16)
+    assert codes_of(response) == [29]
+    assert await alice.fetch_codes(topic.topic_id) == [Code.UNKNOWN_TOPIC_ID], "from then on there is none for it"
+    await put(broker, {(Kind.STREAM, "/default", Permission.PRODUCE): "u:alice"})
+    assert await alice.fetch_codes(topic.topic_id) == [29], "it may describe the topic"
+
+
+async def test_a_link_reads_with_copy_alone(broker: NodeParts, shared: str) -> None:
+    await put(broker, {(Kind.STREAM, "/default", Permission.COPY): "u:link"})
+    assert await User(broker, "link").fetch_codes(shared) == [0]
+
+
+async def test_thousands_of_waiting_fetches_are_looked_through_beside_others(broker: NodeParts, shared: str) -> None:
+    users = [User(broker, "alice") if index % 2 else User(broker, f"u{index}", groups=["ops"]) for index in range(1000)]
+    waiting = [each.start_fetch(shared, offset=1, wait_ms=300_000) for each in users]
+    await may_read(broker, "g:ops")
+    answers = await asyncio.gather(*(response_of(slot) for slot in waiting[1::2]))
+    assert {code for each in answers for code in codes_of(each)} == {29}
+    assert not any(slot.future.done() for slot in waiting[::2])
+
+
+async def test_a_longer_request_of_a_replica_is_refused_as_well(
+    broker: NodeParts, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "LONG_BYTES", 1)
+    assert await User(broker, "root").fetch_codes(shared, replica_id=1, version=12) == [29]
+    assert await User(broker, "alice").fetch_codes(shared) == [0]
+    assert await User(broker, "mallory").fetch_codes(shared, "none") == [29, 29]
+    await secure(broker, on=False)
+    assert await User(broker).fetch_codes(shared, replica_id=1, version=12) == [0], "as ever, while security is off"

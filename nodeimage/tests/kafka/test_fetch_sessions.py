@@ -4,6 +4,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.fetch_sessions import UNUSED_S, FetchSession, FetchSessions
+from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.fetch import FetchPartition
 
 
@@ -85,3 +86,34 @@ def test_a_session_that_was_closed_meanwhile_takes_no_partition() -> None:
     assert not found.interests
     with pytest.raises(KafkaError):
         clients.sessions.named(found, begins=False)
+
+
+def test_a_session_is_its_users_alone() -> None:
+    clients = Clients()
+    alice, bob = (Principal(name, Mechanism.PLAIN) for name in ("alice", "bob"))
+    session = clients.sessions.find(session_id=0, epoch=0, principal=alice)
+    session.ask(("t", 0), FetchPartition(0, -1, 0, -1, -1, 1))
+    clients.sessions.named(session, begins=True)
+    clients.sessions.advance(session)
+    for stranger in (bob, NOBODY):
+        with pytest.raises(KafkaError) as refused:
+            clients.sessions.find(session_id=session.id, epoch=1, principal=stranger)
+        assert refused.value.code is Code.FETCH_SESSION_ID_NOT_FOUND
+        for epoch in (0, -1):
+            other = clients.sessions.find(session_id=session.id, epoch=epoch, principal=stranger)
+            assert other is not session
+    assert not session.closed
+    again = Principal("alice", Mechanism.SCRAM_SHA_512)
+    assert clients.sessions.find(session_id=session.id, epoch=1, principal=again) is session
+
+
+def test_other_groups_of_its_user_have_every_partition_asked_for_again() -> None:
+    session = FetchSession(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"a"})))
+    session.ask(("t", 0), FetchPartition(0, -1, 0, -1, -1, 1))
+    (interest,) = session.interests.values()
+    interest.rules = 5
+    session.active.clear()
+    assert session.is_of(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"a"})))
+    assert (interest.rules, session.active) == (5, {})
+    assert session.is_of(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"b"})))
+    assert (interest.rules, list(session.active.values())) == (-1, [interest])

@@ -6,15 +6,19 @@ import time
 import pytest
 
 from headrace.base.errors import Code
+from headrace.base.ids import Millis
+from headrace.catalog.topics import DeleteTopics
 from headrace.kafka import produce
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
+from headrace.security.access_rules import Kind, Permission
 from headrace.wire import produce as wire
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import read_request_header, request_header
+from kit.access import AuditTold, User, put, secure
 
 
 class Answered:
@@ -77,3 +81,79 @@ async def test_a_producer_is_told_what_its_partition_waits_for(
         ((result,), _) = wire.decode_response(await slot.future, 0, 9)
     assert result.error == Code.LEADER_NOT_AVAILABLE
     assert result.message == "the partition is not ready to be written to: it is about to go on elsewhere; try again"
+
+
+# --- what a client may write
+
+
+@pytest.fixture
+async def secured(broker: NodeParts) -> NodeParts:
+    """Two topics that alice may write to, and one that she may not."""
+    await broker.topics.resolve(["a", "b", "other"], create=True)
+    await put(
+        broker,
+        {
+            (Kind.STREAM, "/default", Permission.PRODUCE): "u:alice | g:ops",
+            (Kind.TOPIC, "/default:other", Permission.PRODUCE): "",
+        },
+    )
+    await secure(broker)
+    return broker
+
+
+async def test_what_is_allowed_of_a_request_goes_on_and_the_rest_is_refused(secured: NodeParts) -> None:
+    alice = User(secured, "alice")
+    results = await alice.produce("other", "a", "/default:none", "b", "default..other")
+    assert {name: result.error for name, result in results.items()} == {
+        "other": 29,
+        "a": 0,
+        "/default:none": Code.UNKNOWN_TOPIC_OR_PARTITION,
+        "b": 0,
+        "default..other": 29,
+    }
+    refused = results["other"]
+    assert (refused.base_offset, refused.log_start) == (-1, -1)
+    assert refused.message == "User:alice may not write topic other: it takes produce, which an administrator gives"
+
+
+async def test_a_request_of_which_nothing_is_allowed_is_answered_too(secured: NodeParts) -> None:
+    results = await User(secured, "mallory").produce("a", "b")
+    assert {result.error for result in results.values()} == {29}
+    assert (await User(secured).produce("a"))["a"].error == 29
+
+
+async def test_a_change_holds_from_the_next_request_on_the_same_connection(secured: NodeParts) -> None:
+    alice = User(secured, "alice")
+    for _ in range(2):
+        assert (await alice.produce("a"))["a"].error == 0
+    assert list(alice.connection.write_grants) == ["a"]
+    await put(secured, {(Kind.STREAM, "/default", Permission.PRODUCE): "g:ops"})
+    assert (await alice.produce("a"))["a"].error == 29
+    alice.connection.principal = User(secured, "alice", groups=["ops"]).connection.principal
+    assert (await alice.produce("a"))["a"].error == 0
+    alice.connection.principal = User(secured, "alice").connection.principal
+    assert (await alice.produce("a"))["a"].error == 29, "what was granted to one principal is not another's"
+    await secure(secured, on=False)
+    assert (await alice.produce("a"))["a"].error == 0
+
+
+async def test_a_topic_that_takes_the_place_of_another_has_its_own_expressions(secured: NodeParts) -> None:
+    alice = User(secured, "alice")
+    await put(secured, {(Kind.TOPIC, "/default:a", Permission.PRODUCE): "u:alice"})
+    assert (await alice.produce("a"))["a"].error == 0
+    (topic,) = await secured.topics.resolve(["a"])
+    assert isinstance(topic, Topic)
+    await put(secured, {(Kind.STREAM, "/default", Permission.PRODUCE): "u:root"})
+    assert (await alice.produce("a"))["a"].error == 0, "its own"
+    await secured.catalog.submit(DeleteTopics(topic_ids=[topic.topic_id], now=Millis(1)))
+    assert (await alice.produce("a"))["a"].error == 29, "its stream's"
+
+
+async def test_a_transactional_id_is_refused_for_all_of_a_request(secured: NodeParts) -> None:
+    await put(secured, {(Kind.TRANSACTIONAL_ID, "pay-", Permission.PRODUCE): "u:bob"})
+    alice, audit = User(secured, "alice"), AuditTold(secured)
+    for _ in range(2):
+        results = await alice.produce("a", transactional_id="pay-1")
+        assert results["a"].error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert (await alice.produce("a"))["a"].error == 0
+    assert audit.denials() == [("alice", "produce", "transactional-id", "pay-1")] * 2

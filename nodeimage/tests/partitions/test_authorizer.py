@@ -91,3 +91,35 @@ async def test_one_of_several_permissions_is_enough_and_lists_are_silent() -> No
     assert asked.told == []
     assert not asked.may.allows_any(BOB, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
     assert [each["action"] for each in asked.told] == ["describe"]
+
+
+async def test_a_denial_is_told_as_the_action_that_it_is_and_with_the_reason_where_there_is_one() -> None:
+    asked = Asked()
+    assert not asked.may.allows_any(BOB, (PRODUCE,), Kind.TOPIC, TOPIC, action="produce")
+    assert not asked.may.allows_any(BOB, (), action="cluster_action")
+    assert [(each["action"], each["reason"]) for each in asked.told] == [
+        ("produce", asked.may.explain(BOB, PRODUCE, Kind.TOPIC, TOPIC).reason),
+        ("cluster_action", "nobody is allowed this"),
+    ]
+
+
+async def test_of_several_permissions_the_one_that_was_had_is_told_where_that_is_asked_for() -> None:
+    asked = Asked(allowed=("produce",))
+    assert asked.may.allows_any(ALICE, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC, action="consume")
+    assert [(each["action"], each["allowed"]) for each in asked.told] == [("produce", True)]
+
+
+async def test_a_user_whose_connection_is_gone_is_asked_for_too() -> None:
+    asked = Asked()
+    assert asked.may.permits(ALICE.principal, (PRODUCE,), Kind.TOPIC, TOPIC)
+    assert not asked.may.permits(BOB.principal, (PRODUCE,), Kind.TOPIC, TOPIC)
+    assert asked.may.decided_by(TOPIC) == "/plant"
+    assert asked.told == []
+
+
+async def test_nobody_is_looked_at_while_security_is_off() -> None:
+    asked = Asked(on=False)
+    nobody = cast(Any, None)
+    assert asked.may.allows_some_topic(nobody, PRODUCE)
+    assert asked.may.allows_any(nobody, (PRODUCE,), Kind.TOPIC, TOPIC)
+    assert asked.may.permits(nobody, (), Kind.CLUSTER, "")

@@ -66,6 +66,27 @@ async def test_one_command_makes_all_that_may_be_made() -> None:
     assert len({item.topic_id for item in command.items}) == 2
 
 
+async def test_who_may_not_make_a_topic_hears_so_where_the_stream_would_make_it() -> None:
+    catalog, placement = Catalog(), Placement()
+    given: Any = catalog
+    where: Any = placement
+    asked: list[str] = []
+
+    def may_create(full_name: str) -> bool:
+        asked.append(full_name)
+        return full_name == "/auto:own"
+
+    names = [split(name, "/default") for name in ("/auto:own", "auto..other", "/shut:b", "/none:c")]
+    found = await make_topics(names, catalog=given, placement=where, may_create=may_create)
+    assert found["/auto:own"] is None
+    refused = found["/auto:other"]
+    assert refused is not None
+    assert refused.code is Code.TOPIC_AUTHORIZATION_FAILED
+    assert set(found) == {"/auto:own", "/auto:other"}, "a stream that makes none says so, as to everybody"
+    assert asked == ["/auto:own", "/auto:other"], "by the full name"
+    assert [item.name for item in catalog.submitted[0].items] == ["own"]
+
+
 async def test_where_nothing_is_to_be_made_no_command_is_written() -> None:
     catalog = Catalog()
     assert await made(catalog) == {}

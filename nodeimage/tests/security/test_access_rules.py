@@ -106,6 +106,36 @@ def test_some_topic_is_one_that_any_expression_gives_but_no_group() -> None:
     assert not made.any_topic("bob", NONE, PRODUCE)
 
 
+def test_who_consumes_some_topic_may_use_a_group_of_which_nothing_is_said_and_hears_why() -> None:
+    made = rules((Kind.TOPIC, "/s:t", CONSUME, "u:alice"), (Kind.GROUP, "ops-", CONSUME, "u:ops"))
+    assert made.allows("alice", NONE, CONSUME, Kind.GROUP, "dev")
+    decision = made.explain("alice", NONE, CONSUME, Kind.GROUP, "dev")
+    assert (decision.allowed, decision.rule) == (True, None)
+    assert "whoever may consume some topic" in decision.reason
+    assert not made.allows("alice", NONE, CONSUME, Kind.GROUP, "ops-1")
+    assert not made.allows("ops", NONE, CONSUME, Kind.GROUP, "dev"), "a group is no topic"
+    assert not made.allows("alice", NONE, ADMIN, Kind.GROUP, "dev")
+    shut = made.changed({(Kind.CLUSTER, "", CONSUME): ""})
+    assert not shut.allows("alice", NONE, CONSUME, Kind.GROUP, "dev"), "the cluster decides"
+
+
+def test_who_produces_to_some_topic_may_use_a_transactional_id_of_which_nothing_is_said() -> None:
+    made = rules((Kind.TOPIC, "/s:t", PRODUCE, "u:alice"), (Kind.TRANSACTIONAL_ID, "ops-", PRODUCE, "u:ops"))
+    assert made.allows("alice", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
+    assert not made.allows("alice", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "ops-1")
+    assert not made.allows("ops", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
+    assert not made.any_topic("ops", NONE, PRODUCE)
+
+
+def test_topics_without_an_expression_of_their_own_are_decided_once_for_their_stream() -> None:
+    made = rules((Kind.STREAM, "/s", PRODUCE, "u:alice"), (Kind.TOPIC, "/s:own", CONSUME, "p"))
+    assert [made.decided_by(name) for name in ("/s:t", "/s:u", "/s:own")] == ["/s", "/s", "/s:own"]
+    for number in range(1000):
+        assert made.allows("alice", NONE, PRODUCE, Kind.TOPIC, f"/s:{number}")
+    assert made.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:own")
+    assert len(made._decided) == 2
+
+
 def test_a_text_that_is_no_expression_lets_nobody_in_but_administrators() -> None:
     made = rules(
         (Kind.CLUSTER, "", ADMIN, "u:root"), (Kind.CLUSTER, "", PRODUCE, "p"), (Kind.STREAM, "/s", PRODUCE, "u:")

@@ -58,6 +58,7 @@ def requests(draw: st.DrawFn) -> tuple[int, FetchRequest]:
         topics=draw(st.lists(topic, max_size=3)),
         forgotten=draw(st.lists(forgotten, max_size=2)) if version >= 7 else [],
         rack=draw(names) if version >= 11 else "",
+        replica_id=draw(st.integers(-1, 2**31 - 1)),
     )
     return version, request
 
@@ -72,6 +73,8 @@ def test_a_request_comes_back_from_behind_any_header(asked: tuple[int, FetchRequ
 
 def as_fields(request: FetchRequest) -> dict[str, Any]:
     return {
+        "replica_id": request.replica_id,
+        "replica_state": {"replica_id": request.replica_id, "replica_epoch": -1},
         "max_wait": request.max_wait_ms,
         "min_bytes": request.min_bytes,
         "max_bytes": request.max_bytes,
@@ -288,3 +291,17 @@ def test_a_truncated_or_longer_request_is_malformed(asked: tuple[int, FetchReque
         decode_request(raw[: data.draw(st.integers(0, len(raw) - 1))], 0, version)
     with pytest.raises(MalformedRequest):
         decode_request(raw + b"\x00", 0, version)
+
+
+def test_the_replica_id_is_found_among_other_tags_and_what_is_cut_short_is_refused() -> None:
+    request = FetchRequest(1, 1, 1, 0, 0, -1, [], [], "", 7)
+    raw = encode_request(16, request)
+    tags = raw[-16:]
+    assert tags[:3] == b"\x01\x01\x0d", "one tag, of number 1, of 13 bytes"
+    body = raw[:-16]
+    with_another = body + b"\x02\x00\x02ab" + tags[1:]
+    assert decode_request(with_another, 0, 16) == request
+    assert decode_request(body + b"\x00", 0, 16).replica_id == -1
+    for bad in (b"\x01\x01\x03\x00\x00\x00", b"\x01\x01\x0d\x00", b"\x01\x01"):
+        with pytest.raises(MalformedRequest):
+            decode_request(body + bad, 0, 16)

@@ -148,7 +148,7 @@ class Node:
         taken = options.listeners.keys()
         configured = await loop.run_in_executor(self._executor, partial(read, options.listeners_file, taken=taken))
         self._peer_listener = await loop.run_in_executor(
-            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode)
+            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode, options.peer_secrets)
         )
         self._listeners = ClientListeners(configured, self._executor, peer=self._peer_listener)
         listening = {"": await _listen(bind, options.port)}
@@ -297,7 +297,7 @@ class Node:
             tls=tls,
         )
         if self._peer_listener is not None:
-            self._peer_listener.serves(self._peer_server, self.peers)
+            self._peer_listener.serves(self._peer_server, self.peers, secret=cluster.secret)
         await self._peer_server.start()
         self._closing.push_async_callback(self._peer_server.close)
         self.containers = NodeContainers(

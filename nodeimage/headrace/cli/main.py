@@ -28,6 +28,7 @@ from headrace.cli import (
     nodes,
     produce,
     replay,
+    secret,
     storage,
     streams,
     topics,
@@ -86,6 +87,7 @@ app.command()(storage.chain)
 app.command()(storage.scrub)
 app.command()(containers.recover_unclean)
 app.command()(containers.recover_store)
+app.command()(secret.rotate_secret)
 app.command()(replay.replay)
 app.command()(bench.bench)
 check_commands(app)

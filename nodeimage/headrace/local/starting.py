@@ -24,6 +24,8 @@ from headrace.local.tail import last_lines
 HOST = "127.0.0.1"
 PEER_TLS = "peer-tls"
 """The folder with what the nodes show each other; without it they speak in clear."""
+PEER_SECRETS = "peer-secrets"
+"""The file that says by what the nodes know each other, once that has changed (node.peer_secrets)."""
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 SHOWN_LINES = 10
@@ -113,6 +115,7 @@ def spawn(
     command = [sys.executable, "-m", "headrace.node", "--data", str(folder / name)]
     command += ["--store", str(folder / STORE_FILE), "--host", HOST, "--port", str(port), "--peer-port", "0"]
     command += ["--failure-host", name]  # what fails together is the process
+    command += ["--peer-secrets", str(folder / PEER_SECRETS)]
     if (folder / PEER_TLS).is_dir():
         command += ["--peer-tls", str(folder / PEER_TLS)]
     if first_nodes is not None:

@@ -83,7 +83,7 @@ class ClientListeners:
 
     def start(self) -> None:
         """Look at the files from now on."""
-        if any(each.has_tls for each in self._watched):
+        if any(each.has_files for each in self._watched):
             self._tell({})
             self._task = asyncio.get_running_loop().create_task(self._look_on(), name="listeners' files")
 

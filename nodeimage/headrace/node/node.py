@@ -157,7 +157,7 @@ class Node:
         if options.bootstrap_admin is not None:
             admin = await loop.run_in_executor(self._executor, read_bootstrap_admin, options.bootstrap_admin)
         self._peer_listener = await loop.run_in_executor(
-            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode)
+            self._executor, partial(peer_listener.read, options.peer_tls, options.peer_tls_mode, options.peer_secrets)
         )
         self._listeners = ClientListeners(configured, self._executor, peer=self._peer_listener)
         main = next((each.name for each in configs if each.is_main), "")
@@ -318,7 +318,7 @@ class Node:
             tls=tls,
         )
         if self._peer_listener is not None:
-            self._peer_listener.serves(self._peer_server, self.peers)
+            self._peer_listener.serves(self._peer_server, self.peers, secret=cluster.secret)
         await self._peer_server.start()
         self._closing.push_async_callback(self._peer_server.close)
         self.containers = NodeContainers(

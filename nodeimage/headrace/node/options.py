@@ -63,6 +63,8 @@ class Options:
     peer_tls: Path | None = None
     """The folder with what nodes show each other (security.peer_tls); None: they speak in clear."""
     peer_tls_mode: PeerTlsMode = PeerTlsMode.REQUIRE
+    peer_secrets: Path | None = None
+    """The file with the secrets by which nodes know each other (node.peer_secrets)."""
     admin_port: int | None = None
     """Health and metrics over HTTP; None: not served."""
     admin_token_file: Path | None = None
@@ -137,6 +139,12 @@ def parse(arguments: Sequence[str]) -> Options:
         choices=[mode.value for mode in PeerTlsMode],
         help="with --peer-tls: whether others may do without it; `require` by default",
     )
+    parser.add_argument(
+        "--peer-secrets",
+        type=Path,
+        metavar="FILE",
+        help="by what nodes know each other, if it is there, in place of the secret in the cluster's record",
+    )
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the node serves")
     parser.add_argument(
         "--first-nodes", type=int, default=1, help="of a new cluster: nodes that the first containers wait for"
@@ -209,6 +217,7 @@ def parse(arguments: Sequence[str]) -> Options:
         listeners_file=given.listeners,
         peer_tls=given.peer_tls,
         peer_tls_mode=PeerTlsMode(given.peer_tls_mode or PeerTlsMode.REQUIRE),
+        peer_secrets=given.peer_secrets,
         admin_port=given.admin_port,
         admin_token_file=given.admin_token_file,
         slot=given.slot,

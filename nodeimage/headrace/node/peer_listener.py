@@ -1,15 +1,23 @@
-"""The TLS of `--peer-tls DIR`, and what the node's status tells of it, as listener `peer`."""
+"""How other nodes are let in: the TLS of `--peer-tls DIR` and the secrets of `--peer-secrets FILE`.
+
+Both are kept up to date with their files, and told of in the node's status as listener `peer`.
+"""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from headrace.node.peer_secrets import PeerSecrets, Secrets, SecretsRefused
 from headrace.node.tls_watch import TlsWatch
 from headrace.peer.client import PeerClient
 from headrace.peer.server import PeerServer
 from headrace.security.peer_tls import PeerTls, PeerTlsMode
 from headrace.security.tls_server import TlsRefused
+
+log = structlog.get_logger()
 
 NAME: Final = "peer"
 _SHOWN: Final = 3
@@ -18,18 +26,56 @@ _SHOWN: Final = 3
 class PeerListener(TlsWatch):
     """Of one node. Made by `read`, in a thread; then of the loop, but for `look`."""
 
-    def __init__(self, tls: PeerTls, *, now: float) -> None:
+    needs = "what nodes know each other by needs attention"
+    is_well = "what nodes know each other by is as it should be again"
+
+    def __init__(self, tls: PeerTls | None, secrets: PeerSecrets | None, *, now: float) -> None:
         super().__init__(NAME, tls, now=now)
         self.tls = tls
+        self._secrets = secrets
+        self._in_use: Secrets | None = None
+        self._of_record = ""
         self._server: PeerServer | None = None
         self._client: PeerClient | None = None
 
-    def serves(self, server: PeerServer, client: PeerClient) -> None:
-        """Tell of these from now on."""
-        self._server, self._client = server, client
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to look at."""
+        return self.tls is not None or self._secrets is not None
+
+    def serves(self, server: PeerServer, client: PeerClient, *, secret: str) -> None:
+        """Look after these from now on. `secret`: of the cluster's record."""
+        self._server, self._client, self._of_record = server, client, secret
+        self._use_secrets()
+
+    def look(self) -> bool:
+        """[blocking] See to what is in the files now; whether new connections have another certificate."""
+        if self._secrets is not None:
+            self._secrets.look()
+        return super().look()
+
+    def told(self, *, changed: bool, now: float) -> None:
+        """Have new connections proven by what is new, and log what a look has found, if it is new."""
+        self._use_secrets()
+        super().told(changed=changed, now=now)
+
+    def _use_secrets(self) -> None:
+        if self._server is None or self._client is None or not self._of_record:
+            return
+        wanted = (None if self._secrets is None else self._secrets.told) or Secrets(self._of_record)
+        if wanted == self._in_use:
+            return
+        for each in (self._server, self._client):
+            each.use_secrets(wanted.newest, wanted.former)
+        if self._in_use is not None:
+            log.info("nodes prove themselves by another secret", ids=wanted.ids)
+        self._in_use = wanted
 
     def other_problem(self) -> str:
-        """With whom the node speaks in clear, where it may: what has to end before it may not."""
+        """What is wrong with the secrets; else with whom the node speaks in clear, where it may: what has to end before
+        it may not."""
+        if self._secrets is not None and self._secrets.fault:
+            return self._secrets.fault
         if self._client is None or not (plain := self._client.spoken_plainly()):
             return ""
         shown = [f"{host}:{port} ({reason})" for (host, port), reason in sorted(plain.items())[:_SHOWN]]
@@ -37,21 +83,31 @@ class PeerListener(TlsWatch):
         return f"nodes are spoken to without TLS: {', '.join(shown)}{more}"
 
     def shown(self) -> Mapping[str, object]:
-        """See TlsWatch.shown_as."""
+        """See TlsWatch.shown_as; and by which secrets nodes know each other."""
         handshakes = None if self._server is None else self._server.handshakes
-        return self.shown_as(
+        shown = self.shown_as(
             port=0 if self._server is None else self._server.address[1],
-            protocol="SSL" if self.tls.mode is PeerTlsMode.REQUIRE else "SSL, PLAINTEXT",
+            protocol=self._protocol(),
             failed=0 if handshakes is None else handshakes.failed,
         )
+        return {**shown, "secrets": " ".join(self._in_use.ids) if self._in_use is not None else ""}
+
+    def _protocol(self) -> str:
+        if self.tls is None:
+            return "PLAINTEXT"
+        return "SSL" if self.tls.mode is PeerTlsMode.REQUIRE else "SSL, PLAINTEXT"
 
 
-def read(folder: Path | None, mode: PeerTlsMode) -> PeerListener | None:
-    """[blocking] What a folder holds; None without one. Raises TlsRefused, which names the option."""
-    if folder is None:
+def read(folder: Path | None, mode: PeerTlsMode, secrets: Path | None = None) -> PeerListener | None:
+    """[blocking] What the files say; None without any. Raises TlsRefused, SecretsRefused, which name the option."""
+    if folder is None and secrets is None:
         return None
     now = time.time()
     try:
-        return PeerListener(PeerTls(folder, mode, now=now), now=now)
+        tls = None if folder is None else PeerTls(folder, mode, now=now)
     except TlsRefused as error:
         raise TlsRefused(f"--peer-tls {folder}: {error}") from None
+    try:
+        return PeerListener(tls, None if secrets is None else PeerSecrets(secrets), now=now)
+    except SecretsRefused as error:
+        raise SecretsRefused(f"--peer-secrets {error}") from None

@@ -42,6 +42,8 @@ HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
+PEER_SECRETS: Final = RECORD.with_name("peer-secrets")
+"""Beside it, once the secret by which nodes know each other has changed."""
 TEXT: Final = "text/plain; charset=utf-8"
 """What shards answer, but for metrics."""
 
@@ -54,6 +56,7 @@ def command(
     host = f"{pod}.{cluster}-nodes.{namespace}.svc"
     found = [sys.executable, "-m", "headrace.node", "--data", str(data / f"node-{shard}")]
     found += ["--kubernetes", f"{namespace}/{cluster}", "--cluster-record", str(RECORD)]
+    found += ["--peer-secrets", str(PEER_SECRETS)]
     found += ["--bind", "::" if ":" in address else "0.0.0.0", "--host", host, "--peer-host", address]
     found += ["--port", str(CLIENT_PORT + shard), "--peer-port", str(PEER_PORT + shard)]
     found += ["--listener", f"external={EXTERNAL_PORT + shard}"]

@@ -14,7 +14,11 @@ SOON_S: Final = 14 * DAY_S
 
 
 class TlsWatch:
-    """Of one listener; `tls`: None: there is nothing to look at. Of the loop, but for `look`."""
+    """Of one listener; `tls`: None: it has none. Of the loop, but for `look`."""
+
+    needs = "TLS needs attention"
+    is_well = "TLS is as it should be again"
+    """What the log says of it."""
 
     def __init__(self, name: str, tls: ServerTls | None, *, now: float) -> None:
         self.problem = ""
@@ -24,7 +28,7 @@ class TlsWatch:
         self._since = now
 
     @property
-    def has_tls(self) -> bool:
+    def has_files(self) -> bool:
         """Whether there is anything to look at."""
         return self._tls is not None
 
@@ -34,17 +38,20 @@ class TlsWatch:
 
     def told(self, *, changed: bool, now: float) -> None:
         """Log what a look has found, if it is new."""
-        if self._tls is None:
+        if not self.has_files:
             return
-        if changed:
-            log.info("certificate replaced", listener=self._name, days_left=_days(self._tls.not_after - now))
-        problem = self._tls.fault or _expiry(self._tls.not_after - now) or self.other_problem()
+        problem = ""
+        if self._tls is not None:
+            if changed:
+                log.info("certificate replaced", listener=self._name, days_left=_days(self._tls.not_after - now))
+            problem = self._tls.fault or _expiry(self._tls.not_after - now)
+        problem = problem or self.other_problem()
         if problem == self.problem:
             return
         if problem:
-            log.warning("TLS needs attention", listener=self._name, reason=problem)
+            log.warning(self.needs, listener=self._name, reason=problem)
         elif not changed:
-            log.info("TLS is as it should be again", listener=self._name)
+            log.info(self.is_well, listener=self._name)
         if not self.problem:
             self._since = now
         self.problem = problem

@@ -40,7 +40,7 @@ def test_a_plain_listener_has_nothing_to_look_at(tmp_path: Path) -> None:
     file = tmp_path / "listeners.toml"
     file.write_text('[[listener]]\nname = "more"\nport = 9095\nprotocol = "PLAINTEXT"\n')
     (plain,) = read(file, taken=())
-    assert not plain.has_tls
+    assert not plain.has_files
     assert plain.handshakes() is None
     assert plain.identify() is None
     assert told(plain, now=time.time()) == []

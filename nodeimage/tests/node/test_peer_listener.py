@@ -11,6 +11,7 @@ import pytest
 
 from headrace.node import Node, Options
 from headrace.node.peer_listener import PeerListener, read
+from headrace.node.peer_secrets import SecretsRefused, id_of
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.peer.messages import Probe
 from headrace.peer.session import PeerUnreachable
@@ -41,6 +42,7 @@ async def cluster(folder: Path, *modes: PeerTlsMode | None) -> AsyncIterator[lis
                 failure_host=f"host-{number}",
                 peer_tls=None if mode is None else AUTHORITY.node(folder / f"tls-{number}", f"node-{number}"),
                 peer_tls_mode=mode or REQUIRE,
+                peer_secrets=folder / f"peer-secrets-{number}",
             )
         )
         for number, mode in enumerate(modes, 1)
@@ -59,9 +61,9 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def peer_status(node: Node) -> Any:
-    """Of listener `peer`; None: the node has no TLS with others."""
+    """Of listener `peer`."""
     found = await node.parts.status.status()
-    return next((each for each in found["listeners"] if each["name"] == "peer"), None)
+    return next(each for each in found["listeners"] if each["name"] == "peer")
 
 
 async def probes(node: Node, other: Node) -> None:
@@ -115,7 +117,7 @@ async def test_nodes_replicate_over_tls_while_their_authority_changes(tmp_path: 
 async def test_nodes_get_tls_one_after_the_other(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, ACCEPT, ACCEPT) as nodes:
         await replicates(nodes)
-        assert await peer_status(nodes[0]) is None
+        assert (await peer_status(nodes[0]))["protocol"] == "PLAINTEXT"
         await probes(nodes[1], nodes[0])
         await nodes[1]._listeners.look()
         shown = await peer_status(nodes[1])
@@ -135,10 +137,57 @@ async def test_a_node_without_tls_is_kept_out_of_a_cluster_that_requires_it(tmp_
             await nodes[1].peers.open(address, 20 * PATIENCE)
 
 
+async def test_the_secret_of_a_cluster_changes_while_it_serves(tmp_path: Path) -> None:
+    """One node after the other, by way of both; connections that there are live on."""
+    async with cluster(tmp_path, REQUIRE, REQUIRE) as nodes:
+        await replicates(nodes)
+        record = nodes[0].view.cluster
+        assert record is not None
+        lasting = [await node.peers.open(address_of(nodes, other), 20) for node in nodes for other in nodes]
+        seen = [(await peer_status(nodes[0]))["secrets"]]
+        new, newer = "ab" * 16, "cd" * 20
+        for lines in ([new, record.secret], [new], [newer, new], [newer]):
+            for number, node in enumerate(nodes, 1):
+                put(tmp_path / f"peer-secrets-{number}", "\n".join(lines).encode())
+                await node._listeners.look()
+                for one in nodes:
+                    for other in nodes:
+                        (await one.peers.open(address_of(nodes, other), 20 * PATIENCE)).close()
+            shown = [(await peer_status(each))["secrets"] for each in nodes]
+            assert shown[0] == shown[1]
+            seen.append(shown[0])
+        assert seen == [
+            id_of(record.secret),
+            f"{id_of(new)} {id_of(record.secret)}",
+            id_of(new),
+            f"{id_of(newer)} {id_of(new)}",
+            id_of(newer),
+        ]
+        assert not any(session.is_closed for session in lasting)
+        put(tmp_path / "peer-secrets-1", b"password1")
+        await nodes[0]._listeners.look()
+        told = await peer_status(nodes[0])
+        assert "is not one secret, or two" in told["problem"]
+        assert "password1" not in str(told)
+        (await nodes[0].peers.open(address_of(nodes, nodes[1]), 20 * PATIENCE)).close()
+        put(tmp_path / "peer-secrets-1", record.secret.encode())
+        await nodes[0]._listeners.look()
+        with pytest.raises(PeerUnreachable, match="another secret"):
+            await nodes[0].peers.open(address_of(nodes, nodes[1]), 20 * PATIENCE)
+
+
+def address_of(nodes: list[Node], node: Node) -> tuple[str, int]:
+    return nodes[0].view.nodes[node.identity.node_id].peer_address
+
+
 def test_what_cannot_be_used_names_the_option(tmp_path: Path) -> None:
     assert read(None, REQUIRE) is None
     with pytest.raises(TlsRefused, match=rf"--peer-tls {tmp_path}: {tmp_path}/tls.crt cannot be read: No such file"):
         read(tmp_path, REQUIRE)
+    (tmp_path / "secrets").write_text("hush")
+    with pytest.raises(SecretsRefused, match=rf"--peer-secrets {tmp_path}/secrets is not one secret") as caught:
+        read(None, REQUIRE, tmp_path / "secrets")
+    assert "hush" not in str(caught.value)
 
 
 def test_many_plain_nodes_are_told_of_shortly(tmp_path: Path) -> None:
@@ -151,7 +200,7 @@ def test_many_plain_nodes_are_told_of_shortly(tmp_path: Path) -> None:
     assert listener.shown()["port"] == 0
     client: Any = Client()
     server: Any = None
-    listener.serves(server, client)
+    listener.serves(server, client, secret="")
     listener.told(changed=False, now=time.time() - 30 * 86_400)
     assert listener.problem == (
         "nodes are spoken to without TLS: 10.0.0.1:0 (no TLS), 10.0.0.1:1 (no TLS), 10.0.0.1:2 (no TLS) and 2 more"

@@ -29,7 +29,7 @@ class Watch(TlsWatch):
 def test_without_tls_there_is_nothing_to_look_at() -> None:
     plain = Watch("plain", None, now=0)
     plain.other = "this is nobody's business"
-    assert not plain.has_tls
+    assert not plain.has_files
     assert plain.say(now=time.time()) == []
     assert plain.shown_as(**SHOWN) == {
         "name": "plain",

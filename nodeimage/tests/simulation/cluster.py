@@ -33,6 +33,7 @@ from simulation.faults import (
     draw_full,
     draw_hang,
     draw_rolls,
+    draw_strangers,
     draw_unopened,
 )
 from simulation.loop import SimulatedLoop
@@ -62,6 +63,7 @@ UNOPENED = 7_000_000_001
 SET_BACK = 7_000_000_003
 ODD = 8_000_000_011
 TABLES = 9_000_000_011
+STRANGERS = 10_000_000_019
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -143,6 +145,9 @@ class Cluster:
         if self.versions is not None:
             self.faults = sorted([*self.faults, *self.versions.faults], key=lambda fault: fault.at)
             found_of_level_0(self.store, 1 + seed % 1000)
+
+        strangers = draw_strangers(random.Random(seed + STRANGERS), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + strangers, key=lambda fault: fault.at)
 
         self.table_faults = _table_faults(seed, self.shape)
         self.faults = sorted([*self.faults, *self.table_faults], key=lambda fault: fault.at)

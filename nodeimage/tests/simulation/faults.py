@@ -19,6 +19,7 @@ from headrace.store.records import CATALOG_ID, CONTAINER_PREFIX
 from simulation.broker_side import BrokerSide
 from simulation.disk import damage, flip
 from simulation.odd_calls import OddError
+from simulation.strangers import Papers, knock
 from simulation.topics import lives_in
 
 if TYPE_CHECKING:
@@ -67,6 +68,19 @@ _WEIGHTS = {
     "drain": 2,
     "flap": 2,
 }
+
+
+_STRANGE = {"wrong secret": 4, "stale certificate": 4, "secret changes": 3, "stranger": 2}
+
+
+def draw_strangers(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, somebody is not who a node should be, or the secret by which nodes know each other changes."""
+    if chance.random() < 0.85:
+        return []
+    kinds = chance.choices(list(_STRANGE), list(_STRANGE.values()), k=chance.randint(1, 3))
+    return [
+        Fault(begin + chance.random() * length, kind, chance.choice((0.3, 2.0, 8.0)), chance.random()) for kind in kinds
+    ]
 
 
 _FLIPS = {"flip": 4, "flip live": 4, "scrub": 1}
@@ -341,6 +355,64 @@ class Trouble:
         self._cluster.network.slow_s += 0.3
         await asyncio.sleep(fault.lasts)
         self._cluster.network.slow_s -= 0.3
+
+    # --- papers (simulation.strangers)
+
+    async def _wrong_secret(self, fault: Fault) -> None:
+        papers = self._out_of_line(fault)
+        papers.wrong += 1
+        await asyncio.sleep(fault.lasts)
+        papers.wrong -= 1
+
+    async def _stale_certificate(self, fault: Fault) -> None:
+        papers = self._out_of_line(fault)
+        papers.stale += 1
+        await asyncio.sleep(fault.lasts)
+        papers.stale -= 1
+
+    def _out_of_line(self, fault: Fault) -> Papers:
+        """Of a node whose connections end, or live on, while it gets no new ones."""
+        node, network = self._any(fault), self._cluster.network
+        if fault.roll * 1000 % 1 < 0.5:
+            for other in self._nodes:
+                if other is not node:
+                    network.reset(node.number, other.number)
+        return network.strangers.of(node.number)
+
+    async def _secret_changes(self, fault: Fault) -> None:
+        """One node after the other, by way of both."""
+        strangers = self._cluster.network.strangers
+        if strangers.changing:
+            return
+        strangers.changing = True
+        secret, former = f"another secret, of {fault.at}", strangers.of(self._nodes[0].number).secret
+        for node in self._nodes:
+            strangers.of(node.number)
+        for good in (former, ""):
+            strangers.others_go_by(secret, good)
+            for node in self._nodes:
+                papers = strangers.of(node.number)
+                papers.secret, papers.former = secret, good
+                self._check_papers()
+                await asyncio.sleep(fault.lasts / 10)
+        strangers.changing = False
+
+    def _check_papers(self) -> None:
+        """Nodes whose papers are in order know each other."""
+        strangers = self._cluster.network.strangers
+        for one in self._nodes:
+            for other in self._nodes:
+                odd = any(strangers.of(each.number).is_odd for each in (one, other))
+                if not odd and (reason := strangers.why_apart(one.number, other.number)):
+                    self._cluster.checks.fail(f"node {one.number} does not know node {other.number}: {reason}")
+
+    async def _stranger(self, fault: Fault) -> None:
+        """Somebody from outside, who hears what nodes say."""
+        strangers = self._cluster.network.strangers
+        one, other = self._pair(fault)
+        papers = strangers.of(one)
+        if not papers.is_odd and (let_in := knock(papers.identity(one), papers.identity(other))):
+            self._cluster.checks.fail(f"a stranger was let in by {let_in}")
 
     # --- store
 

@@ -16,6 +16,7 @@ from headrace.peer.client import PeerRefused
 from headrace.peer.messages import Message, refusal
 from headrace.peer.session import PeerUnreachable, SessionListener
 from simulation.loop import PROCESS, Process, SimulatedLoop, fail
+from simulation.strangers import Strangers
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class Network:
         self.trace = trace
         self.slow_s = 0.0
         self.hop_s = 0.001
+        self.strangers = Strangers()
         self._chance = chance
         self._cut: dict[tuple[int, int], int] = {}
         self._held: dict[tuple[int, int], list[tuple[object, Callable[..., None], tuple[Any, ...]]]] = {}
@@ -149,6 +151,10 @@ class Network:
                 error = PeerUnreachable(f"host {target.number} refuses", refused=True)
                 self.carry(target.number, source.number, fail, opened, error)
                 return
+            if reason := self.strangers.why_apart(source.number, target.number):
+                error = PeerUnreachable(f"host {target.number}: {reason}")
+                self.carry(target.number, source.number, fail, opened, error)
+                return
             self.loop.call_soon(met, there, context=there.context)
 
         def met(there: Process) -> None:
@@ -210,6 +216,10 @@ class _Call:
         process = self._target.process
         if process is None or process.dead:
             error = PeerUnreachable(f"host {self._target.number} refuses", refused=True)
+            self._network.carry(self._target.number, self.source, self.failed, error)
+            return
+        if reason := self._network.strangers.why_apart(self.source, self._target.number):
+            error = PeerUnreachable(f"host {self._target.number}: {reason}")
             self._network.carry(self._target.number, self.source, self.failed, error)
             return
         self._target.calls[self] = None

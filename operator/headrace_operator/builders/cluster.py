@@ -24,6 +24,7 @@ from headrace_operator.builders.names import (
     Manifest,
     bootstrap,
     metadata,
+    peer_secrets_name,
     record_name,
     selector,
 )
@@ -279,7 +280,7 @@ class ClusterObjects:
                 "topologySpreadConstraints": self._spread(),
                 "containers": [self._container(), *pod.sidecars],
                 "volumes": [
-                    {"name": "cluster", "secret": {"secretName": record_name(self.name, self._record_format)}},
+                    {"name": "cluster", "projected": {"sources": self._record_sources()}},
                     {"name": "tmp", "emptyDir": {}},
                 ],
             },
@@ -382,6 +383,11 @@ class ClusterObjects:
         container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
         container["resources"] = self._resources()
         return container
+
+    def _record_sources(self) -> list[Manifest]:
+        """The cluster's own record, and beside it the secrets by which nodes know each other, once these change."""
+        found = [{"name": record_name(self.name, self._record_format)}, {"name": peer_secrets_name(self.name)}]
+        return [{"secret": found[0]}, {"secret": {**found[1], "optional": True}}]
 
     def _resources(self) -> Manifest:
         """As asked for; of what nothing is said of, REQUESTS. (Kubernetes requests what is a limit, else nothing.)"""

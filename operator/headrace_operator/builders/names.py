@@ -72,6 +72,11 @@ def record_name(cluster: str, format: int = 1) -> str:
     return f"{cluster}-cluster" if format == 1 else f"{cluster}-cluster-{format}"
 
 
+def peer_secrets_name(cluster: str) -> str:
+    """Of the Secret with the secrets by which nodes know each other, in place of the record's. People make it."""
+    return f"{cluster}-peer-secrets"
+
+
 def bootstrap(cluster: str, namespace: str) -> str:
     """Where clients inside of Kubernetes begin."""
     return f"{cluster}-bootstrap.{namespace}.svc:{CLIENT_PORT}"

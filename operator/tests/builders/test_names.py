@@ -12,6 +12,7 @@ from headrace_operator.builders.names import (
     labels,
     metadata,
     owner,
+    peer_secrets_name,
     record_name,
     selector,
 )
@@ -66,3 +67,7 @@ def test_each_format_of_the_clusters_record_has_a_secret_of_its_own() -> None:
 
 def test_clients_begin_at_the_clusters_service() -> None:
     assert bootstrap("c", "ns") == "c-bootstrap.ns.svc:9092"
+
+
+def test_secrets_that_changed_stand_beside_the_record() -> None:
+    assert peer_secrets_name("c") == "c-peer-secrets"

@@ -21,6 +21,7 @@ OWN = {
         "slot",
         "port",
         "peer-port",
+        "peer-secrets",
         "peer-tls",
         "peer-tls-mode",
         "ready-file",

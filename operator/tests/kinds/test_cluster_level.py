@@ -71,7 +71,7 @@ def of_condition(world: World) -> tuple[str, str]:
 def mounted(world: World) -> str:
     """The Secret that pods get from now on."""
     volumes = world.api.one("StatefulSet", "c")["spec"]["template"]["spec"]["volumes"]
-    return next(str(each["secret"]["secretName"]) for each in volumes if each["name"] == "cluster")
+    return next(str(each["projected"]["sources"][0]["secret"]["name"]) for each in volumes if each["name"] == "cluster")
 
 
 def levels(world: World, **fields: Any) -> None:

@@ -1,0 +1,37 @@
+"""`headrace rotate-secret`: the secret by which the nodes of this machine's cluster know each other."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import DataFolder, Output
+from headrace.cli.output import OutputFormat, note, print_json
+from headrace.local.hints import data_option
+
+
+def rotate_secret(
+    data: DataFolder = None,
+    finish: Annotated[bool, typer.Option("--finish", help="Take the former one no longer")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Change the secret by which nodes know each other, while they run.
+
+    Nodes take the new one beside the former one within ten seconds; --finish, a minute later, ends that for the former
+    one. Secrets are shown by their ids, as `headrace status --node` shows them of listener `peer`.
+    """
+    from headrace.local import secret_change
+    from headrace.local.folder import default_folder
+
+    folder = data or default_folder()
+    said = secret_change.finish(folder, now=time.time()) if finish else secret_change.begin(folder)
+    if output is OutputFormat.JSON:
+        print_json({"data": str(folder), "secrets": said.ids})
+    elif finish:
+        note(f"nodes know each other by secret {said.ids[0]} alone")
+    else:
+        note(f"nodes know each other by secret {said.ids[0]}, and {said.ids[1]} for the time being")
+        note(
+            f"in a minute, with all nodes running: `headrace rotate-secret --finish{data_option(data)}`; a node that is"
+            " stopped reads it when it starts"
+        )

@@ -1,0 +1,66 @@
+"""The secret by which the nodes of a folder know each other changes, by way of both, while they run.
+
+First the file says a new one and the former one, which nodes take both from their next look on; then, once all have
+looked, the new one alone. A crash in between leaves one step or the other.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from headrace.base.errors import HeadraceError
+from headrace.local.folder import node_folders
+from headrace.local.founding import opened_store
+from headrace.local.starting import PEER_SECRETS
+from headrace.node.client_listeners import LOOK_S
+from headrace.node.peer_secrets import Secrets, read_secrets
+from headrace.store import records
+
+BYTES: Final = 32
+LOOKED_S: Final = 6 * LOOK_S
+"""By then every node that runs has looked at the file, busy as it may be."""
+
+
+class SecretNotChanged(HeadraceError):
+    """A step that is not due."""
+
+
+def begin(folder: Path) -> Secrets:
+    """[blocking] Have nodes take a new secret beside the one that they have. Raises HeadraceError."""
+    file = folder / PEER_SECRETS
+    known = read_secrets(file)
+    if known is not None and known.former:
+        raise SecretNotChanged("the secret changes already: `headrace rotate-secret --finish` ends that")
+    return _write(file, Secrets(secrets.token_hex(BYTES), _of_record(folder) if known is None else known.newest))
+
+
+def finish(folder: Path, *, now: float) -> Secrets:
+    """[blocking] Have nodes take the newest secret alone. `now`: seconds since 1970. Raises HeadraceError."""
+    file = folder / PEER_SECRETS
+    known = read_secrets(file)
+    if known is None or not known.former:
+        raise SecretNotChanged("the secret does not change: `headrace rotate-secret` begins that")
+    left_s = LOOKED_S - (now - file.stat().st_mtime)
+    if left_s > 0:
+        raise SecretNotChanged(f"nodes may not have looked at the new secret yet: say it again in {left_s:.0f} s")
+    return _write(file, Secrets(known.newest))
+
+
+def _of_record(folder: Path) -> str:
+    if not node_folders(folder):
+        raise SecretNotChanged(f"{folder} holds no cluster; name its folder with --data")
+    with opened_store(folder) as store:
+        return records.ensure_cluster(store).secret
+
+
+def _write(file: Path, said: Secrets) -> Secrets:
+    draft = file.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.writelines(f"{secret}\n" for secret in said if secret)
+        opened.flush()
+        os.fsync(descriptor)
+    draft.replace(file)
+    return said

@@ -322,6 +322,7 @@ class Node:
             partial(self.parts.dispatcher.accepted, listener=name, identify=identify),
             self.parts.connections.admission,
             None if listener is None else listener.handshakes(),
+            delay_s=self.parts.throttle.connection_delay_s,
         )
         acceptor.start()
         self._closing.callback(acceptor.close)

@@ -38,6 +38,7 @@ from headrace.kafka.acls import AclApis
 from headrace.kafka.api import Api, RawApi
 from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.back_pressure import BackPressure
+from headrace.kafka.client_quotas import ClientQuotaApis
 from headrace.kafka.cluster import ClusterApis
 from headrace.kafka.committed_offsets import CommittedOffsetApis
 from headrace.kafka.configs import ConfigApis
@@ -54,6 +55,7 @@ from headrace.kafka.metadata import MetadataApi
 from headrace.kafka.produce import ProduceApi
 from headrace.kafka.reassignments import ReassignmentApis
 from headrace.kafka.scram_credentials import ScramCredentialApis
+from headrace.kafka.throttle import Throttle
 from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
@@ -69,6 +71,7 @@ from headrace.partitions.home_check import HomeAddresses, HomeCheck
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placement
+from headrace.partitions.quotas import ClientQuotas
 from headrace.partitions.reads.fetch_planner import FetchPlanner
 from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.redundancy import Redundancy
@@ -137,6 +140,8 @@ class NodeParts:
         self.access = AccessControl(runtime=runtime, catalog=catalog)
         self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time)
         self.authorizer = Authorizer(runtime=runtime, access=self.access, audit=self.audit)
+        self.quotas = ClientQuotas(runtime=runtime, catalog=catalog)
+        self.throttle = Throttle(quotas=self.quotas, time=runtime.loop.time)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -195,6 +200,7 @@ class NodeParts:
         )
         for applied in (  # in this order
             self.access.applied,
+            self.quotas.applied,
             self.applied_changes.applied,
             self.changes.applied,
             self.rolls.applied,
@@ -286,6 +292,7 @@ class NodeParts:
             forwards=self.forwards,
             back_pressure=self.back_pressure,
             counters=self.counters,
+            throttle=self.throttle,
         )
         self.fetch = FetchApi(
             runtime=self.runtime,
@@ -295,6 +302,7 @@ class NodeParts:
             sessions=self.fetch_sessions,
             answer_budget=self.connections.answer_budget,
             counters=self.counters,
+            throttle=self.throttle,
             read_failed=self.scrub.read_failed,
         )
         self.metadata = MetadataApi(
@@ -328,7 +336,12 @@ class NodeParts:
             look_around=self._look_around,
         )
         made = CreateTopicsApis(
-            catalog=catalog, cluster=cluster, node=self.node, home_check=self.home_check, placement=self.placement
+            catalog=catalog,
+            cluster=cluster,
+            node=self.node,
+            home_check=self.home_check,
+            placement=self.placement,
+            throttle=self.throttle,
         )
         configs = ConfigApis(catalog=catalog, cluster=cluster, layout=self.layout, node=self.node, folder=self.folder)
         kafka_apis: Sequence[Api | RawApi] = (
@@ -340,7 +353,7 @@ class NodeParts:
             *GroupApis(layout=self.layout, coordination=self.coordination).apis,
             *CommittedOffsetApis(topics=topics, catalog=catalog, coordination=self.coordination).apis,
             *made.apis,
-            *TopicApis(topics=topics, partitions=partitions, catalog=catalog).apis,
+            *TopicApis(topics=topics, partitions=partitions, catalog=catalog, throttle=self.throttle).apis,
             *shown.apis,
             *configs.apis,
             *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder).apis,
@@ -348,12 +361,14 @@ class NodeParts:
             *UpdateFeaturesApi(features=self.features, store=self.store).apis,
             *AclApis(runtime=runtime, catalog=catalog, access=self.access, authorizer=self.authorizer).apis,
             *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
+            *ClientQuotaApis(catalog=catalog, authorizer=self.authorizer).apis,
             *security.APIS,
         )
         return Dispatcher(
             runtime=runtime,
             connections=self.connections,
             counters=self.counters,
+            throttle=self.throttle,
             apis=(
                 *kafka_apis,
                 *ApiVersionsApi(runtime=runtime, view=cluster.view, others=kafka_apis).apis,
@@ -403,6 +418,7 @@ class NodeParts:
     async def start(self) -> None:
         """Begin the background work, and serve what this node leads by now."""
         await self.access.start()
+        await self.quotas.start()
         self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()

@@ -25,6 +25,7 @@ from headrace.admin.volumes import VolumeCalls
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId
+from headrace.base.log_limits import AUDIT
 from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
@@ -59,7 +60,9 @@ from headrace.kafka.throttle import Throttle
 from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
+from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.node.audit_stream import AuditStream, tell_now_and_then
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.applied_changes import AppliedChanges
 from headrace.partitions.authorizer import Authorizer
@@ -68,6 +71,7 @@ from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses, HomeCheck
+from headrace.partitions.login_audit import LoginAudit
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placement
@@ -88,6 +92,8 @@ from headrace.store.protocol import StoreCall
 log = structlog.get_logger()
 audit_log = structlog.get_logger("audit")
 
+AUDIT_FLUSH_S = 10.0
+"""Between two looks at what the audit has left out."""
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
@@ -112,9 +118,11 @@ class NodeParts:
         catalog_id: ContainerId,
         listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
         regroup_enabled: bool = True,
+        audit_allowed: Collection[str] = (),
     ) -> None:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
         raises StoreUnavailable. `listeners`: how those of the node's file are, for its status.
+        `audit_allowed`: actions of which the audit tells what is allowed as well.
         """
         self.node = node
         self.folder = folder
@@ -138,7 +146,8 @@ class NodeParts:
         self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
         self.placement = Placement(cluster)
         self.access = AccessControl(runtime=runtime, catalog=catalog)
-        self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time)
+        self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time, allowed=audit_allowed)
+        self.logins = LoginAudit(runtime=runtime, audit=self.audit)
         self.authorizer = Authorizer(runtime=runtime, access=self.access, audit=self.audit)
         self.quotas = ClientQuotas(runtime=runtime, catalog=catalog)
         self.throttle = Throttle(quotas=self.quotas, time=runtime.loop.time)
@@ -165,6 +174,16 @@ class NodeParts:
             placement=self.placement,
             limit=node.settings.partitionlet_bytes,
         )
+        self.audit_stream = AuditStream(
+            runtime=runtime,
+            catalog=catalog,
+            cluster=cluster,
+            led=self.containers,
+            placement=self.placement,
+            once=OnceAppender(topics=self.topics, partitions=self.partitions, rolls=self.rolls, runtime=runtime),
+            is_on=lambda: self.authorizer.is_on,
+        )
+        self.audit.add_sink(self.audit_stream.take)
         self.home_check = HomeCheck(
             runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
         )
@@ -419,6 +438,8 @@ class NodeParts:
         """Begin the background work, and serve what this node leads by now."""
         await self.access.start()
         await self.quotas.start()
+        self.runtime.spawn(self.audit_stream.run())
+        self.runtime.spawn(tell_now_and_then(self.audit.flush, every_s=AUDIT_FLUSH_S))
         self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()
@@ -448,4 +469,4 @@ class NodeParts:
 
 
 def _log_audit(fields: Mapping[str, object]) -> None:
-    audit_log.info("audit", **fields)
+    audit_log.info(AUDIT, **fields)

@@ -31,6 +31,11 @@ def test_listeners_and_labels_have_names() -> None:
     assert options.labels == {"disk": "ssd", "bare": ""}
 
 
+def test_what_is_allowed_and_audited_is_a_list_of_actions() -> None:
+    assert parse(STORED).audit_allowed == frozenset()
+    assert parse((*STORED, "--audit-allowed", "admin, login,")).audit_allowed == {"admin", "login"}
+
+
 def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
     options = parse(("--data", "/d", "--kubernetes", "ns/c", "--cluster-record", "/r"))
     assert options.store == KubernetesCluster(name="c", namespace="ns", record=Path("/r"))
@@ -47,6 +52,7 @@ def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
         ((*STORED, "--listener", "=9094"), "NAME=PORT"),
         ((*STORED, "--listener", "a=1", "--listener", "a=2"), "twice"),
         ((*STORED, "--chunk", "5"), "unrecognized"),
+        ((*STORED, "--audit-allowed", "login,write"), "--audit-allowed has no write; there are produce, consume,"),
         *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in LEAST.items()),
     ],
 )

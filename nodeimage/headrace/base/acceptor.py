@@ -55,19 +55,26 @@ class Acceptor:
         factory: Factory,
         admission: Admission,
         handshakes: TlsHandshakes | None = None,
+        *,
+        delay_s: Callable[[str], float | None] = lambda _address: 0.0,
     ) -> None:
         """`factory` makes the protocol of a connection, which occupies the place, and has it `leave` at the end.
-        `handshakes`: of a port for TLS alone; there the protocol occupies the place when its connection is made."""
+        `handshakes`: of a port for TLS alone; there the protocol occupies the place when its connection is made.
+        `delay_s`: for how long a connection of an address waits, in its place, before it is served; None: it is closed.
+        """
         self._listening = listening
         self._factory = factory
         self._admission = admission
         self._handshakes = handshakes
+        self._delay_s = delay_s
         self._loop = asyncio.get_running_loop()
         self._accepting = False
         self._paused: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._logged_at = -LOG_EVERY_S
         self._connecting: set[asyncio.Task[None]] = set()
+        self._delayed: set[asyncio.Task[None]] = set()
+        """Those of them that have yet to wait."""
 
     def start(self) -> None:
         """Accept."""
@@ -79,9 +86,8 @@ class Acceptor:
     def close(self) -> None:
         """Accept no more. Connections that were accepted stay, but for those whose handshake is not done."""
         self._stop()
-        if self._handshakes is not None:
-            for task in self._connecting:
-                task.cancel()
+        for task in self._delayed if self._handshakes is None else self._connecting:
+            task.cancel()
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._listening.close()
@@ -118,11 +124,17 @@ class Acceptor:
                     continue
                 self._pause(error)
                 return
-            place = self._admission.admit(str(peer[0]) if peer else "", accepted.fileno(), accepted.close)
+            address = str(peer[0]) if peer else ""
+            place = self._admission.admit(address, accepted.fileno(), accepted.close)
             if place is None:
                 accepted.close()
                 continue
-            task = self._loop.create_task(self._connect(accepted, place), name="accept")
+            delay_s = self._delay_s(address)
+            if delay_s is None:
+                place.leave()
+                accepted.close()
+                continue
+            task = self._loop.create_task(self._connect(accepted, place, delay_s), name="accept")
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
@@ -134,10 +146,21 @@ class Acceptor:
             self._logged_at = self._loop.time()
             log.warning("connections wait to be accepted", reason=error.strerror, pause_s=PAUSE_S)
 
-    async def _connect(self, accepted: socket.socket, place: Place) -> None:
-        if accepted.fileno() < 0:  # it made way already
-            return
+    async def _wait(self, delay_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._delayed.add(task)
         try:
+            await asyncio.sleep(delay_s)
+        finally:
+            self._delayed.discard(task)
+
+    async def _connect(self, accepted: socket.socket, place: Place, delay_s: float) -> None:
+        try:
+            if delay_s:
+                await self._wait(delay_s)
+            if accepted.fileno() < 0:  # it made way already
+                return
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._handshakes is None:

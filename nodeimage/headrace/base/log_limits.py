@@ -18,6 +18,7 @@ Invariants:
 1. A line at level critical is never left out: it says why the process ends, and there is one of it.
 2. Every other line is bounded, changes of state ("leads", "leads no more") included: status and metrics tell the
    state, and the bound is by container, so a container that changes hands some times in a minute has all its lines.
+   Lines of the audit have bounds of their own (security.audit), by principal.
 3. Memory is bounded: `MOST_CAUSES` causes, the one that was used longest ago goes first; `MOST_EVENTS` events, as there
    are in the source, and one bucket for whatever else might come.
 4. No line that is told to be left out is lost from the counts: one that goes from memory adds to its event's.
@@ -36,7 +37,7 @@ from typing import Any, Final
 
 import structlog
 
-__all__ = ["CAUSE_BURST", "CAUSE_EVERY_S", "LEFT_OUT", "SITE", "LogLimits", "network_of"]
+__all__ = ["AUDIT", "CAUSE_BURST", "CAUSE_EVERY_S", "LEFT_OUT", "SITE", "LogLimits", "network_of"]
 
 CAUSE_BURST: Final = 10
 CAUSE_EVERY_S: Final = 5.0
@@ -52,6 +53,8 @@ QUIET_S: Final = 2 * CAUSE_EVERY_S
 SITE: Final = "_site"
 """Key of an event dict that stands for the event where the text of the line is not the program's own."""
 LEFT_OUT: Final = "lines of the log were left out"
+AUDIT: Final = "audit"
+"""The event of the audit's lines, which has bounds of its own (security.audit)."""
 _PEER: Final = "peer"
 _CAUSES: Final = ("node", "container", "link", "kind", "step", "call", "method", "of", "source", "volume")
 """Keys by which lines are told apart where no peer is named. All are the program's, or were given by an admin."""
@@ -111,7 +114,7 @@ class LogLimits:
     def __call__(self, _logger: Any, level: str, event: EventDict) -> EventDict:
         """The event, with the count of what was left out before it. Raises structlog.DropEvent."""
         name: Hashable = event.pop(SITE, None) or event.get("event")
-        if level == "critical" or name == LEFT_OUT:
+        if level == "critical" or name in (LEFT_OUT, AUDIT):
             return event
         cause = _cause_of(event)
         now = self._clock()

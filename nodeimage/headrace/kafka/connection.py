@@ -9,7 +9,8 @@ the disk) *parks* the connection: nothing behind it starts before it has. An API
 answer. Fetch and Produce wait without parking.
 
 Back-pressure: a connection that has 256 requests under way, has 1 MiB of answers to write, is parked with a full
-buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch.
+buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch. One that is above
+its quota starts nothing for a while (`throttle`).
 """
 
 import asyncio
@@ -71,7 +72,16 @@ class Handler(Protocol):
 class Slot:
     """The place of one answer in its connection's queue."""
 
-    __slots__ = ("_connection", "answer_bytes", "answer_pieces", "api_key", "correlation_id", "done", "version")
+    __slots__ = (
+        "_connection",
+        "answer_bytes",
+        "answer_pieces",
+        "api_key",
+        "correlation_id",
+        "done",
+        "throttle_ms",
+        "version",
+    )
 
     def __init__(self, connection: "Connection", header: RequestHeader) -> None:
         self._connection = connection
@@ -79,6 +89,8 @@ class Slot:
         self.version = header.api_version
         self.correlation_id = header.correlation_id
         self.done = False
+        self.throttle_ms = 0
+        """For how long the client is told to wait, for its quotas."""
         self.answer_pieces: list[Buffer] = []
         self.answer_bytes = 0
 
@@ -197,6 +209,9 @@ class Connection(asyncio.BufferedProtocol):
         """Each answers a fetch that waits on this connection."""
         self.refusals: Refusals | None = None
         """Batches that were refused for the moment; None while there has been none."""
+        self.spent_s = 0.0
+        """Time that its requests took on the loop and that is not counted yet; only where there are quotas."""
+        self._throttle: asyncio.TimerHandle | None = None
         self._held: set[asyncio.Task[None]] = set()
         self._delayed: tuple[RequestHeader, memoryview, Slot] | None = None
         """The request behind a waiting fetch that has to read from disk first."""
@@ -240,6 +255,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what waits on its behalf is dropped; what was appended stays."""
         self.closed = True
+        if self._throttle is not None:
+            self._throttle.cancel()
         if self._paced is not None:
             self._paced.forget()
         if self._place is not None:
@@ -297,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def has_work(self) -> bool:
         """A request is under way."""
-        return self._parked is not None or bool(self.slots)
+        return self._parked is not None or bool(self.slots) or self._throttle is not None
 
     def pause_writing(self) -> None:
         """The client does not read its answers: start nothing more for it."""
@@ -326,6 +343,22 @@ class Connection(asyncio.BufferedProtocol):
         self._finishing = finish
         self._parked = self._loop.create_task(self._unpark_after(coroutine))
         self._parking = coroutine
+
+    def throttle(self, seconds: float) -> None:
+        """Start nothing more for so long, from now on; what is under way goes on. A client that closes meanwhile has
+        what it has sent done afterwards."""
+        until = self._loop.time() + seconds
+        if self.closed or (self._throttle is not None and self._throttle.when() >= until):
+            return
+        if self._throttle is not None:
+            self._throttle.cancel()
+        self._throttle = self._loop.call_at(until, self._throttled)
+
+    def _throttled(self) -> None:
+        self._throttle = None
+        if not self.closed:
+            self._process()
+            self._end_if_done()
 
     @property
     def parked(self) -> bool:
@@ -495,6 +528,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_start(self) -> bool:
         return (
             self._parked is None
+            and self._throttle is None
             and self._client_reads
             and len(self.slots) < MAX_UNDER_WAY
             and self.answered < MAX_ANSWERED

@@ -27,6 +27,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
+from headrace.kafka.throttle import Throttle
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.home_check import HomeCheck
@@ -52,6 +53,11 @@ MAX_PARTITIONS_PER_REQUEST: Final = 100_000
 MAX_TOPICS_WITH_CONFIGS: Final = 100
 """CreateTopics 5 and above answers with each topic's configs: with all of them up to this many topics, beyond it with
 those that the topic was given, since the answer for 10,000 topics would be 360,000 entries."""
+
+
+STRICT_TOPICS: Final = 6
+STRICT_PARTITIONS: Final = 3
+"""From these versions of CreateTopics and CreatePartitions on clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 # --- CreateTopics
@@ -83,6 +89,7 @@ class CreateTopicsApis:
         home_check: HomeCheck,
         placement: Placement,
         authorization: Authorization,
+        throttle: Throttle,
     ) -> None:
         self._catalog = catalog
         self._cluster = cluster
@@ -90,6 +97,7 @@ class CreateTopicsApis:
         self._home_check = home_check
         self._placement = placement
         self._authorization = authorization
+        self._throttle = throttle
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -107,6 +115,8 @@ class CreateTopicsApis:
             session, AclOperation.CREATE, (topic.name for topic in topics), api="CreateTopics"
         )
         wanted = await self._wanted_topics(topics, results, refused)
+        if not request.validate_only:
+            wanted = self._within_quota(wanted, results, session, version=request.__version__)
         timeout_ms = field(request, "timeout", 0)
         try:
             if request.validate_only:
@@ -160,6 +170,17 @@ class CreateTopicsApis:
                 results[place] = refusal(error)
             await turn(place)
         return wanted
+
+    def _within_quota(
+        self, wanted: Sequence[_Wanted], results: list[dict[str, object]], session: Connection, *, version: int
+    ) -> list[_Wanted]:
+        """Those that the client's quota takes; the others are answered in `results`."""
+        counts = [topic.partitions for topic in wanted]
+        refused = self._throttle.mutates(session, counts, strict=version >= STRICT_TOPICS)
+        for topic, error in zip(wanted, refused, strict=True):
+            if error is not None:
+                results[topic.place] = refusal(error)
+        return [topic for topic, error in zip(wanted, refused, strict=True) if error is None]
 
     async def _dry_run(self, wanted: Sequence[_Wanted]) -> list[TopicOutcome]:
         """What would come of it (`validate_only`)."""
@@ -251,6 +272,11 @@ class CreateTopicsApis:
                     raise self._home_check.elsewhere(topic.name, row.home)
                 _check_growth(topic, row, nodes=self._cluster.node_count)
                 if not request.validate_only:
+                    (over,) = self._throttle.mutates(
+                        session, [topic.count - row.partitions], strict=request.__version__ >= STRICT_PARTITIONS
+                    )
+                    if over is not None:
+                        raise over
                     await self._grow(row, name=topic.name, count=topic.count, timeout_ms=timeout_ms)
             except HeadraceError as error:
                 return {"name": topic.name, **refusal(error)}

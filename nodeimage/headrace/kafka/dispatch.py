@@ -18,6 +18,7 @@ from headrace.kafka.api import Api, RawApi, Start
 from headrace.kafka.connection import Connection, Identify, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.idle_connections import IdleConnections
+from headrace.kafka.throttle import Throttle
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
@@ -67,12 +68,19 @@ class Dispatcher:
     """Starts to answer whatever clients ask."""
 
     def __init__(
-        self, *, runtime: Runtime, connections: Connections, counters: Counters, apis: Iterable[Api | RawApi]
+        self,
+        *,
+        runtime: Runtime,
+        connections: Connections,
+        counters: Counters,
+        throttle: Throttle,
+        apis: Iterable[Api | RawApi],
     ) -> None:
         """Raises ValueError where two of `apis` have the same key."""
         self._runtime = runtime
         self._connections = connections
         self._counters = counters
+        self._throttle = throttle
         self.apis: dict[ApiKey, Api | RawApi] = {}
         """All that are answered."""
         self._starts: dict[int, tuple[int, int, Start]] = {}
@@ -95,7 +103,10 @@ class Dispatcher:
         if known is not None:
             lowest, highest, start = known
             if lowest <= header.api_version <= highest:
-                start(session, header, request, slot)
+                if self._throttle.is_on:
+                    self._throttle.start(start, session, header, request, slot)
+                else:
+                    start(session, header, request, slot)
                 return
         raise KafkaError(
             Code.UNSUPPORTED_VERSION, f"api {header.api_key} version {header.api_version} is not supported"
@@ -104,7 +115,8 @@ class Dispatcher:
     def _start_generic(
         self, api: Api, session: Connection, header: RequestHeader, request: memoryview, slot: Slot
     ) -> None:
-        session.park(self._answer(api, session, header.api_version, request[header.body :], slot))
+        answer = partial(self._answer, api, session, header.api_version, request[header.body :], slot)
+        session.park(self._throttle.timed(session, answer) if self._throttle.is_on else answer())
 
     async def _answer(self, api: Api, session: Connection, version: int, body: memoryview, slot: Slot) -> None:
         key = api.key
@@ -118,6 +130,8 @@ class Dispatcher:
         else:
             asked = generic_codec.decode_request(key, version, body)
         fields = await api.handler(asked, session)
+        if slot.throttle_ms:
+            fields = {**fields, "throttle_time": slot.throttle_ms}
         if long or api.has_long_answers:
             answer = await self._runtime.loop.run_in_executor(
                 self._runtime.executor, generic_codec.encode_response, key, version, fields

@@ -35,6 +35,7 @@ from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
 from headrace.kafka.limits import MAX_RESPONSE_BYTES
+from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
@@ -75,6 +76,7 @@ class FetchApi:
         answer_budget: AnswerBudget,
         counters: Counters,
         authorization: Authorization,
+        throttle: Throttle,
         read_failed: Callable[[Exception, ContainerId], None],
     ) -> None:
         self.runtime = runtime
@@ -85,6 +87,7 @@ class FetchApi:
         self.answer_budget = answer_budget
         self.counters = counters
         self.authorization = authorization
+        self.throttle = throttle
         self.read_failed = read_failed
         self._looking: asyncio.Task[None] | None = None
         authorization.on_change(self._rules_changed)
@@ -399,6 +402,8 @@ class Fetch:
         """Answer if there is enough, or if `final`; false: go on waiting."""
         # One batch comes whatever the limit. What comes from memory stays there, too, until the client has read it.
         budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._api.answer_budget.bytes()))
+        if self._api.throttle.is_on and (most := self._api.throttle.most_fetched(self._connection)) is not None:
+            budget = max(1, min(budget, most))
         found: dict[Key, list[Buffer]] = {}
         cold: list[tuple[Interest, Range]] = []
         total = 0
@@ -456,7 +461,7 @@ class Fetch:
         if enough:
             self._end()
             answer = self._filled(found)
-            self._send(answer, answer.encode(self._version))
+            self._send(answer, answer.encode(self._version, self._throttled(answer)))
         return enough
 
     def _filled(self, found: Mapping[Key, list[Buffer]]) -> FetchAnswer:
@@ -481,7 +486,7 @@ class Fetch:
                     await self._read_cold(found, cold, min(budget, self._api.answer_budget.bytes()))
                 if len(self._session.to_tell) <= MANY:
                     answer = self._filled(found)
-                    body = answer.encode(self._version)
+                    body = answer.encode(self._version, self._throttled(answer))
                 else:
                     answer, body = await self._filled_in_turns(found)
             finally:
@@ -504,8 +509,14 @@ class Fetch:
             answer.add(interest, found.get(interest.key))
             await turn(index)
         return answer, await self._api.runtime.loop.run_in_executor(
-            self._api.runtime.executor, answer.encode, self._version
+            self._api.runtime.executor, answer.encode, self._version, self._throttled(answer)
         )
+
+    def _throttled(self, answer: FetchAnswer) -> int:
+        """For how long the client is told to wait, in milliseconds, once the answer is all there."""
+        if self._api.throttle.is_on:
+            self._api.throttle.fetched(self._connection, self._slot, answer.bytes)
+        return self._slot.throttle_ms
 
     def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
         self._api.counters.bytes_out += answer.bytes

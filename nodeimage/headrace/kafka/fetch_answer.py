@@ -51,7 +51,7 @@ class FetchAnswer:
             if key in active:  # served: behind the others, next time
                 active[key] = active.pop(key)
 
-    def encode(self, version: int) -> list[Buffer]:
+    def encode(self, version: int, throttle_ms: int = 0) -> list[Buffer]:
         """The answer's body. Any thread's, once all is added."""
         topics = [
             FetchTopicResult(
@@ -61,7 +61,7 @@ class FetchAnswer:
             )
             for key, results in self._by_topic.items()
         ]
-        return encode_response(version, throttle_ms=0, error=0, session_id=self._session.id, topics=topics)
+        return encode_response(version, throttle_ms=throttle_ms, error=0, session_id=self._session.id, topics=topics)
 
 
 def _is_news(interest: Interest, result: FetchResult) -> bool:

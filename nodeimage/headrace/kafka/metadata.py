@@ -89,7 +89,7 @@ class MetadataApi:
         encode = partial(
             encode_response,
             version,
-            throttle_ms=0,
+            throttle_ms=slot.throttle_ms,
             brokers=[BrokerMeta(*address) for address in self._layout.addresses(session.listener)],
             cluster_id=self._node.cluster_id,
             controller_id=self._node.node_id,

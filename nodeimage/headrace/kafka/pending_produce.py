@@ -61,7 +61,7 @@ class Produce:
         if self._remaining:
             return
         if self._acks:
-            self._slot.answer([encode_response(self._version, self._results)])
+            self._slot.answer([encode_response(self._version, self._results, self._slot.throttle_ms)])
         elif (refused := next((result for result in self._results if result.error), None)) is not None:
             # As Kafka does: nothing else tells such a producer to ask anew who leads its partitions.
             log.info(

@@ -33,6 +33,7 @@ from headrace.kafka.common_refusals import NO_TRANSACTIONS
 from headrace.kafka.connection import Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
+from headrace.kafka.throttle import Throttle
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.partitions.batch_comparison import BatchComparison
 from headrace.partitions.cluster_client import ClusterClient
@@ -95,6 +96,7 @@ class ProduceApi:
         back_pressure: BackPressure,
         counters: Counters,
         authorization: Authorization,
+        throttle: Throttle,
     ) -> None:
         self._runtime = runtime
         self._now = runtime.clock.now
@@ -109,6 +111,7 @@ class ProduceApi:
         self._back_pressure = back_pressure
         self._counters = counters
         self._authorization = authorization
+        self._throttle = throttle
         self._unpacking = asyncio.Semaphore(1)
         """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
 
@@ -122,6 +125,8 @@ class ProduceApi:
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """Start to answer a request. Raises `MalformedRequest`."""
         self._counters.bytes_in += len(request)
+        if self._throttle.is_on:
+            self._throttle.produced(session, slot, len(request))
         produce = decode_request(request, header.body, header.api_version)
         if session.refusals is not None:
             session.refusals.expire()

@@ -1,7 +1,6 @@
-"""ACLs, SASL, delegation tokens and quotas, as a Kafka answers that has none of them turned on.
+"""SASL and delegation tokens, as a Kafka answers that has neither turned on.
 
-There are no rights yet: everybody may do everything. Tools ask, and go on where the answer says so; a connection that
-ends leaves them in doubt. What is to be listed is empty; what is to be set is refused, with Kafka's code for it.
+Tools ask, and go on where the answer says so; a connection that ends leaves them in doubt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,28 +36,6 @@ async def delegation_token(request: Any, session: Connection) -> Mapping[str, ob
     return _NO_TOKENS
 
 
-# --- quotas
-
-
-async def describe_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
-    """DescribeClientQuotas."""
-    return {"error_code": 0, "error_message": None, "entries": ()}
-
-
-async def alter_client_quotas(request: Any, session: Connection) -> Mapping[str, object]:
-    """AlterClientQuotas. To remove a quota, which nobody has, is no change."""
-    refused = {"error_code": int(Code.INVALID_REQUEST), "error_message": "there are no quotas in this cluster"}
-    return {
-        "entries": [
-            {
-                **({"error_code": 0, "error_message": None} if all(op.remove for op in each.ops) else refused),
-                "entity": [{"entity_type": of.entity_type, "entity_name": of.entity_name} for of in each.entity],
-            }
-            for each in request.entries
-        ]
-    }
-
-
 APIS: Final[Sequence[Api]] = (
     Api(ApiKey.SASL_HANDSHAKE, Versions(0, 1), sasl_handshake),
     Api(ApiKey.SASL_AUTHENTICATE, Versions(0, 2), sasl_authenticate),
@@ -66,6 +43,4 @@ APIS: Final[Sequence[Api]] = (
     Api(ApiKey.RENEW_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.EXPIRE_DELEGATION_TOKEN, Versions(1, 2), delegation_token),
     Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, Versions(1, 3), delegation_token),
-    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, Versions(0, 1), describe_client_quotas),
-    Api(ApiKey.ALTER_CLIENT_QUOTAS, Versions(0, 1), alter_client_quotas),
 )

@@ -18,6 +18,7 @@ from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
+from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
@@ -25,6 +26,8 @@ from headrace.partitions.topics import Topics
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
+STRICT_DELETIONS: Final = 5
+"""From this version of DeleteTopics on clients know THROTTLING_QUOTA_EXCEEDED."""
 NO_ID: Final = bytes(16)
 
 
@@ -32,12 +35,19 @@ class TopicApis:
     """Deletes topics and records."""
 
     def __init__(
-        self, *, topics: Topics, partitions: Partitions, catalog: Catalog, authorization: Authorization
+        self,
+        *,
+        topics: Topics,
+        partitions: Partitions,
+        catalog: Catalog,
+        authorization: Authorization,
+        throttle: Throttle,
     ) -> None:
         self._authorization = authorization
         self._topics = topics
         self._partitions = partitions
         self._catalog = catalog
+        self._throttle = throttle
 
     @property
     def apis(self) -> Sequence[Api]:
@@ -63,6 +73,13 @@ class TopicApis:
             if isinstance(row, TopicRow) and times[row.topic_id] > 1:
                 name = asked[place][0] or self._topics.shown(row)
                 found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
+        counted = [(place, row.partitions) for place, row in enumerate(found) if isinstance(row, TopicRow)]
+        over = self._throttle.mutates(
+            session, [count for _, count in counted], strict=request.__version__ >= STRICT_DELETIONS
+        )
+        for (place, _), error in zip(counted, over, strict=True):
+            if error is not None:
+                found[place] = error
         ids = [row.topic_id for row in found if isinstance(row, TopicRow)]
         outcomes: dict[bytes, TopicOutcome] = {}
         for some in batched(ids):

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -221,6 +221,7 @@ class Node:
             home_addresses=home_links.addresses,
             forwards=forwarding,
             listeners=self._listeners.shown,
+            audit_allowed=options.audit_allowed,
         )
         self._serves = True
         self._closing.push_async_callback(self.parts.close)
@@ -370,6 +371,7 @@ class Node:
             partial(accepted, listener=name, identify=identify),
             self.parts.connections.admission,
             None if listener is None else listener.handshakes(),
+            delay_s=self.parts.throttle.connection_delay_s,
         )
         acceptor.start()
         self._closing.callback(acceptor.close)
@@ -699,6 +701,7 @@ def make_parts(
     home_addresses: HomeAddresses,
     forwards: Forwards,
     listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
+    audit_allowed: Collection[str] = (),
 ) -> NodeParts:
     """What serves clients of what the node leads, now and later, whose peers reach it through `handlers`."""
     parts = NodeParts(
@@ -715,6 +718,7 @@ def make_parts(
         listeners=listeners,
         container_changes=containers,
         catalog_id=CATALOG_ID,
+        audit_allowed=audit_allowed,
     )
     serve_links(parts)
     replicas = link.replicas

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.partitions.cluster_layout import NodeSettings
+from headrace.security.access_rules import Permission
+from headrace.security.audit import LOGIN
 from headrace.security.peer_tls import PeerTlsMode
 
 LEAST = {
@@ -21,6 +23,8 @@ LEAST = {
     "connections_max_idle_ms": 1000,
 }
 """Below these a node would do nothing but make files and rolls."""
+AUDITED = (*map(str, Permission), LOGIN)
+"""Of these the audit can tell what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class Options:
     zone: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     rebuild_after_s: float = 600.0
+    audit_allowed: frozenset[str] = frozenset()
+    """Actions of which the audit tells what is allowed as well as what is refused."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -153,6 +159,12 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--zone", default="", help="for volumes that choose zones, and Kafka's rack")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="for volumes that choose")
     parser.add_argument(
+        "--audit-allowed",
+        default="",
+        metavar="ACTION,...",
+        help=f"what is allowed, and told to the audit all the same: of {', '.join(AUDITED)}",
+    )
+    parser.add_argument(
         "--rebuild-after-s",
         type=float,
         default=600.0,
@@ -190,6 +202,9 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error("--admin-token-file goes with --admin-port")
     if given.peer_tls_mode is not None and given.peer_tls is None:
         parser.error("--peer-tls-mode goes with --peer-tls")
+    audit_allowed = frozenset(each.strip() for each in given.audit_allowed.split(",") if each.strip())
+    if unknown := audit_allowed - set(AUDITED):
+        parser.error(f"--audit-allowed has no {', '.join(sorted(unknown))}; there are {', '.join(AUDITED)}")
     where: Path | KubernetesCluster = given.store
     if given.kubernetes is not None:
         namespace, _, name = given.kubernetes.partition("/")
@@ -227,6 +242,7 @@ def parse(arguments: Sequence[str]) -> Options:
         zone=given.zone,
         labels=labels,
         rebuild_after_s=given.rebuild_after_s,
+        audit_allowed=audit_allowed,
         settings=NodeSettings(
             chunk_bytes=given.chunk_bytes,
             container_bytes=given.container_bytes,

@@ -25,6 +25,7 @@ from headrace.admin.volumes import VolumeCalls
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId
+from headrace.base.log_limits import AUDIT
 from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
@@ -39,6 +40,7 @@ from headrace.kafka.api import Api, RawApi
 from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.back_pressure import BackPressure
+from headrace.kafka.client_quotas import ClientQuotaApis
 from headrace.kafka.cluster import ClusterApis
 from headrace.kafka.committed_offsets import CommittedOffsetApis
 from headrace.kafka.configs import ConfigApis
@@ -55,10 +57,13 @@ from headrace.kafka.metadata import MetadataApi
 from headrace.kafka.produce import ProduceApi
 from headrace.kafka.reassignments import ReassignmentApis
 from headrace.kafka.scram_credentials import ScramCredentialApis
+from headrace.kafka.throttle import Throttle
 from headrace.kafka.topics import TopicApis
 from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
+from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.node.audit_stream import AuditStream, tell_now_and_then
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.applied_changes import AppliedChanges
 from headrace.partitions.authorizer import Authorizer
@@ -67,9 +72,11 @@ from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.forwarding import Forwards
 from headrace.partitions.home_check import HomeAddresses, HomeCheck
+from headrace.partitions.login_audit import LoginAudit
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.placement import Placement
+from headrace.partitions.quotas import ClientQuotas
 from headrace.partitions.reads.fetch_planner import FetchPlanner
 from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.redundancy import Redundancy
@@ -86,6 +93,8 @@ from headrace.store.protocol import StoreCall
 log = structlog.get_logger()
 audit_log = structlog.get_logger("audit")
 
+AUDIT_FLUSH_S = 10.0
+"""Between two looks at what the audit has left out."""
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
 
@@ -110,9 +119,11 @@ class NodeParts:
         catalog_id: ContainerId,
         listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
         regroup_enabled: bool = True,
+        audit_allowed: Collection[str] = (),
     ) -> None:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
         raises StoreUnavailable. `listeners`: how those of the node's file are, for its status.
+        `audit_allowed`: actions of which the audit tells what is allowed as well.
         """
         self.node = node
         self.folder = folder
@@ -136,9 +147,12 @@ class NodeParts:
         self.scrub = Scrub(runtime=self.runtime, replicas=cluster.replicas)
         self.placement = Placement(cluster)
         self.access = AccessControl(runtime=runtime, catalog=catalog)
-        self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time)
+        self.audit = AuditLog([_log_audit], monotonic=runtime.loop.time, allowed=audit_allowed)
+        self.logins = LoginAudit(runtime=runtime, audit=self.audit)
         self.authorizer = Authorizer(runtime=runtime, access=self.access, audit=self.audit)
         self.authorization = Authorization(self.authorizer)
+        self.quotas = ClientQuotas(runtime=runtime, catalog=catalog)
+        self.throttle = Throttle(quotas=self.quotas, time=runtime.loop.time)
         self.topics = Topics(catalog=catalog, placement=self.placement)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
@@ -162,6 +176,16 @@ class NodeParts:
             placement=self.placement,
             limit=node.settings.partitionlet_bytes,
         )
+        self.audit_stream = AuditStream(
+            runtime=runtime,
+            catalog=catalog,
+            cluster=cluster,
+            led=self.containers,
+            placement=self.placement,
+            once=OnceAppender(topics=self.topics, partitions=self.partitions, rolls=self.rolls, runtime=runtime),
+            is_on=lambda: self.authorizer.is_on,
+        )
+        self.audit.add_sink(self.audit_stream.take)
         self.home_check = HomeCheck(
             runtime=self.runtime, own_cluster=node.cluster_id, addresses=self.home_addresses, due=self.rolls.due
         )
@@ -197,6 +221,7 @@ class NodeParts:
         )
         for applied in (  # in this order
             self.access.applied,
+            self.quotas.applied,
             self.applied_changes.applied,
             self.changes.applied,
             self.rolls.applied,
@@ -290,6 +315,7 @@ class NodeParts:
             back_pressure=self.back_pressure,
             counters=self.counters,
             authorization=self.authorization,
+            throttle=self.throttle,
         )
         self.fetch = FetchApi(
             runtime=self.runtime,
@@ -300,6 +326,7 @@ class NodeParts:
             answer_budget=self.connections.answer_budget,
             counters=self.counters,
             authorization=self.authorization,
+            throttle=self.throttle,
             read_failed=self.scrub.read_failed,
         )
         self.metadata = MetadataApi(
@@ -342,6 +369,7 @@ class NodeParts:
             home_check=self.home_check,
             placement=self.placement,
             authorization=asked,
+            throttle=self.throttle,
         )
         configs = ConfigApis(
             catalog=catalog,
@@ -362,7 +390,9 @@ class NodeParts:
                 topics=topics, catalog=catalog, coordination=self.coordination, authorization=asked
             ).apis,
             *made.apis,
-            *TopicApis(topics=topics, partitions=partitions, catalog=catalog, authorization=asked).apis,
+            *TopicApis(
+                topics=topics, partitions=partitions, catalog=catalog, authorization=asked, throttle=self.throttle
+            ).apis,
             *shown.apis,
             *configs.apis,
             *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder, authorization=asked).apis,
@@ -370,12 +400,14 @@ class NodeParts:
             *UpdateFeaturesApi(features=self.features, store=self.store, authorization=asked).apis,
             *AclApis(runtime=runtime, catalog=catalog, access=self.access, authorizer=self.authorizer).apis,
             *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
+            *ClientQuotaApis(catalog=catalog, authorizer=self.authorizer).apis,
             *security.APIS,
         )
         return Dispatcher(
             runtime=runtime,
             connections=self.connections,
             counters=self.counters,
+            throttle=self.throttle,
             apis=(
                 *kafka_apis,
                 *ApiVersionsApi(runtime=runtime, view=cluster.view, others=kafka_apis).apis,
@@ -425,6 +457,9 @@ class NodeParts:
     async def start(self) -> None:
         """Begin the background work, and serve what this node leads by now."""
         await self.access.start()
+        await self.quotas.start()
+        self.runtime.spawn(self.audit_stream.run())
+        self.runtime.spawn(tell_now_and_then(self.audit.flush, every_s=AUDIT_FLUSH_S))
         self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()
@@ -454,4 +489,4 @@ class NodeParts:
 
 
 def _log_audit(fields: Mapping[str, object]) -> None:
-    audit_log.info("audit", **fields)
+    audit_log.info(AUDIT, **fields)

@@ -107,6 +107,10 @@ class AuditLog:
         self._all = _Allowance(ALL_BURST, ALL_PER_S, monotonic())
         self._principals: dict[str, _Allowance] = {}
 
+    def add_sink(self, sink: Sink) -> None:
+        """Tell `sink` as well, from now on."""
+        self._sinks.append(sink)
+
     def wants(self, action: str, *, allowed: bool) -> bool:
         """Whether such an event is told: asked first, so that what is allowed costs nothing."""
         return not allowed or action in self._allowed or action in _CHANGES

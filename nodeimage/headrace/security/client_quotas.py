@@ -10,6 +10,7 @@ it, and is not read from for so long. Changes of topics go by a token bucket, wh
 limit gives in 11 s.
 """
 
+import ipaddress
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -61,9 +62,22 @@ def entity_text(names: Mapping[str, str | None]) -> str:
     return json.dumps(dict(names), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def names_of(text: str) -> dict[str, str | None]:
+    """What `entity_text` was given."""
+    return dict(json.loads(text))
+
+
 def entity_of(text: str) -> Entity:
     """From what `entity_text` gave."""
-    return Entity(**{_FIELDS[kind]: name or "" for kind, name in json.loads(text).items()})
+    return Entity(**{_FIELDS[kind]: name or "" for kind, name in names_of(text).items()})
+
+
+def address_of(text: str) -> str:
+    """An address as quotas name it: an IPv4 one as such, also where it comes by a socket of IPv6. Raises ValueError for
+    what is none."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(found if mapped is None else mapped)
 
 
 class Limit(NamedTuple):
@@ -189,9 +203,15 @@ class Quotas:
         return 0.0 if limit is None else self._take(limit, partitions, now)
 
     def connected(self, ip: str, *, now: float) -> float:
-        """Count a connection of an address; for how many seconds it is not served."""
+        """Count a connection of an address; for how many seconds it is not served. One that would wait through all
+        windows is not counted: it is to be closed, so that the others' turn comes."""
         limit = self.table.connections(ip)
-        return 0.0 if limit is None else self._take(limit, 1, now)
+        if limit is None:
+            return 0.0
+        wait_s = self._take(limit, 1, now)
+        if wait_s >= _SPAN_S:
+            self._take(limit, -1, now)
+        return wait_s
 
     def _take(self, limit: Limit, amount: float, now: float) -> float:
         bucket = _kept(self._buckets, limit.shared) or TokenBucket(now)

@@ -28,6 +28,8 @@ Entity = Any
 """An instance of one of kio's generated dataclasses."""
 
 _MISSING: Final = object()
+_TAGS_TWICE: Final = frozenset({"AlterUserScramCredentialsRequest"})
+"""Of these librdkafka (2.16) writes the empty set of tagged fields at the end twice; Kafka reads no further."""
 
 
 class _Field(NamedTuple):
@@ -186,6 +188,8 @@ def _nested(inner: _Struct) -> tuple[Read, Write]:
 def _decode(schema: _Struct, body: Buffer) -> Entity:
     source = Input(body)
     entity = _read_struct(schema, source)
+    if source.pos == len(body) - 1 and body[-1] == 0 and schema.entity.__name__ in _TAGS_TWICE:
+        return entity
     if source.pos != len(body):
         raise MalformedRequest(f"{len(body) - source.pos} bytes after the end of {schema.entity.__name__}")
     return entity

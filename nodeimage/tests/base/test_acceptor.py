@@ -146,3 +146,33 @@ def test_it_is_so_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(acceptor_module, "PAUSE_S", 0.1)
     assert uvloop.run(serve()) == b"z"
+
+
+async def test_an_address_that_has_to_wait_holds_up_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    admission = Admission(kind="t", most=10, most_of_address=100, descriptors=1 << 20, time=loop.time)
+    delays: list[float | None] = [3600.0, None, 0.05, 0.0]
+    listening = socket.create_server(("127.0.0.1", 0))
+    found = Acceptor(listening, Echo, admission, delay_s=lambda _address: delays.pop(0))
+    number = listening.getsockname()[1]
+    found.start()
+    waiting, waiting_writer = await asyncio.open_connection("127.0.0.1", number)
+    closed, closed_writer = await asyncio.open_connection("127.0.0.1", number)
+    assert await closed.read(1) == b""
+    began = loop.time()
+    late, late_writer = await asyncio.open_connection("127.0.0.1", number)
+    prompt, prompt_writer = await asyncio.open_connection("127.0.0.1", number)
+    prompt_writer.write(b"now")
+    assert await prompt.readexactly(3) == b"now"
+    late_writer.write(b"late")
+    assert await late.readexactly(4) == b"late"
+    assert loop.time() - began >= 0.049
+    assert len(admission) == 3
+    for writer in (closed_writer, late_writer, prompt_writer):
+        writer.close()
+    await connections(admission, 1)
+    found.close()
+    await found.wait_closed()
+    assert len(admission) == 0, "who waits at the end is let go at once"
+    assert await waiting.read(1) == b""
+    waiting_writer.close()

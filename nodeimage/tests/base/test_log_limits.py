@@ -9,7 +9,15 @@ import pytest
 import structlog
 
 from headrace.base import log_limits
-from headrace.base.log_limits import CAUSE_BURST, CAUSE_EVERY_S, EVENT_BURST, EVENT_EVERY_S, LogLimits, network_of
+from headrace.base.log_limits import (
+    AUDIT,
+    CAUSE_BURST,
+    CAUSE_EVERY_S,
+    EVENT_BURST,
+    EVENT_EVERY_S,
+    LogLimits,
+    network_of,
+)
 
 
 class Clock:
@@ -122,6 +130,10 @@ def test_changes_of_state_are_bounded_by_container(log: Log) -> None:
 
 def test_what_ends_the_process_is_always_written(log: Log) -> None:
     assert all(log.write("the disk failed", level="critical") for _ in range(2 * EVENT_BURST))
+
+
+def test_lines_of_the_audit_have_bounds_of_their_own(log: Log) -> None:
+    assert all(log.write(AUDIT, level="info", kind="topic") for _ in range(2 * EVENT_BURST))
 
 
 def test_the_end_of_a_flood_is_told_once_by_cause_after_a_quiet_time(log: Log) -> None:

@@ -45,9 +45,13 @@ async def test_only_api_versions_answers_other_versions(broker: NodeParts) -> No
 
 
 async def test_no_api_is_declared_twice(broker: NodeParts) -> None:
-    with pytest.raises(ValueError, match="CREATE_ACLS is declared twice"):
+    with pytest.raises(ValueError, match="SASL_AUTHENTICATE is declared twice"):
         Dispatcher(
-            runtime=broker.runtime, connections=broker.connections, counters=broker.counters, apis=(*APIS, APIS[1])
+            runtime=broker.runtime,
+            connections=broker.connections,
+            counters=broker.counters,
+            throttle=broker.throttle,
+            apis=(*APIS, APIS[1]),
         )
 
 

@@ -595,3 +595,41 @@ async def _session_of(broker: NodeParts, port: int) -> Any:
                 if session.peer == f"127.0.0.1:{port}":
                     return session
             await asyncio.sleep(0.005)
+
+
+async def test_a_client_above_its_quota_waits_and_what_it_sent_is_done_though_it_closes(
+    broker: NodeParts, connect: Any
+) -> None:
+    client, bystander = await connect(), await connect()
+    client.send(made(client))
+    await client.answer()
+    (session,) = (each for each in broker.connections.open if each.peer.endswith(f":{client.port}"))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    session.throttle(0.2)
+    session.throttle(0.01)  # the longer counts
+    client.send(sends(client, batch(b"a"), acks=0) + versions(client))
+    client.writer.write_eof()
+    bystander.send(versions(bystander))
+    assert await bystander.ids(1) == [1]
+    assert await client.ids(1) == [3]
+    assert loop.time() - began >= 0.199
+    assert await client.ended()
+    (found,) = await broker.topics.resolve([TOPIC])
+    assert found.partitions[0].next_offset == 1  # type: ignore[union-attr]
+
+
+async def test_a_client_that_is_gone_while_it_waits_leaves_nothing(broker: NodeParts, connect: Any) -> None:
+    client = await connect()
+    client.send(versions(client))
+    await client.answer()
+    (session,) = broker.connections.open
+    session.throttle(3600)
+    timer = session._throttle
+    session.drop()
+    assert await client.ended()
+    async with asyncio.timeout(20):
+        while session in broker.connections.open:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert timer is not None
+    assert timer.cancelled()

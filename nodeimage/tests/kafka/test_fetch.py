@@ -27,6 +27,8 @@ Append = Callable[..., Awaitable[int]]
 class Answered:
     """A slot whose answer can be waited for."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.is_followed = False

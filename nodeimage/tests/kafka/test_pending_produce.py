@@ -15,6 +15,7 @@ class Slot:
     """Notes what becomes of the answer."""
 
     peer = "127.0.0.1:50000"
+    throttle_ms = 0
 
     def __init__(self) -> None:
         self.done: list[Any] = []

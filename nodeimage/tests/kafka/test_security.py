@@ -1,4 +1,4 @@
-"""ACLs, SASL, tokens and quotas of a cluster that has none of them, through their bytes."""
+"""SASL and delegation tokens of a cluster that has neither, through their bytes."""
 
 import pytest
 
@@ -29,17 +29,3 @@ async def test_who_wants_to_authenticate_is_told_that_the_listener_does_not(ask,
 )
 async def test_there_are_no_delegation_tokens(ask, key, version):
     assert (await ask(key, version, {})).error_code == Code.DELEGATION_TOKEN_AUTH_DISABLED
-
-
-@pytest.mark.parametrize("version", [0, 1])
-async def test_there_are_no_quotas_and_removing_one_is_no_change(ask, version):
-    answer = await ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, {"components": [], "strict": False})
-    assert (answer.error_code, list(answer.entries or ())) == (0, [])
-    entity = [{"entity_type": "user", "entity_name": None}]
-    entries = [
-        {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 0.0, "remove": True}]},
-        {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1.5, "remove": False}]},
-    ]
-    answer = await ask(ApiKey.ALTER_CLIENT_QUOTAS, version, {"entries": entries, "validate_only": False})
-    assert [each.error_code for each in answer.entries] == [0, Code.INVALID_REQUEST]
-    assert [(of.entity_type, of.entity_name) for each in answer.entries for of in each.entity] == [("user", None)] * 2

@@ -39,6 +39,11 @@ def test_nodes_require_tls_of_each_other_unless_they_are_told_to_accept_both() -
     assert (options.peer_tls, options.peer_tls_mode) == (Path("/tls"), PeerTlsMode.ACCEPT)
 
 
+def test_what_is_allowed_and_audited_is_a_list_of_actions() -> None:
+    assert parse(STORED).audit_allowed == frozenset()
+    assert parse((*STORED, "--audit-allowed", "admin, login,")).audit_allowed == {"admin", "login"}
+
+
 def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
     options = parse(("--data", "/d", "--kubernetes", "ns/c", "--cluster-record", "/r"))
     assert options.store == KubernetesCluster(name="c", namespace="ns", record=Path("/r"))
@@ -58,6 +63,7 @@ def test_a_cluster_in_kubernetes_is_named_with_the_file_of_its_record() -> None:
         ((*STORED, "--admin-token-file", "/t"), "--admin-token-file goes with --admin-port"),
         ((*STORED, "--peer-tls-mode", "accept"), "--peer-tls-mode goes with --peer-tls"),
         ((*STORED, "--peer-tls", "/t", "--peer-tls-mode", "off"), "invalid choice"),
+        ((*STORED, "--audit-allowed", "login,write"), "--audit-allowed has no write; there are produce, consume,"),
         *(((*STORED, f"--{name.replace('_', '-')}", str(least - 1)), "the least is") for name, least in LEAST.items()),
     ],
 )

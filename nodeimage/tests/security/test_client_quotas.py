@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.security import client_quotas
-from headrace.security.client_quotas import Entity, Key, Quotas, QuotaTable, Rate, TokenBucket, entity_of, entity_text
+from headrace.security.client_quotas import (
+    Entity,
+    Key,
+    Quotas,
+    QuotaTable,
+    Rate,
+    TokenBucket,
+    address_of,
+    entity_of,
+    entity_text,
+)
 
 ORDER = [
     Entity("alice", "app"),
@@ -132,3 +142,19 @@ def test_entities_are_stored_as_one_text_each() -> None:
     for wrong in ({}, {"group": "g"}, {"user": ""}, {"ip": "::1", "user": "u"}):
         with pytest.raises(ValueError, match="user"):
             entity_text(wrong)
+
+
+def test_a_flood_of_connections_keeps_the_queue_no_longer_than_all_windows() -> None:
+    quotas = Quotas(QuotaTable([(Entity(ip=""), Key.CONNECTIONS, 10.0)]))
+    waits = [quotas.connected("10.0.0.2", now=0.0) for _ in range(10_000)]
+    assert max(waits) == 11.0
+    assert sum(wait < 11 for wait in waits) < 10 * 22, "a burst, and those whose turn comes"
+    assert quotas.connected("10.0.0.2", now=1.0) < 11, "what was closed was not counted"
+    assert quotas.connected("10.0.0.2", now=25.0) == 0
+
+
+def test_an_address_has_one_form() -> None:
+    assert address_of("::ffff:10.0.0.1") == address_of("10.0.0.1") == "10.0.0.1"
+    assert address_of("fe80::0001%eth0") == "fe80::1"
+    with pytest.raises(ValueError, match="IPv4 or IPv6"):
+        address_of("host")

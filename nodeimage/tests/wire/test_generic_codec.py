@@ -99,6 +99,17 @@ def test_trailing_bytes_are_malformed() -> None:
         generic_codec.decode_request(ApiKey.HEARTBEAT, 4, raw + b"\x00")
 
 
+def test_librdkafka_ends_one_request_twice_and_no_other_is_read_so() -> None:
+    key, others = ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+    body = generic_codec.encode_request(key, 0, {"deletions": [], "upsertions": []})
+    assert generic_codec.decode_request(key, 0, body + b"\0") == generic_codec.decode_request(key, 0, body)
+    for trailing in (b"\1", b"\0\0"):
+        with pytest.raises(MalformedRequest, match="after the end"):
+            generic_codec.decode_request(key, 0, body + trailing)
+    with pytest.raises(MalformedRequest, match="1 bytes after the end"):
+        generic_codec.decode_request(others, 0, generic_codec.encode_request(others, 0, {"users": []}) + b"\0")
+
+
 def test_nested_arrays_do_not_become_more_objects_than_one_request_may_have() -> None:
     topic = b"\x00\x01t" + (700_000).to_bytes(4, "big") + bytes(4 * 700_000)
     raw = (2).to_bytes(4, "big") + topic * 2

@@ -26,6 +26,10 @@ SEED_TESTS = {"seed": "test_what_a_seed_found_is_mended", "link seed": "test_wha
 """What holds the simulator's seeds that are kept: of one cluster, of several."""
 
 
+OUTSIDE_OF_QUOTES = re.compile(r"\|(?=(?:[^']*'[^']*')*[^']*$)|&&")
+"""What stands between two commands of a line; an access expression has a `|` too."""
+
+
 def section(text: str, title: str) -> str:
     """What stands below a heading, up to the next one."""
     (found,) = re.findall(rf"^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -113,7 +117,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
             joined = re.sub(r"\|\n\s*", "| ", block)
             for line in joined.splitlines():
-                for part in re.split(r"\||&&", line.removeprefix("$ ").partition("  #")[0]):
+                for part in OUTSIDE_OF_QUOTES.split(line.removeprefix("$ ").partition("  #")[0]):
                     if part.strip().startswith("headrace "):
                         yield document.name, shlex.split(part)[1:]
 

@@ -4,22 +4,28 @@
     response = msgpack {"error": Kafka code, "message": text or null, "result": anything}
 
 Responsible for the envelope and the table of methods: parameters are checked against a struct per method (an unknown
-one, or one of a wrong type, is an INVALID_REQUEST that names it), errors become codes with a line that says what to
-do. The methods are those of the families: `streams`, `topics`, `group_lag`, `node_status`, `cluster`, `nodes`,
-`volumes`, `containers`, `feature_levels`, and those that links bring.
+one, or one of a wrong type, is an INVALID_REQUEST that names it), the caller is held to the right that the method
+declares (partitions.admin_rights), errors become codes with a line that says what to do. The methods are those of the
+families: `streams`, `topics`, `group_lag`, `node_status`, `cluster`, `nodes`, `volumes`, `containers`,
+`feature_levels`, `users`, `access`, `cluster_security`, and those that links bring.
+
+Invariant: nothing runs before its right is checked, and a method that declares none is refused when it is added, so
+that nobody can forget it. While security is off every right is had.
 
 msgspec must have learnt what methods take before `convert` is given it, which it does not do safely in two threads: so
 each module of methods makes decoders of its classes as it is loaded.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 import structlog
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
-from headrace.partitions.admin_params import Methods, Params
+from headrace.partitions.admin_params import Method, Methods
+from headrace.partitions.admin_rights import CLUSTER_ADMIN, unknown_to
+from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.wire.admin_call import decode_admin_request, encode_admin_response
 
@@ -29,22 +35,26 @@ log = structlog.get_logger(__name__)
 class AdminApi:
     """Answers Headrace's own admin calls, by a table of methods."""
 
-    def __init__(self, methods: Iterable[Methods]) -> None:
-        self._methods: dict[str, _Method] = {}
+    def __init__(self, methods: Iterable[Methods], *, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+        self._methods: dict[str, Method] = {}
         for table in methods:
             self.add(table)
 
-    def add(self, methods: Methods, *, of_caller: bool = False) -> None:
+    def add(self, methods: Methods) -> None:
         """Answer these too: those of a part that is made later than this. msgspec has learnt what they take.
 
-        `of_caller`: the answer differs with who asks, so that each is given the `Caller`, too.
+        Raises ValueError for a method that declares no right.
         """
-        self._methods.update((name, _Method(*each, of_caller)) for name, each in methods.items())
+        for name, method in methods.items():
+            if not isinstance(method, Method) or not hasattr(method.right, "check"):
+                raise ValueError(f"the admin method {name} declares no right: say in its entry who may call it")
+            self._methods[name] = method
 
     @property
-    def names(self) -> Collection[str]:
-        """Of the methods that there are."""
-        return self._methods.keys()
+    def methods(self) -> Methods:
+        """All that there are."""
+        return self._methods
 
     async def handle(self, body: bytes, caller: Caller) -> bytes:
         """The response's body. Raises MalformedRequest for bytes that are no admin request."""
@@ -60,22 +70,20 @@ class AdminApi:
             )
 
     async def call(self, name: str, given: Mapping[str, Any], caller: Caller) -> object:
-        """What a method answers. Raises HeadraceError, KafkaError(INVALID_REQUEST) for a call that cannot be."""
+        """What a method answers. Raises HeadraceError; KafkaError(INVALID_REQUEST) for a call that cannot be, and one
+        of Kafka's authorization errors for a caller who lacks the right."""
+        may = self._authorizer
         method = self._methods.get(name)
         if method is None:
+            if may.is_on and not CLUSTER_ADMIN.is_ever_had(caller, may):
+                raise unknown_to(caller, may, name)
             known = ", ".join(self._methods)
             raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {known}")
         try:
             params = msgspec.convert(given, method.params)
         except msgspec.ValidationError as error:
+            if may.is_on and not method.right.is_ever_had(caller, may):
+                raise unknown_to(caller, may, name) from None
             raise KafkaError(Code.INVALID_REQUEST, f"{name}: {error}") from None
+        await method.right.check(params, caller, may, method=name)
         return await (method.run(params, caller) if method.of_caller else method.run(params))
-
-
-class _Method(NamedTuple):
-    """A method: what it takes, and what runs it."""
-
-    params: type[Params]
-    run: Callable[..., Awaitable[object]]
-    of_caller: bool = False
-    """It is told who calls."""

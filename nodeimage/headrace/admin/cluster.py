@@ -6,7 +6,7 @@ answer says what was asked for, and `cluster.status` how far it is.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -20,7 +20,8 @@ from headrace.admin.volumes import volume_shown
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.redundancy import Redundancy
 from headrace.peer.reports import ReplicaState
@@ -74,7 +75,10 @@ class ClusterCalls:
         volume_limits: VolumeLimits,
         probes: NodeProbes,
         nodes: NodeCalls,
+        security: Callable[[], Awaitable[Mapping[str, object]]],
     ) -> None:
+        """`security`: whether it is on, and what is to be known of it."""
+        self._security = security
         self._runtime = runtime
         self._cluster_id = cluster_id
         self._cluster = cluster
@@ -86,11 +90,11 @@ class ClusterCalls:
         self._nodes = nodes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "cluster.status": (NoParams, self._status),
-            "cluster.events": (Newest, self._events),
-            "balance": (Balance, self._balance),
+            "cluster.status": Method(NoParams, self._status, CLUSTER_ADMIN),
+            "cluster.events": Method(Newest, self._events, CLUSTER_ADMIN),
+            "balance": Method(Balance, self._balance, CLUSTER_ADMIN),
         }
 
     async def _status(self, params: NoParams) -> dict[str, object]:
@@ -126,6 +130,7 @@ class ClusterCalls:
             # The most urgent of them: the answer does not grow with the cluster.
             "lacking": [msgspec.to_builtins(each) for each in sorted(lacking, key=_urgency)[:LACKING]],
             "set_back": await self._set_back(kept, replicas),
+            "security": await self._security(),
             "store": {"node": self._cluster.node_id, "silent_ms": self._store_silent_ms()},
         }
 

@@ -14,7 +14,8 @@ from headrace.admin.node_probes import NodeProbes
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.reports import ReplicaState
 from headrace.storage.disk_usage import bytes_on_disk
@@ -50,10 +51,10 @@ class ContainerCalls:
         self._probes = probes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "container.list": (NoParams, self._list),
-            "container.recover": (Recovery, self._recover),
+            "container.list": Method(NoParams, self._list, CLUSTER_ADMIN),
+            "container.recover": Method(Recovery, self._recover, CLUSTER_ADMIN),
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:

@@ -14,7 +14,8 @@ import structlog
 from headrace.base.errors import Code, KafkaError
 from headrace.base.levels import NEWEST, OLDEST
 from headrace.base.runtime import Runtime
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.store import features
 from headrace.store.protocol import StoreCall
@@ -57,12 +58,12 @@ class FeatureCalls:
         self._store = store
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "features.show": (NoParams, self._show),
-            "features.upgrade": (Upgrade, self._upgrade),
-            "features.hold": (Hold, self._hold),
-            "features.wait": (Wait, self._wait),
+            "features.show": Method(NoParams, self._show, CLUSTER_ADMIN),
+            "features.upgrade": Method(Upgrade, self._upgrade, CLUSTER_ADMIN),
+            "features.hold": Method(Hold, self._hold, CLUSTER_ADMIN),
+            "features.wait": Method(Wait, self._wait, CLUSTER_ADMIN),
         }
 
     async def _show(self, params: NoParams) -> dict[str, object]:

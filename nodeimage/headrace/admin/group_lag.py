@@ -15,8 +15,12 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState
 from headrace.coordination.takeover import Coordination
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import ANY, Anybody, on_group
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
 from headrace.partitions.partition_states import PartitionStates
+from headrace.security.access_rules import Kind
 
 
 class OneGroup(Params, frozen=True):
@@ -33,22 +37,32 @@ Ends = Mapping[tuple[bytes, int], int]
 class GroupCalls:
     """The calls on consumer groups."""
 
-    def __init__(self, *, catalog: Catalog, coordination: Coordination, states: PartitionStates) -> None:
+    def __init__(
+        self, *, catalog: Catalog, coordination: Coordination, states: PartitionStates, authorizer: Authorizer
+    ) -> None:
+        self._may = authorizer
         self._catalog = catalog
         self._coordination = coordination
         self._states = states
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        listed = Anybody("lists the groups on which the caller has any permission")
         return {
-            "groups.list": (NoParams, self._list),
-            "groups.show": (OneGroup, self._show),
+            "groups.list": Method(NoParams, self._list, listed, of_caller=True),
+            "groups.show": Method(OneGroup, self._show, on_group(ANY), of_caller=True),
         }
 
-    async def _list(self, params: NoParams) -> list[dict[str, object]]:
-        """Every group in order of name, with its state and its lag over all partitions."""
-        groups = sorted(await self._coordination.present.listing())
-        cursors = await self._catalog.query(lambda reader: _cursors_of(reader, [name for name, _, _ in groups]))
+    async def _list(self, params: NoParams, caller: Caller) -> list[dict[str, object]]:
+        """Every group that the caller may see in order of name, with its state and its lag over the partitions of
+        topics that he may see."""
+        groups = sorted(
+            each
+            for each in await self._coordination.present.listing()
+            if self._may.sees(caller, ANY, Kind.GROUP, each[0])
+        )
+        found = await self._catalog.query(lambda reader: _cursors_of(reader, [name for name, _, _ in groups]))
+        cursors = {name: self._seen(rows, caller) for name, rows in found.items()}
         end_of = await self._states.ends((row.topic_id, row.partition) for rows in cursors.values() for row in rows)
         return [
             {
@@ -61,8 +75,15 @@ class GroupCalls:
             for name, protocol_type, state in groups
         ]
 
-    async def _show(self, params: OneGroup) -> dict[str, object]:
-        """One group: members, and its lag on each partition. Raises KafkaError (GROUP_ID_NOT_FOUND)."""
+    def _seen(self, rows: Sequence[CursorRow], caller: Caller) -> list[CursorRow]:
+        """Those of topics that a caller may see."""
+        return [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, f"{row.stream}:{row.name}")]
+
+    async def _show(self, params: OneGroup, caller: Caller) -> dict[str, object]:
+        """One group: members, and its lag on each partition of topics that the caller may see.
+
+        Raises KafkaError (GROUP_ID_NOT_FOUND).
+        """
         group = params.group
         view = await self._coordination.present.describe(group)
         cursors = await self._catalog.query(lambda reader: reader.groups.cursors(group))
@@ -71,6 +92,7 @@ class GroupCalls:
                 Code.GROUP_ID_NOT_FOUND,
                 f"there is no group {group[:100]!r}; `headrace groups list` shows those that exist",
             )
+        cursors = self._seen(cursors, caller)
         end_of = await self._states.ends((row.topic_id, row.partition) for row in cursors)
         return {
             "group": group,

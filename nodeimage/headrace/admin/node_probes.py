@@ -1,12 +1,13 @@
 """Asks the nodes how they are: all at a time, at every call that needs to know who lives."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
 from headrace.base.errors import HeadraceError
-from headrace.base.ids import NodeId
+from headrace.base.ids import NodeId, Position
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer
 from headrace.peer.replica_pages import ToldReplicas
@@ -32,6 +33,19 @@ class NodeProbes:
                 found[node.node_id] = answer
             elif not isinstance(answer, HeadraceError | OSError):
                 raise answer
+        return found
+
+    async def not_at(self, position: Position, of: Collection[NodeId]) -> set[NodeId]:
+        """Those of these nodes on which not everything below a position of the catalog's log is in force, as far as
+        they say: whoever does not answer is one of them. Nodes without a record are not."""
+        nodes = [node for node in self._cluster.nodes() if node.node_id in of]
+        answers = await asyncio.gather(*(self._ask_alive(node) for node in nodes), return_exceptions=True)
+        found: set[NodeId] = set()
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, HeadraceError | OSError):
+                raise answer
+            if isinstance(answer, BaseException) or answer.load.applied < position:
+                found.add(node.node_id)
         return found
 
     async def _ask_alive(self, node: NodeRecord) -> ProbeAnswer:

@@ -20,7 +20,8 @@ from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
-from headrace.partitions.admin_params import Methods, NoParams
+from headrace.partitions.admin_params import Method, Methods, NoParams
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.storage.disk_usage import allocated, chunk_paths
@@ -87,12 +88,12 @@ class NodeStatus:
         self._listeners = listeners
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "status": (NoParams, self._status),
-            "node.settings": (NoParams, self._settings),
-            "scrub.start": (NoParams, self._start_scrub),
-            "scrub.status": (NoParams, self._scrub_status),
+            "status": Method(NoParams, self._status, CLUSTER_ADMIN),
+            "node.settings": Method(NoParams, self._settings, CLUSTER_ADMIN),
+            "scrub.start": Method(NoParams, self._start_scrub, CLUSTER_ADMIN),
+            "scrub.status": Method(NoParams, self._scrub_status, CLUSTER_ADMIN),
         }
 
     async def _status(self, params: NoParams) -> dict[str, object]:

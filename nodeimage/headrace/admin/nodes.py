@@ -15,7 +15,8 @@ from headrace.admin import cluster_rules as rules
 from headrace.admin.cluster_rules import refused
 from headrace.admin.node_probes import NodeProbes
 from headrace.base.ids import NodeId
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.peer.messages import ProbeAnswer
 from headrace.store import records
@@ -53,11 +54,11 @@ class NodeCalls:
         self._probes = probes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "node.list": (NoParams, self._list),
-            "node.drain": (Drain, self._drain),
-            "node.remove": (Removal, self._remove),
+            "node.list": Method(NoParams, self._list, CLUSTER_ADMIN),
+            "node.drain": Method(Drain, self._drain, CLUSTER_ADMIN),
+            "node.remove": Method(Removal, self._remove, CLUSTER_ADMIN),
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:

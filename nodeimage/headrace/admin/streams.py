@@ -4,16 +4,22 @@ from typing import Final
 
 import msgspec
 
+from headrace.admin.access_changes import AccessChanges, read_expressions
 from headrace.admin.stream_metrics import StreamMetrics
 from headrace.admin.volumes import VolumeCalls
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import DEFAULT_STREAM, check_stream
 from headrace.catalog.rows import StreamRow
-from headrace.catalog.streams import AlterStream, CreateStream, DeleteStream, StreamOutcome
-from headrace.partitions.admin_params import Methods, Params
-from headrace.partitions.lookups import found_one, now, submitted
+from headrace.catalog.streams import AlterStream, DeleteStream, StreamOutcome
+from headrace.partitions.admin_params import Method, Methods, Params
+from headrace.partitions.admin_rights import ADMIN, ANY, Anybody, check, on_path, on_stream, stream_target
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
+from headrace.partitions.lookups import found_one, now, submitted, turn
+from headrace.partitions.new_streams import check_new_path, new_stream
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
+from headrace.security.access_rules import Kind, Permission
 
 
 class OneStream(Params, frozen=True):
@@ -26,6 +32,8 @@ class NewStream(Params, frozen=True):
     path: str
     policy: PolicyFields = PolicyFields()
     if_not_exists: bool = False
+    access: dict[Permission, str] = msgspec.field(default_factory=dict)
+    """Expressions by permission; what is not given is the creator's alone while security is on."""
 
 
 class StreamChange(Params, frozen=True):
@@ -51,40 +59,76 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class StreamCalls:
     """The calls on streams."""
 
-    def __init__(self, *, catalog: Catalog, volumes: VolumeCalls, metrics: StreamMetrics) -> None:
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        volumes: VolumeCalls,
+        metrics: StreamMetrics,
+        authorizer: Authorizer,
+        changes: AccessChanges,
+    ) -> None:
+        self._may = authorizer
+        self._changes = changes
         self._catalog = catalog
         self._volumes = volumes
         self._metrics = metrics
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        listed = Anybody("lists the streams on which the caller has any permission")
         return {
-            "stream.create": (NewStream, self._create),
-            "stream.list": (Page, self._list),
-            "stream.show": (OneStream, self._show),
-            "stream.alter": (StreamChange, self._alter),
-            "stream.delete": (StreamEnd, self._delete),
+            "stream.create": Method(NewStream, self._create, on_path(ADMIN), of_caller=True),
+            "stream.list": Method(Page, self._list, listed, of_caller=True),
+            "stream.show": Method(OneStream, self._show, on_stream(ANY)),
+            "stream.alter": Method(StreamChange, self._alter, on_stream(ADMIN)),
+            "stream.delete": Method(StreamEnd, self._delete, on_stream(ADMIN)),
         }
 
-    async def _create(self, params: NewStream) -> dict[str, object]:
-        """The stream as made. TOPIC_ALREADY_EXISTS for a path that is taken, unless `if_not_exists`."""
-        check_stream(params.path)
+    async def _create(self, params: NewStream, caller: Caller) -> dict[str, object]:
+        """The stream as made. TOPIC_ALREADY_EXISTS for a path that is taken, unless `if_not_exists`.
+
+        With `access` also what a change of expressions answers.
+        """
+        check_new_path(params.path)
         policy = policy_from(params.policy)
+        read = read_expressions(params.access, where=params.path)
         if params.policy.volume is not None:
             await self._volumes.for_stream(params.policy.volume)
-        command = CreateStream(path=params.path, policy=policy, now=now())
+        command = new_stream(
+            params.path,
+            policy,
+            access={each: expression.text for each, expression in read.items()},
+            owner=caller.principal.user if self._may.is_on else None,
+            now=now(),
+        )
         outcome: StreamOutcome = await submitted(self._catalog, command, timeout_ms=0)
         if not outcome.changed and not params.if_not_exists:
             raise KafkaError(
                 Code.TOPIC_ALREADY_EXISTS,
                 f"stream {params.path} exists; change it with `headrace stream alter {params.path}`",
             )
-        return stream_shown(outcome.stream)
+        if not outcome.changed and self._may.is_on:  # who may make one there need not see what others made
+            check(ANY, stream_target(params.path), caller, self._may, method="stream.create")
+        shown = stream_shown(outcome.stream)
+        if not read or not outcome.changed:
+            return shown
+        return {**shown, **await self._changes.told(await self._changes.warnings(read.values()))}
 
-    async def _list(self, params: Page) -> list[dict[str, object]]:
-        """Streams in order of path; `limit` -1 for all after `after`."""
-        rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=params.limit))
-        return [stream_shown(row) for row in rows]
+    async def _list(self, params: Page, caller: Caller) -> list[dict[str, object]]:
+        """Streams in order of path that the caller may see; `limit` -1 for all after `after`."""
+        if not self._may.is_on:
+            rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=params.limit))
+            return [stream_shown(row) for row in rows]
+        rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=-1))
+        seen: list[dict[str, object]] = []
+        for index, row in enumerate(rows):
+            if len(seen) == params.limit:
+                break
+            if self._may.sees(caller, ANY, Kind.STREAM, row.path):
+                seen.append(stream_shown(row))
+            await turn(index)
+        return seen
 
     async def _show(self, params: OneStream) -> dict[str, object]:
         """One stream: its policy, how much is in it, and (`problem`) why no topics can be made in it at present.

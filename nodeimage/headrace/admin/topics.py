@@ -4,6 +4,7 @@ Any node answers them, but for a roll, which only the partition's leader makes: 
 NOT_LEADER_OR_FOLLOWER.
 """
 
+import asyncio
 import base64
 from typing import Final
 
@@ -15,7 +16,10 @@ from headrace.base.ids import ContainerId, NodeId
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, OPEN, TopicRow
-from headrace.partitions.admin_params import Methods, Params
+from headrace.partitions.admin_params import Method, Methods, Params
+from headrace.partitions.admin_rights import ADMIN, ANY, Anybody, on_topic
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import HomeCheck
 from headrace.partitions.lookups import topic_rows
@@ -25,6 +29,7 @@ from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic_configs import MAX_PARTITIONS, effective
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind
 
 MAX_PAGE: Final = 10_000
 
@@ -64,7 +69,9 @@ class TopicCalls:
         states: PartitionStates,
         remote_reads: RemoteReads,
         home_check: HomeCheck,
+        authorizer: Authorizer,
     ) -> None:
+        self._may = authorizer
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
@@ -75,20 +82,27 @@ class TopicCalls:
         self._home_check = home_check
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        listed = Anybody("lists the topics on which the caller has any permission")
         return {
-            "topic.list": (TopicPage, self._list),
-            "topic.show": (OneTopic, self._show),
-            "chain": (OnePartition, self._chain),
-            "roll": (OnePartition, self._roll),
+            "topic.list": Method(
+                TopicPage,
+                self._list,
+                listed,
+                of_caller=True,
+            ),
+            "topic.show": Method(OneTopic, self._show, on_topic(ANY)),
+            "chain": Method(OnePartition, self._chain, on_topic(ANY)),
+            "roll": Method(OnePartition, self._roll, on_topic(ADMIN)),
         }
 
-    async def _list(self, params: TopicPage) -> list[dict[str, object]]:
-        """A page of a stream's topics in order of name."""
+    async def _list(self, params: TopicPage, caller: Caller) -> list[dict[str, object]]:
+        """A page of a stream's topics in order of name, of those that the caller may see."""
         if not 1 <= params.limit <= MAX_PAGE:
             raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
-        await stream_of(self._catalog, params.stream)
-        rows = await self._catalog.query(lambda reader: _with_prefix(reader, params))
+        if self._may.sees(caller, ANY, Kind.STREAM, params.stream):
+            await stream_of(self._catalog, params.stream)  # to others it is the same whether there is one
+        rows = await self._seen(params, caller)
         return [
             {
                 "name": row.name,
@@ -99,6 +113,17 @@ class TopicCalls:
             }
             for row in rows
         ]
+
+    async def _seen(self, params: TopicPage, caller: Caller) -> list[TopicRow]:
+        found: list[TopicRow] = []
+        while True:
+            asked = params
+            rows = await self._catalog.query(lambda reader, asked=asked: _with_prefix(reader, asked))  # type: ignore[misc]
+            found += [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, row.full_name)]
+            if len(found) >= params.limit or len(rows) < params.limit:
+                return found[: params.limit]
+            params = msgspec.structs.replace(params, after=rows[-1].name)
+            await asyncio.sleep(0)
 
     async def _show(self, params: OneTopic) -> dict[str, object]:
         """A topic: what holds for it, and each partition's leader, offsets and size."""

@@ -13,7 +13,8 @@ from msgspec import UNSET, UnsetType, structs
 from headrace.admin.cluster_rules import DELETED, refused
 from headrace.base.errors import HeadraceError
 from headrace.catalog.rows import StreamRow
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient, ControllerLink
 from headrace.partitions.placement import may_hold, volume_fault, volume_warning
 from headrace.storage.volume_limits import VolumeLimits
@@ -59,12 +60,12 @@ class VolumeCalls:
         self._volume_limits = volume_limits
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "volume.list": (NoParams, self._list),
-            "volume.show": (OneVolume, self._show),
-            "volume.create": (VolumeFields, self._create),
-            "volume.alter": (VolumeFields, self._alter),
+            "volume.list": Method(NoParams, self._list, CLUSTER_ADMIN),
+            "volume.show": Method(OneVolume, self._show, CLUSTER_ADMIN),
+            "volume.create": Method(VolumeFields, self._create, CLUSTER_ADMIN),
+            "volume.alter": Method(VolumeFields, self._alter, CLUSTER_ADMIN),
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:

@@ -92,13 +92,15 @@ class Credential(Item, frozen=True):
 class AlterCredentials(CatalogCommand[list[Code]], frozen=True):
     """Set and delete credentials. One code per item, deletions first; RESOURCE_NOT_FOUND where there is none to delete.
 
-    Setting one of a user that there is not makes the user, without groups, as Kafka's tools expect.
+    Setting one of a user that there is not makes the user, without groups, as Kafka's tools expect; with
+    `only_existing` it is refused with RESOURCE_NOT_FOUND, so that who is deleted does not come back by a new password.
     """
 
     deletions: list[tuple[str, str]]
     """(user, mechanism)."""
     upserts: list[Credential]
     now: Millis
+    only_existing: bool = False
 
     since: ClassVar[Level] = Level.SECURED
     changes_topics: ClassVar[bool] = False
@@ -110,6 +112,9 @@ class AlterCredentials(CatalogCommand[list[Code]], frozen=True):
             codes.append(Code.NONE if gone else Code.RESOURCE_NOT_FOUND)
         for each in self.upserts:
             if select_user(connection, each.user) is None:
+                if self.only_existing:
+                    codes.append(Code.RESOURCE_NOT_FOUND)
+                    continue
                 _make(connection, each.user, (), self.now)
             columns = (each.user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations)
             connection.insert("credentials", [columns], upsert=True)

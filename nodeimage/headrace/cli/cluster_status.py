@@ -90,6 +90,7 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
         **{name: answer[name] for name in ("redundancy", "volumes", "nodes", "lacking")},
         "set_back": answer.get("set_back"),  # older nodes do not tell
         "store": answer.get("store"),
+        "security": answer.get("security"),
         "events": newest_events((each for each in seen if each is not None), events),
     }
 
@@ -217,6 +218,8 @@ def _print(shown: dict[str, Any]) -> None:
     heading["redundancy"] = redundancy_in_words(shown["redundancy"])
     if store := set_back_in_words(shown["set_back"]) or store_in_words(shown["store"]):
         heading["cluster store"] = store
+    if security := (shown["security"] or {}).get("problem"):
+        heading["security"] = security
     if clocks := clocks_in_words(shown["nodes"]):
         heading["clocks"] = clocks
     if listeners := listeners_in_words(shown["nodes"]):

@@ -16,6 +16,7 @@ import typer
 
 from headrace.base.errors import HeadraceError
 from headrace.cli import (
+    access,
     balancing,
     bench,
     cluster_commands,
@@ -29,9 +30,11 @@ from headrace.cli import (
     produce,
     replay,
     secret,
+    security,
     storage,
     streams,
     topics,
+    users,
     volumes,
 )
 from headrace.cli.arguments import check_commands, in_utf8_mode
@@ -74,6 +77,9 @@ app.add_typer(nodes.app, name="node")
 app.command()(balancing.balance)
 app.add_typer(volumes.app, name="volume")
 app.add_typer(features.app, name="features")
+app.add_typer(security.app, name="security")
+app.add_typer(users.app, name="user")
+app.add_typer(access.app, name="access")
 app.command()(containers.containers)
 streams.app.command(name="move-home")(links.move_stream_home)
 topics.app.command(name="move-home")(links.move_topic_home)

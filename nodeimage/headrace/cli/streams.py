@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.access_options import Admin, Consume, Copy, Produce, Topic, expressions, items, tell, told_apart
 from headrace.cli.admin import call
 from headrace.cli.formatting import described
 from headrace.cli.options import Bootstrap, DataFolder, Output
@@ -45,13 +46,24 @@ def create(
     timestamp_type: TimestampType = None,
     volume: Volume = None,
     description: Description = None,
+    produce: Produce = None,
+    consume: Consume = None,
+    topic: Topic = None,
+    copy: Copy = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use."""
+    """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use.
+
+    While security is on it is yours alone, but for what expressions give to others: `--produce 'u:alice | g:sensors'`.
+    """
     policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
-    _show(call(bootstrap, data, "stream.create", {"path": path, "policy": policy}), output)
+    params: dict[str, Any] = {"path": path, "policy": policy}
+    if access := expressions(produce, consume, topic, copy, admin):  # older nodes do not know the parameter
+        params["access"] = access
+    _show(told_apart(call(bootstrap, data, "stream.create", params)), output)
     note(f"made {path}; try `headrace produce {quoted(f'{path}:my-topic')}`")
 
 
@@ -100,14 +112,22 @@ def alter(
     timestamp_type: TimestampType = None,
     volume: Volume = None,
     description: Description = None,
+    produce: Produce = None,
+    consume: Consume = None,
+    topic: Topic = None,
+    copy: Copy = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a stream's policy; what is not said stays."""
+    """Change a stream's policy and access expressions; what is not said stays."""
     changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
-    if not changes:
+    access = expressions(produce, consume, topic, copy, admin)
+    if not changes and not access:
         raise typer.BadParameter("say what to change, for example --ttl 7d")
+    if access:  # first, as it may be refused for what it says
+        tell(call(bootstrap, data, "access.set", {"items": items(path, access)}))
     _show(call(bootstrap, data, "stream.alter", {"path": path, "changes": changes}), output)
 
 

@@ -21,7 +21,6 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
-from headrace.catalog.streams import CreateStream
 from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.failover.failover import Failover
@@ -31,10 +30,15 @@ from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, 
 from headrace.links.source.source import Hello
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED, source_problem
-from headrace.partitions.admin_params import Methods, NoParams, Params
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import ADMIN, Anybody, On, Target, Targets, on_stream
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now
+from headrace.partitions.new_streams import new_stream
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
+from headrace.security.access_rules import Kind
 from headrace.security.client_security import security_of
 
 __all__ = ["LinkAdmin"]
@@ -106,8 +110,10 @@ class LinkAdmin:
         states: PartitionStates,
         applier: TopicApplier,
         clashes: NameClashes,
+        authorizer: Authorizer,
         own_cluster: str,
     ) -> None:
+        self._may = authorizer
         self._links = links
         self._catalog = catalog
         self._states = states
@@ -124,22 +130,34 @@ class LinkAdmin:
         )
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        listed = Anybody("lists the links of streams on which the caller has `admin`")
+        of_link = On(ADMIN, "the stream of the link `name`", self._stream_of)
         return {
-            "link.create": (NewLink, self._create),
-            "link.list": (NoParams, self._list),
-            "link.show": (OneLink, self._show),
-            "link.alter": (LinkChange, self._alter),
-            "link.pause": (OneLink, self._pause),
-            "link.resume": (OneLink, self._resume),
-            "link.delete": (OneLink, self._delete),
-            "link.adopt": (ClashResolution, self._resolve_clash),
-            "home.move": (Move, self._move),
+            "link.create": Method(NewLink, self._create, on_stream(ADMIN, "stream"), of_caller=True),
+            "link.list": Method(
+                NoParams,
+                self._list,
+                listed,
+                of_caller=True,
+            ),
+            "link.show": Method(OneLink, self._show, of_link),
+            "link.alter": Method(LinkChange, self._alter, of_link),
+            "link.pause": Method(OneLink, self._pause, of_link),
+            "link.resume": Method(OneLink, self._resume, of_link),
+            "link.delete": Method(OneLink, self._delete, of_link),
+            "link.adopt": Method(ClashResolution, self._resolve_clash, of_link),
+            "home.move": Method(Move, self._move, on_stream(ADMIN, "stream")),
         }
+
+    async def _stream_of(self, params: OneLink | LinkChange | ClashResolution) -> Targets:
+        """The stream of a link; of one that is not there no more is told than of one of others."""
+        row = await found_one(self._catalog, lambda reader: reader.links.named(params.name))
+        return [Target(Kind.STREAM, "" if row is None else row.stream, f"the stream of the link {params.name[:100]!r}")]
 
     # --- made and changed
 
-    async def _create(self, params: NewLink) -> dict[str, Any]:
+    async def _create(self, params: NewLink, caller: Caller) -> dict[str, Any]:
         name = params.name or short_name(params.source, params.source_stream)
         check_link_name(name)
         config = checked(
@@ -164,7 +182,7 @@ class LinkAdmin:
                 f"there is a link {name} already, into {present.stream}; change it with `headrace link alter {name}`",
             )
         hello = await self._greet(config)
-        await self._make_stream(params.stream, hello.policy)
+        await self._make_stream(params.stream, hello.policy, caller)
         config = msgspec.structs.replace(config, source_cluster=hello.cluster_id)
         if config.direction == BOTH:
             await self._reverse(name, params.stream, config)
@@ -188,6 +206,10 @@ class LinkAdmin:
         source = self._links.open_source(LinkRow(0, "", "", config, RUNNING, now()))
         try:
             hello = await source.hello()
+        except KafkaError as error:
+            if error.code not in (Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED):
+                raise
+            raise KafkaError(error.code, f"the source refuses it: {error}") from error
         finally:
             await source.close()
         problem = source_problem(
@@ -200,8 +222,9 @@ class LinkAdmin:
             raise problem
         return hello
 
-    async def _make_stream(self, path: str, policy: Mapping[str, Any]) -> None:
-        """The stream that is copied into, where there is none: with the source's policy, on the default volume."""
+    async def _make_stream(self, path: str, policy: Mapping[str, Any], caller: Caller) -> None:
+        """The stream that is copied into, where there is none: with the source's policy, on the default volume, and
+        the caller's own while security is on."""
         check_stream(path)
         if await self._catalog.query(lambda reader: reader.streams.at(path)) is not None:
             return
@@ -211,7 +234,8 @@ class LinkAdmin:
             wanted = policy_from(msgspec.convert(known, PolicyFields))
         except (KafkaError, msgspec.ValidationError):
             wanted = StreamPolicy()
-        await self._catalog.submit(CreateStream(path=path, policy=wanted, now=now()))
+        owner = caller.principal.user if self._may.is_on else None
+        await self._catalog.submit(new_stream(path, wanted, access={}, owner=owner, now=now()))
 
     async def _reverse(self, name: str, stream: str, config: LinkConfig) -> None:
         """Have the source make a link that pulls from here. Raises KafkaError where it refuses."""
@@ -296,8 +320,9 @@ class LinkAdmin:
 
     # --- shown
 
-    async def _list(self, _params: NoParams) -> list[dict[str, Any]]:
-        rows = await self._catalog.query(lambda reader: reader.links.all())
+    async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
+        found = await self._catalog.query(lambda reader: reader.links.all())
+        rows = [row for row in found if self._may.sees(caller, ADMIN, Kind.STREAM, row.stream)]
         told = await self._links.told([row.name for row in rows])
         streams = await self._catalog.query(partial(_partitions, paths={row.stream for row in rows}))
         return [

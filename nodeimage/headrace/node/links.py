@@ -30,18 +30,27 @@ def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str
 def serve_links(parts: NodeParts) -> None:
     """Have a node answer what the links of other clusters ask."""
     own = parts.node.cluster_id
-    source = SourceApis(catalog=parts.catalog, layout=parts.layout, changes=parts.changes, own_cluster=own)
+    may = parts.authorizer
+    source = SourceApis(
+        catalog=parts.catalog, layout=parts.layout, changes=parts.changes, authorizer=may, own_cluster=own
+    )
     topics = TopicApis(
         catalog=parts.catalog,
         cluster=parts.cluster,
         topics=parts.topics,
         partitions=parts.partitions,
+        authorizer=may,
         own_cluster=own,
     )
-    homes = HomeApis(catalog=parts.catalog, placement=parts.placement, states=parts.partition_states, own_cluster=own)
+    homes = HomeApis(
+        catalog=parts.catalog,
+        placement=parts.placement,
+        states=parts.partition_states,
+        authorizer=may,
+        own_cluster=own,
+    )
     for methods in (source.methods(), topics.methods(), homes.methods()):
         parts.admin.add(methods)
-    parts.admin.add(source.session_methods(), of_caller=True)
 
 
 def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
@@ -90,6 +99,14 @@ def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwardin
         secret=secret,
     )
     clashes = NameClashes(catalog=catalog, quarantine=quarantine, states=states, own_cluster=own)
-    admin = LinkAdmin(links, catalog=catalog, states=states, applier=applier, clashes=clashes, own_cluster=own)
+    admin = LinkAdmin(
+        links,
+        catalog=catalog,
+        states=states,
+        applier=applier,
+        clashes=clashes,
+        authorizer=parts.authorizer,
+        own_cluster=own,
+    )
     parts.admin.add(admin.methods())
     return links

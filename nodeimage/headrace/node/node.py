@@ -652,6 +652,8 @@ class Node:
                 disk_used=self._disk.used,
                 disk_total=self._disk.total,
             )
+            if self.parts.access.is_current:
+                load = structs.replace(load, applied=self.parts.catalog.applied)
             if damage := self._catalog.damage:
                 load = structs.replace(load, catalog_damage=damage[:DAMAGE_SHOWN])
         return ProbeAnswer(

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import structlog
 
+from headrace.admin.access import AccessCalls
+from headrace.admin.access_changes import AccessChanges
 from headrace.admin.admin_api import AdminApi
+from headrace.admin.applied_everywhere import AppliedEverywhere
 from headrace.admin.cluster import ClusterCalls
+from headrace.admin.cluster_security import SecurityCalls
 from headrace.admin.containers import ContainerCalls
 from headrace.admin.feature_levels import FeatureCalls
 from headrace.admin.group_lag import GroupCalls
@@ -21,6 +25,7 @@ from headrace.admin.nodes import NodeCalls
 from headrace.admin.stream_metrics import StreamMetrics
 from headrace.admin.streams import StreamCalls
 from headrace.admin.topics import TopicCalls
+from headrace.admin.users import UserCalls
 from headrace.admin.volumes import VolumeCalls
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import KafkaError
@@ -257,6 +262,9 @@ class NodeParts:
         self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)
         probes = NodeProbes(cluster)
         nodes = NodeCalls(cluster=cluster, store=store, controller=controller, probes=probes)
+        everywhere = AppliedEverywhere(runtime=self.runtime, catalog=catalog, cluster=cluster, probes=probes)
+        access_changes = AccessChanges(catalog=catalog, access=self.access, applied=everywhere)
+        security_calls = SecurityCalls(catalog=catalog, access=self.access, changes=access_changes)
         cluster_calls = ClusterCalls(
             runtime=self.runtime,
             cluster_id=node.cluster_id,
@@ -267,13 +275,20 @@ class NodeParts:
             volume_limits=self.volume_limits,
             probes=probes,
             nodes=nodes,
+            security=security_calls.shown,
         )
         container_calls = ContainerCalls(
             runtime=self.runtime, cluster=cluster, catalog=catalog, store=store, probes=probes
         )
         self.admin = AdminApi(
             [
-                StreamCalls(catalog=catalog, volumes=self.volumes, metrics=self.stream_metrics).methods(),
+                StreamCalls(
+                    catalog=catalog,
+                    volumes=self.volumes,
+                    metrics=self.stream_metrics,
+                    authorizer=self.authorizer,
+                    changes=access_changes,
+                ).methods(),
                 TopicCalls(
                     catalog=catalog,
                     cluster=cluster,
@@ -283,15 +298,27 @@ class NodeParts:
                     states=self.partition_states,
                     remote_reads=self.remote_reads,
                     home_check=self.home_check,
+                    authorizer=self.authorizer,
                 ).methods(),
                 self.status.methods(),
-                GroupCalls(catalog=catalog, coordination=self.coordination, states=self.partition_states).methods(),
+                GroupCalls(
+                    catalog=catalog,
+                    coordination=self.coordination,
+                    states=self.partition_states,
+                    authorizer=self.authorizer,
+                ).methods(),
                 cluster_calls.methods(),
                 nodes.methods(),
                 self.volumes.methods(),
                 self.features.methods(),
                 container_calls.methods(),
-            ]
+                UserCalls(runtime=self.runtime, catalog=catalog, changes=access_changes).methods(),
+                AccessCalls(
+                    catalog=catalog, access=self.access, authorizer=self.authorizer, changes=access_changes
+                ).methods(),
+                security_calls.methods(),
+            ],
+            authorizer=self.authorizer,
         )
         self._led: set[Leader] = set()
         self.list_offsets = ListOffsetsApi(

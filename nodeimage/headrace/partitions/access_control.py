@@ -40,6 +40,8 @@ class AccessControl:
         self._catalog = catalog
         self.rules = CLOSED
         """Before `start` has read them nobody may do anything."""
+        self.is_current = False
+        """What was applied is in force. It is not while the rows are read, such as after others took their place."""
         self._groups: Mapping[str, frozenset[str]] = {}
         self._on_change: list[Callable[[], None]] = []
         self._changes = 0
@@ -83,9 +85,9 @@ class AccessControl:
                 self._changes += 1
                 self._read_again()
             case SetAccess():
-                done = zip(command.items, outcome, strict=True)
+                items = zip(command.items, outcome, strict=True)
                 self.rules = self.rules.changed(
-                    {_place(item, result.object): item.expression for item, result in done if result.code is Code.NONE}
+                    {_place(item, result.object): item.expression for item, result in items if result.code is Code.NONE}
                 )
             case CreateOwnedStream() if outcome.changed:
                 path = command.path
@@ -105,11 +107,14 @@ class AccessControl:
             case DeleteUser():
                 self._groups = {name: groups for name, groups in self._groups.items() if name != command.name}
             case AlterCredentials():
-                made = {each.user: frozenset[str]() for each in command.upserts}
+                set_codes = outcome[len(command.deletions) :]
+                done = zip(command.upserts, set_codes, strict=True)
+                made = {each.user: frozenset[str]() for each, code in done if code is Code.NONE}
                 self._groups = {**made, **self._groups}
 
     def _read_again(self) -> None:
         """All rows may be others: until they are read nobody may do anything, but where security was off."""
+        self.is_current = False
         if self.rules.on:
             self.rules = CLOSED
         self._runtime.spawn(self._read())
@@ -128,7 +133,7 @@ class AccessControl:
         except (HeadraceError, sqlite3.Error) as error:
             log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
             return False
-        self.rules, self._groups = rules, groups
+        self.rules, self._groups, self.is_current = rules, groups, True
         for rule in rules.faults:
             log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
         self._tell()

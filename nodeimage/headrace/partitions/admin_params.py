@@ -1,8 +1,11 @@
-"""What all of Headrace's own admin calls are made of: parameters that are checked, and a function that answers."""
+"""What all of Headrace's own admin calls are made of: parameters that are checked, a right, a function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
+
+from headrace.partitions.admin_rights import Right
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -14,8 +17,18 @@ class NoParams(Params, frozen=True):
 
 
 Run = Callable[..., Awaitable[object]]
-"""Answers a call, given its parameters, of the method's own type."""
-Methods = Mapping[str, tuple[type[Params], Run]]
-"""By name: what a method takes, and what runs it."""
-SessionMethods = Methods
-"""Those whose answer differs with who asks: their `Run` is given the `Caller`, too."""
+"""Answers a call, given its parameters, of the method's own type; and the `Caller`, where the method wants it."""
+
+
+class Method(NamedTuple):
+    """A method: what it takes, what runs it, and what it asks of its caller."""
+
+    params: type[Params]
+    run: Run
+    right: Right
+    of_caller: bool = False
+    """The answer differs with who asks, so that `run` is given the `Caller`, too."""
+
+
+Methods = Mapping[str, Method]
+"""By name."""

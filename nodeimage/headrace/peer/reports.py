@@ -50,3 +50,5 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     led_containers: int = 0
     catalog_damage: str = ""
     """Why its tables of the catalog are damaged; "": they are not, or it does not tell."""
+    applied: Position = Position(-1)
+    """Below which everything of the catalog's log is in force on the node. -1: it does not tell, or reads its rules."""

@@ -158,6 +158,11 @@ class AccessRules:
             return Decision(False, rule, "this version cannot read the expression, so administrators alone may")
         return Decision(expression.allows(user, groups), rule, expression.explain(user, groups))
 
+    def deciding(self, permission: Permission, kind: Kind, name: str = "") -> Rule | None:
+        """The rule that decides about a permission on an object, but for the cluster's administrators."""
+        found = self._deciding(permission, kind, name)
+        return None if found is None else found[0]
+
     def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
         """Whether somebody has a permission on some topic, stream or path, be there one or not. Kept, too."""
         if not self.on:

@@ -40,6 +40,6 @@ class TestNode:
         assert (await call("node.settings"))["chunk_bytes"] == broker.node.settings.chunk_bytes
 
     async def test_every_method_answers_without_parameters_or_says_which_it_wants(self, raw_call, broker):
-        for method in broker.admin.names:
+        for method in broker.admin.methods:
             answer = await raw_call(method)
-            assert answer["error"] in (0, Code.INVALID_REQUEST), (method, answer)
+            assert answer["error"] in (0, Code.INVALID_REQUEST, Code.POLICY_VIOLATION), (method, answer)

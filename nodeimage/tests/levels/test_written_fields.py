@@ -37,7 +37,7 @@ ADDED: Final = (
         ("user", "mechanism", "salt", "stored_key", "server_key", "iterations"),
         Level.SECURED,
     ),
-    Added("catalog.commands.AlterCredentials", ("deletions", "upserts", "now"), Level.SECURED),
+    Added("catalog.commands.AlterCredentials", ("deletions", "upserts", "now", "only_existing"), Level.SECURED),
     Added("catalog.commands.AccessItem", ("kind", "object", "permission", "expression", "topic_id"), Level.SECURED),
     Added("catalog.commands.SetAccess", ("items", "now", "expected"), Level.SECURED),
     Added("catalog.commands.SecureCluster", ("on",), Level.SECURED),
@@ -53,6 +53,8 @@ ADDED: Final = (
     # Who does not know these tells of all its replicas at once, and is told of all.
     Added("peer.messages.Probe", ("since", "begun"), Level.ORIGINAL),
     Added("peer.messages.ProbeAnswer", ("counter", "begun", "more", "anew", "gone"), Level.ORIGINAL),
+    # Of a node that does not tell it, who changes a rule hears that it has not applied it yet.
+    Added("peer.reports.NodeLoad", ("applied",), Level.ORIGINAL),
     # Who does not know it tells whom it heard within 2 s, without trying them first.
     Added("peer.messages.Probe", ("doubted",), Level.ORIGINAL),
     # Who does not know these knows of no store that was set back.

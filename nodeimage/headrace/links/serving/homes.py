@@ -1,7 +1,9 @@
 """Homes of topics that move between clusters: what this one is told of, and what it gives away when it is asked.
 
 `link.announce` says that there is a higher home elsewhere. This cluster takes note of it, and makes a link that follows
-where none copies that topic: the link first, since who is up to date is told no more. `home.cede` gives a home away;
+where none copies that topic: the link first, since who is up to date is told no more. While security is on, only a
+cluster from which a link here pulls that stream is heard, and the new link goes by that one's addresses and
+credentials, not by those that are told. `home.cede` gives a home away;
 from then on nothing is appended here, so that where each partition ends is final once it is settled for its new home.
 Both may be repeated: what is done already is answered as before.
 """
@@ -36,11 +38,14 @@ from headrace.links.serving.params import (
     check_version,
 )
 from headrace.links.serving.topics import Homes, read_homes
-from headrace.partitions.admin_params import Methods
+from headrace.partitions.admin_params import Method, Methods
+from headrace.partitions.admin_rights import ADMIN, On, Target, Targets, on_stream
+from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.placement import Placement
+from headrace.security.access_rules import Kind
 
 log = structlog.get_logger()
 
@@ -88,18 +93,35 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class HomeApis:
     """Answers what other clusters ask about the homes of topics; any node may."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placement, states: PartitionStates, own_cluster: str) -> None:
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        placement: Placement,
+        states: PartitionStates,
+        authorizer: Authorizer,
+        own_cluster: str,
+    ) -> None:
+        self._may = authorizer
         self._catalog = catalog
         self._placement = placement
         self._states = states
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "link.announce": (Announcement, self.announce),
-            "home.cede": (Demotion, self.demote),
+            "link.announce": Method(Announcement, self.announce, on_stream(ADMIN, "stream")),
+            "home.cede": Method(Demotion, self.demote, On(ADMIN, "the topics `topic_ids`", self._ceded)),
         }
+
+    async def _ceded(self, params: Demotion) -> Targets:
+        """The topics that are to be given away; of one that is not there no more is told than of one of others."""
+        rows = await self._catalog.query(lambda reader: reader.topics.by_ids(set(params.topic_ids)))
+        return [
+            Target(Kind.TOPIC, "" if (row := rows.get(each)) is None else row.full_name, f"the topic {each.hex()}")
+            for each in dict.fromkeys(params.topic_ids)
+        ]
 
     # --- told
 
@@ -110,6 +132,7 @@ class HomeApis:
         own = self._own
         if params.cluster == own:
             raise KafkaError(Code.INVALID_REQUEST, "this cluster itself was told of its own homes: a link to itself")
+        peers = await self._peers(params) if self._may.is_on else None
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids({item.topic_id for item in params.items}))
         refused = {
             at: fault
@@ -123,8 +146,8 @@ class HomeApis:
             for item in accepted
             if item.home[1] != own or home_of(rows[item.topic_id], self._own) < Home(*item.home)
         ]
-        if followed and params.bootstrap:
-            await self._follow(params, followed)
+        if followed and (params.bootstrap or peers):
+            await self._follow(params, followed, peers)
         refused |= await self._grow_first(params, rows, refused)
         accepted = [item for at, item in enumerate(params.items) if at not in refused]
         homes = [
@@ -210,8 +233,23 @@ class HomeApis:
                 faults[at] = KafkaError(outcome.code, outcome.message)
         return faults
 
-    async def _follow(self, params: Announcement, topics: Collection[str]) -> None:
-        """See to it that a link of this stream pulls these topics from who tells."""
+    async def _peers(self, params: Announcement) -> Sequence[LinkRow]:
+        """The links of this stream that pull from who tells, as somebody here has made them: while security is on,
+        homes are heard of from nobody else. Raises KafkaError where there is none."""
+        links = await self._catalog.query(lambda reader: reader.links.all(params.stream))
+        source = (params.cluster, params.source_stream or params.stream)
+        found = [each for each in links if (each.config.source_cluster, each.config.source_stream) == source]
+        if not found:
+            raise KafkaError(
+                Code.POLICY_VIOLATION,
+                f"cluster {params.cluster} is no peer of stream {params.stream}: while security is on it is heard"
+                f" once a link here pulls {params.stream} from it (`headrace link create`, with credentials for it)",
+            )
+        return found
+
+    async def _follow(self, params: Announcement, topics: Collection[str], peers: Sequence[LinkRow] | None) -> None:
+        """See to it that a link of this stream pulls these topics from who tells. `peers`: links that do so already,
+        by whose addresses and credentials the new one goes; None: security is off."""
         links = await self._catalog.query(lambda reader: reader.links.all())
         source_stream = params.source_stream or params.stream
         present = [link for link in links if _pulls(link, params, source_stream)]
@@ -232,6 +270,9 @@ class HomeApis:
                 topics=_patterns(topics),
                 source_cluster=params.cluster,
             )
+            if peers:
+                known = peers[0].config
+                config = msgspec.structs.replace(config, source=known.source, credentials=known.credentials)
             command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
             log.info("a link that follows is made", link=name, stream=params.stream, source=params.cluster)
         else:

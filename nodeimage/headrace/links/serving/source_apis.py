@@ -17,9 +17,12 @@ from headrace.catalog.rows import CursorRow
 from headrace.links.serving.change_feed import WHOLE_GROUP, ChangeFeed, Place
 from headrace.links.serving.change_log import PARTITION, TOPIC
 from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
-from headrace.partitions.admin_params import Methods, SessionMethods
+from headrace.partitions.admin_params import Method, Methods
+from headrace.partitions.admin_rights import COPY, on_stream
+from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_layout import Layout
+from headrace.security.access_rules import Kind
 
 MAX_WAIT_MS: Final = 30_000
 """So that a target that is gone is noticed, and so is a connection that is."""
@@ -51,22 +54,24 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 class SourceApis:
     """Answers what a link asks about the stream, its changes and its cursors."""
 
-    def __init__(self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, own_cluster: str) -> None:
+    def __init__(
+        self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, authorizer: Authorizer, own_cluster: str
+    ) -> None:
+        self._may = authorizer
         self._catalog = catalog
         self._layout = layout
         self._changes = changes
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "link.changes": (ChangesAsked, self.changes),
-            "link.cursors": (CommittedOffsetsAsked, self.committed_offsets),
+            "link.hello": Method(OfStream, self.hello, on_stream(COPY, "stream"), of_caller=True),
+            "link.changes": Method(ChangesAsked, self.changes, on_stream(COPY, "stream")),
+            "link.cursors": Method(
+                CommittedOffsetsAsked, self.committed_offsets, on_stream(COPY, "stream"), of_caller=True
+            ),
         }
-
-    def session_methods(self) -> SessionMethods:
-        """Those whose answer differs with who asks."""
-        return {"link.hello": (OfStream, self.hello)}
 
     async def hello(self, params: OfStream, caller: Caller) -> dict[str, object]:
         """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
@@ -111,9 +116,9 @@ class SourceApis:
             "cursors": cursors,
         }
 
-    async def committed_offsets(self, params: CommittedOffsetsAsked) -> dict[str, object]:
+    async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
         """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there
-        lack."""
+        lack, and so do those on topics that the caller may not copy."""
         check_call(params)
         keys = params.keys
         if keys is not None:
@@ -121,32 +126,37 @@ class SourceApis:
                 raise KafkaError(
                     Code.INVALID_REQUEST, "keys: a key is group, topic id and partition; or a group, no bytes and -1"
                 )
-            rows = await self._catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
+            found = await self._catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
             after = None
         else:
-            rows, after = await self._catalog.query(lambda reader: _page(reader, params))
-        return {"cursors": rows, "after": after}
+            found, after = await self._catalog.query(lambda reader: _page(reader, params))
+        shown = [
+            _shown(group, row)
+            for group, row in found
+            if self._may.sees(caller, COPY, Kind.TOPIC, f"{row.stream}:{row.name}")
+        ]
+        return {"cursors": shown, "after": after}
 
 
-def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[list[object]]:
+def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[tuple[str, CursorRow]]:
     """[blocking]"""
     topics = reader.topics.by_ids({topic_id for _, topic_id, _ in keys if topic_id})
     wanted: dict[str, set[tuple[bytes, int]]] = {}
     for group, topic_id, partition in keys:
         wanted.setdefault(group, set()).add((topic_id, partition))
-    found: list[list[object]] = []
+    found: list[tuple[str, CursorRow]] = []
     for group, places in wanted.items():
         whole = WHOLE_GROUP in places
         numbers = [topics[topic_id].number for topic_id in {each for each, _ in places} if topic_id in topics]
         found += [
-            _shown(group, row)
+            (group, row)
             for row in reader.groups.cursors(group, None if whole else numbers)
             if row.stream == stream and (whole or (row.topic_id, row.partition) in places)
         ]
     return found
 
 
-def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[list[object]], list[object] | None]:
+def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[tuple[str, CursorRow]], list[object] | None]:
     """[blocking] So many cursors are looked at, of whatever stream; those of this one, and the last one's key."""
     after = ("", -1, -1)
     if params.after is not None:
@@ -158,7 +168,7 @@ def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[list[obje
     rows = reader.groups.cursors_after(after, limit=limit)
     last = rows[-1] if len(rows) == limit else None
     return (
-        [_shown(group, row) for group, row in rows if row.stream == params.stream],
+        [(group, row) for group, row in rows if row.stream == params.stream],
         None if last is None else [last[0], last[1].topic_id, last[1].partition],
     )
 

@@ -25,7 +25,10 @@ from headrace.links.serving.params import (
     check_call,
     check_version,
 )
-from headrace.partitions.admin_params import Methods
+from headrace.partitions.admin_params import Method, Methods
+from headrace.partitions.admin_rights import COPY, Anybody, on_stream
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import turn
@@ -33,6 +36,7 @@ from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
+from headrace.security.access_rules import Kind, Permission
 
 MAX_PARTITIONS: Final = 20_000
 """In one page of topics; a topic with more is a page."""
@@ -75,8 +79,16 @@ class TopicApis:
     """Answers what a link asks about topics and partitions."""
 
     def __init__(
-        self, *, catalog: Catalog, cluster: ClusterClient, topics: Topics, partitions: Partitions, own_cluster: str
+        self,
+        *,
+        catalog: Catalog,
+        cluster: ClusterClient,
+        topics: Topics,
+        partitions: Partitions,
+        authorizer: Authorizer,
+        own_cluster: str,
     ) -> None:
+        self._may = authorizer
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
@@ -84,20 +96,23 @@ class TopicApis:
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, and what runs it."""
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        told = Anybody("tells of the topics on which the caller has `copy`")
         return {
-            "link.topics": (TopicsAsked, self.topics),
-            "link.meet": (Met, self.meet),
+            "link.topics": Method(TopicsAsked, self.topics, on_stream(COPY, "stream"), of_caller=True),
+            "link.meet": Method(Met, self.meet, told, of_caller=True),
         }
 
-    async def topics(self, params: TopicsAsked) -> dict[str, object]:
-        """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack."""
+    async def topics(self, params: TopicsAsked, caller: Caller) -> dict[str, object]:
+        """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack, and so do
+        those that the caller may not copy."""
         check_call(params)
         page = await self._catalog.query(lambda reader: _page(reader, params))
         leaders: dict[ContainerId, int] = {}
         shown = []
         for index, row in enumerate(page.rows):
-            shown.append(self._shown(row, page.opened.get(row.number, ()), leaders))
+            if self._may.sees(caller, COPY, Kind.TOPIC, row.full_name):
+                shown.append(self._shown(row, page.opened.get(row.number, ()), leaders))
             await turn(index)
         return {"topics": shown, "after": page.after}
 
@@ -120,12 +135,13 @@ class TopicApis:
             "leaders": leaders,
         }
 
-    async def meet(self, params: Met) -> dict[str, object]:
+    async def meet(self, params: Met, caller: Caller) -> dict[str, object]:
         """Where these partitions, led here, stand; one answer each, in order, with an error of its own."""
         check_version(params)
         wanted = params.partitions
         ids = list({topic_id for topic_id, _ in wanted})
         found = dict(zip(ids, await self._topics.resolve_ids(ids), strict=True))
+        found = {topic_id: self._copied(topic_id, each, caller) for topic_id, each in found.items()}
         known = [
             (topic, index)
             for topic_id, index in dict.fromkeys(wanted)
@@ -152,6 +168,16 @@ class TopicApis:
                 shown.append({"error": int(error.code), "message": str(error)})
             await turn(at)
         return {"partitions": shown}
+
+    def _copied(self, topic_id: bytes, found: Topic | KafkaError, caller: Caller) -> Topic | KafkaError:
+        """A topic that the caller may copy; to him others are as those that are not there."""
+        if isinstance(found, Topic) and not self._may.allows(
+            caller, Permission.COPY, Kind.TOPIC, found.row.full_name, api="link.meet"
+        ):
+            found = KafkaError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
+        if isinstance(found, KafkaError) and self._may.is_on:
+            return KafkaError(found.code, f"there is no topic {topic_id.hex()} that {caller.principal} may copy")
+        return found
 
     def _meeting(self, number: int, partition: Partition, homes: Homes) -> dict[str, object]:
         row = homes.rows.get(number)

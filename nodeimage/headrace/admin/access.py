@@ -1,0 +1,226 @@
+"""Headrace's own admin calls on access expressions: set, listed, shown with what is inherited, explained.
+
+Any node answers them. An expression is read here before its command is written, so that the log holds none that cannot
+be read; who has `admin` on an object sets and sees its expressions, and those below it for which nothing else says who
+has. An answer to a change names the nodes that have not applied it within a few seconds; it stands nevertheless.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import structlog
+
+from headrace.admin.access_changes import AccessChanges, read_expression
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.access import AccessItem, AccessOutcome, SetAccess
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.rows import TopicRow
+from headrace.partitions.access_control import AccessControl
+from headrace.partitions.admin_params import Method, Methods, NoParams, Params
+from headrace.partitions.admin_rights import ADMIN, Anybody, On, Target, Targets, read_object, written
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
+from headrace.partitions.lookups import COMMAND_ITEMS, now, submitted, topic_rows
+from headrace.security.access_expression import AccessExpression
+from headrace.security.access_rules import Kind, Permission, Place, Rule
+from headrace.security.principals import ANONYMOUS, NOBODY, Mechanism, Principal, check_name
+
+log = structlog.get_logger()
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One expression. None: the object has none of its own any more; "": nobody."""
+
+    object: str
+    permission: Permission
+    expression: str | None = None
+
+
+class NewAccess(Params, frozen=True):
+    items: Annotated[list[Item], msgspec.Meta(min_length=1, max_length=COMMAND_ITEMS)]
+    force: bool = False
+    """Also what takes the caller's own administration of the cluster away."""
+
+
+class OneObject(Params, frozen=True):
+    object: str
+
+
+class Question(Params, frozen=True):
+    user: str
+    object: str
+    permission: Permission | None = None
+    """None: all."""
+    groups: Annotated[list[str], msgspec.Meta(max_length=1_000)] = msgspec.field(default_factory=list)
+    """That a token names, beside those of the catalog."""
+
+
+TAKEN: Final = (NewAccess, OneObject, Question)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin_api."""
+
+
+class AccessCalls:
+    """The calls on access expressions."""
+
+    def __init__(
+        self, *, catalog: Catalog, access: AccessControl, authorizer: Authorizer, changes: AccessChanges
+    ) -> None:
+        self._catalog = catalog
+        self._access = access
+        self._may = authorizer
+        self._changes = changes
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        of_items = On(ADMIN, "each `object` of the items", _objects)
+        of_object = On(ADMIN, "the `object`", lambda params: (read_object(params.object),))
+        listed = Anybody("lists the expressions of objects on which the caller has `admin`")
+        return {
+            "access.set": Method(NewAccess, self._set, of_items, of_caller=True),
+            "access.list": Method(NoParams, self._list, listed, of_caller=True),
+            "access.show": Method(OneObject, self._show, of_object),
+            "access.explain": Method(Question, self._explain, of_object),
+        }
+
+    async def _set(self, params: NewAccess, caller: Caller) -> dict[str, Any]:
+        """The expressions as they are now. UNKNOWN_TOPIC_OR_PARTITION where a stream or topic is not there; then
+        nothing is changed, unless it was deleted at the same moment."""
+        targets = [read_object(each.object) for each in params.items]
+        read = [
+            None if each.expression is None else read_expression(each.expression, of=f"{each.permission} on {of}")
+            for each, of in zip(params.items, map(_written, targets), strict=True)
+        ]
+        topics = await self._topics(targets)
+        await self._check_streams(targets)
+        places: dict[Place, str | None] = {
+            (target.kind, target.name, each.permission): None if expression is None else expression.text
+            for target, each, expression in zip(targets, params.items, read, strict=True)
+        }
+        self._changes.check_stays_admin(caller, force=params.force, rules=self._access.rules.changed(places))
+        items = [_item(place, text, topics) for place, text in places.items()]
+        outcomes: Sequence[AccessOutcome] = await submitted(
+            self._catalog, SetAccess(items=items, now=now()), timeout_ms=0
+        )
+        for (kind, name, permission), outcome in zip(places, outcomes, strict=True):
+            if outcome.code is not Code.NONE:
+                raise KafkaError(outcome.code, f"{written(kind, name)} is gone: its {permission} was not set")
+            log.info("access expression set", object=written(kind, name), permission=str(permission))
+        warnings = await self._changes.warnings(each for each in read if each is not None)
+        return {
+            "items": [_told(Rule(*place, text or ""), text) for place, text in places.items()],
+            **await self._changes.told([*warnings, *_wide(read)]),
+        }
+
+    async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
+        """All expressions that the caller may set, in order of object."""
+        rows = await self._catalog.query(lambda reader: reader.access.all())
+        found = [
+            Rule(Kind(row.kind), row.object, Permission(row.permission), row.expression)
+            for row in rows
+            if self._may.sees(caller, ADMIN, Kind(row.kind), row.object)
+        ]
+        return [_told(rule, rule.expression) for rule in sorted(found)]
+
+    async def _show(self, params: OneObject) -> dict[str, Any]:
+        """By permission the expression that decides on an object, and where it stands."""
+        target = read_object(params.object)
+        shown = []
+        for permission in Permission:
+            rule = self._access.rules.deciding(permission, target.kind, target.name)
+            shown.append(
+                {
+                    "permission": str(permission),
+                    "expression": None if rule is None else rule.expression,
+                    "from": None if rule is None else written(rule.kind, rule.name),
+                    "inherited": rule is not None and (rule.kind, rule.name) != (target.kind, target.name),
+                }
+            )
+        return {"object": _written(target), "security": self._access.rules.on, "permissions": shown}
+
+    async def _explain(self, params: Question) -> list[dict[str, Any]]:
+        """Whether a user has a permission on an object, by which expression, and why."""
+        target = read_object(params.object)
+        principal = _principal(params.user, params.groups)
+        groups = self._access.groups_of(principal)
+        wanted = tuple(Permission) if params.permission is None else (params.permission,)
+        shown = []
+        for permission in wanted:
+            decision = self._access.rules.explain(principal.user, groups, permission, target.kind, target.name)
+            rule = decision.rule
+            shown.append(
+                {
+                    "user": principal.user,
+                    "groups": sorted(groups),
+                    "object": _written(target),
+                    "permission": str(permission),
+                    "allowed": decision.allowed,
+                    "from": None if rule is None else written(rule.kind, rule.name),
+                    "by": None if rule is None else str(rule.permission),
+                    "expression": None if rule is None else rule.expression,
+                    "reason": decision.reason,
+                }
+            )
+        return shown
+
+    async def _topics(self, targets: Sequence[Target]) -> Mapping[str, TopicRow]:
+        """By full name. Raises KafkaError where one is not there."""
+        names = [each.name for each in targets if each.kind is Kind.TOPIC]
+        found: dict[str, TopicRow] = {}
+        for row in await topic_rows(self._catalog, names) if names else ():
+            if isinstance(row, KafkaError):
+                raise row
+            found[row.full_name] = row
+        return found
+
+    async def _check_streams(self, targets: Sequence[Target]) -> None:
+        paths = {each.name for each in targets if each.kind is Kind.STREAM}
+        rows = await self._catalog.query(lambda reader: {path: reader.streams.at(path) for path in paths})
+        missing = sorted(path for path, row in rows.items() if row is None)
+        if missing:
+            raise KafkaError(
+                Code.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no stream {missing[0]}; write {missing[0]}/* for the streams below a path",
+            )
+
+
+def _objects(params: NewAccess) -> Targets:
+    return tuple(dict.fromkeys(read_object(each.object) for each in params.items))
+
+
+def _written(target: Target) -> str:
+    return written(target.kind, target.name)
+
+
+def _item(place: Place, text: str | None, topics: Mapping[str, TopicRow]) -> AccessItem:
+    kind, name, permission = place
+    if kind is Kind.TOPIC:
+        return AccessItem(str(kind), "", str(permission), text, topics[name].topic_id)
+    return AccessItem(str(kind), name, str(permission), text)
+
+
+def _told(rule: Rule, text: str | None) -> dict[str, Any]:
+    return {
+        "object": written(rule.kind, rule.name),
+        "kind": str(rule.kind),
+        "permission": str(rule.permission),
+        "expression": text,
+    }
+
+
+def _wide(read: Sequence[AccessExpression | None]) -> list[str]:
+    """Expressions that let in clients that have proved nothing, without saying so by `p`."""
+    return [
+        f"{each.text[:100]} lets in clients that have proved nothing, too: `p & !u:{ANONYMOUS} & ...` does not"
+        for each in read
+        if each is not None and each.allows(ANONYMOUS, frozenset()) and not each.plain_or()
+    ]
+
+
+def _principal(user: str, groups: Sequence[str]) -> Principal:
+    if user == ANONYMOUS:
+        return NOBODY
+    for each in groups:
+        check_name(each, kind="group")
+    return Principal(user, Mechanism.PLAIN, frozenset(groups))

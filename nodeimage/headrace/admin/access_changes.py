@@ -1,0 +1,99 @@
+"""What changes of users, groups and access expressions have in common: texts that are read before they are written,
+warnings of names that nobody has, the caller who would shut himself out, and the wait for all nodes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headrace.admin.applied_everywhere import AppliedEverywhere
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.reader import Reader
+from headrace.partitions.access_control import AccessControl
+from headrace.partitions.caller import Caller
+from headrace.security.access_expression import AccessExpression, parse
+from headrace.security.access_rules import AccessRules, Permission
+from headrace.security.access_syntax import ExpressionFault
+from headrace.security.principals import ANONYMOUS
+
+NAMED: Final = 20
+"""Names that a warning has."""
+
+
+def read_expression(text: str, *, of: str) -> AccessExpression:
+    """Raises KafkaError that says where it is wrong, and what is expected there. `of`: whose it is, for a person."""
+    try:
+        return parse(text)
+    except ExpressionFault as fault:
+        raise KafkaError(Code.INVALID_REQUEST, f"the expression for {of} cannot be read: {fault}") from None
+
+
+def read_expressions(given: Mapping[Permission, str], *, where: str) -> dict[Permission, AccessExpression]:
+    """The expressions of one object. Raises KafkaError."""
+    return {each: read_expression(text, of=f"{each} on {where}") for each, text in given.items()}
+
+
+class AccessChanges:
+    """Of one node."""
+
+    def __init__(self, *, catalog: Catalog, access: AccessControl, applied: AppliedEverywhere) -> None:
+        self._catalog = catalog
+        self._access = access
+        self._applied = applied
+
+    async def warnings(self, expressions: Iterable[AccessExpression]) -> list[str]:
+        """Names in expressions that no user and no group of the catalog has: they may come by a certificate or a
+        token, or be misspelt."""
+        named = list(expressions)
+        users = frozenset().union(*(each.users() for each in named)) - {ANONYMOUS}
+        groups = frozenset().union(*(each.groups() for each in named))
+        if not users and not groups:
+            return []
+
+        def look(reader: Reader) -> tuple[frozenset[str], frozenset[str]]:
+            known = reader.users.page()
+            return (
+                users - {each.name for each in known},
+                groups - {group for each in known for group in each.groups},
+            )
+
+        return _unknown(*await self._catalog.query(look))
+
+    async def told(self, warnings: Sequence[str] = ()) -> dict[str, Any]:
+        """What every change answers: the nodes that have not applied it within a few seconds, and warnings."""
+        return {"not_applied": await self._applied.nodes_behind(), "warnings": list(warnings)}
+
+    def check_stays_admin(
+        self,
+        caller: Caller,
+        *,
+        force: bool,
+        rules: AccessRules | None = None,
+        groups: frozenset[str] | None = None,
+    ) -> None:
+        """Raises KafkaError where a change takes the caller's own administration of the cluster away, unless by
+        `force`. `rules`: those after the change; `groups`: the caller's after it."""
+        before, user = self._access.rules, caller.principal.user
+        own = self._access.groups_of(caller.principal)
+        if force or not before.on or not before.allows(user, own, Permission.ADMIN):
+            return
+        after = (rules or before).explain(user, own if groups is None else groups, Permission.ADMIN)
+        if not after.allowed:
+            raise KafkaError(
+                Code.POLICY_VIOLATION,
+                f"{caller.principal} would no longer administer the cluster ({after.reason}); with force it is done"
+                " nevertheless",
+            )
+
+
+def _unknown(users: frozenset[str], groups: frozenset[str]) -> list[str]:
+    found = []
+    for what, names in (("user", users), ("group", groups)):
+        if names:
+            shown = ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+            plural = "s" if len(names) > 1 else ""
+            found.append(
+                f"the cluster has no {what}{plural} {shown}: well if certificates or tokens prove such names,"
+                " else a typing error"
+            )
+    return found

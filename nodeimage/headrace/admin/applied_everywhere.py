@@ -1,0 +1,40 @@
+"""Waits until all nodes have applied a change of the catalog, and names those that have not.
+
+A command is one position of the catalog's log, which is the same log on every node. Whoever submitted it has applied
+it, so the position that this node has come to by then is not below it; each node tells in its answer to a probe how far
+what it has applied is in force. A node that does not answer counts as one that has not: it may go on by the former
+rules, if it lives and hears nobody.
+"""
+
+import asyncio
+from typing import Final
+
+from headrace.admin.node_probes import NodeProbes
+from headrace.base.ids import NodeId
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
+from headrace.partitions.cluster_client import ClusterClient
+
+WAIT_S: Final = 3.0
+LOOK_S: Final = 0.05
+
+
+class AppliedEverywhere:
+    """Of one node, for the changes that are made by way of it."""
+
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, probes: NodeProbes) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._cluster = cluster
+        self._probes = probes
+
+    async def nodes_behind(self, *, wait_s: float = WAIT_S) -> list[NodeId]:
+        """The nodes that have not applied, within `wait_s`, what is applied here by now. The change stands."""
+        position = self._catalog.applied
+        deadline = self._runtime.loop.time() + wait_s
+        left = {node.node_id for node in self._cluster.nodes()}
+        while left := await self._probes.not_at(position, left):
+            if self._runtime.loop.time() >= deadline:
+                break
+            await asyncio.sleep(LOOK_S)
+        return sorted(left)

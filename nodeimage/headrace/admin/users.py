@@ -1,0 +1,239 @@
+"""Headrace's own admin calls on users. Any node answers them.
+
+A password comes by these calls alone and goes no further than the node that answers: what is written are salted keys,
+for SCRAM-SHA-256 and for SCRAM-SHA-512, and no answer, log or error has either.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from headrace.admin.access_changes import AccessChanges
+from headrace.base.errors import Code, KafkaError
+from headrace.base.runtime import Runtime
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.reader import Reader
+from headrace.catalog.rows import UserRow
+from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, PutUser, UserOutcome
+from headrace.partitions.admin_params import Method, Methods, Params
+from headrace.partitions.admin_rights import CLUSTER_ADMIN, Own
+from headrace.partitions.caller import Caller
+from headrace.partitions.lookups import found_one, now, submitted
+from headrace.security.principals import check_name, check_user_name
+from headrace.security.sasl.scram_credential import ScramCredential
+from headrace.security.scram_common import HASHES
+
+log = structlog.get_logger()
+
+LEAST_PASSWORD: Final = 8
+MOST_PASSWORD: Final = 256
+"""Characters."""
+MOST_GROUPS: Final = 1_000
+MAX_PAGE: Final = 10_000
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+class OneUser(Params, frozen=True):
+    name: str
+
+
+class NewUser(Params, frozen=True):
+    name: str
+    password: str | None = None
+    """None: a certificate or a token proves who it is."""
+    groups: list[str] = msgspec.field(default_factory=list)
+    if_not_exists: bool = False
+
+    def __repr__(self) -> str:
+        return f"NewUser({self.name!r})"
+
+
+class UserChange(Params, frozen=True):
+    name: str
+    groups: list[str]
+    """All that it is in from now on."""
+    force: bool = False
+
+
+class UserEnd(Params, frozen=True):
+    name: str
+    force: bool = False
+
+
+class NewPassword(Params, frozen=True):
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"NewPassword({self.name!r})"
+
+
+class UserPage(Params, frozen=True):
+    after: str = ""
+    limit: int = 1_000
+
+
+TAKEN: Final = (OneUser, NewUser, UserChange, UserEnd, NewPassword, UserPage)
+_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+"""Learnt by msgspec as this module is loaded; see admin_api."""
+
+
+class UserCalls:
+    """The calls on users."""
+
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, changes: AccessChanges) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._changes = changes
+
+    def methods(self) -> Methods:
+        """By name: what a method takes, what runs it, and the right that it asks for."""
+        return {
+            "user.create": Method(NewUser, self._create, CLUSTER_ADMIN),
+            "user.list": Method(UserPage, self._list, CLUSTER_ADMIN),
+            "user.show": Method(OneUser, self._show, Own("name")),
+            "user.alter": Method(UserChange, self._alter, CLUSTER_ADMIN, of_caller=True),
+            "user.passwd": Method(NewPassword, self._passwd, Own("name")),
+            "user.delete": Method(UserEnd, self._delete, CLUSTER_ADMIN, of_caller=True),
+        }
+
+    async def _create(self, params: NewUser) -> dict[str, Any]:
+        """The user as made. DUPLICATE_RESOURCE where there is one of that name, unless `if_not_exists`.
+
+        A crash leaves a user without a password at most, who cannot prove who he is; the call may be repeated.
+        """
+        name = params.name
+        check_user_name(name)
+        _check_groups(params.groups)
+        if params.password is not None:
+            check_password(params.password, user=name)
+        present = await self._found(name)
+        if present is not None and params.if_not_exists:
+            return {**present, **await self._changes.told()}
+        if present is not None and (present["mechanisms"] or params.password is None):
+            raise KafkaError(
+                Code.DUPLICATE_RESOURCE,
+                f"there is a user {name} already; `headrace user alter` changes its groups, `headrace user passwd` its"
+                " password",
+            )
+        command = PutUser(name=name, groups=params.groups, now=now(), create=True)
+        outcome: UserOutcome = await submitted(self._catalog, command, timeout_ms=0)
+        if params.password is not None:
+            await self._set_password(name, params.password)
+        log.info("user made", user=name)
+        made = await self._found(name) or _shown(outcome.user, ())
+        return {**made, **await self._changes.told()}
+
+    async def _list(self, params: UserPage) -> list[dict[str, Any]]:
+        """A page of users in order of name."""
+        if not 1 <= params.limit <= MAX_PAGE:
+            raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
+
+        def look(reader: Reader) -> list[dict[str, Any]]:
+            rows = reader.users.page(after=params.after, limit=params.limit)
+            return [_shown(row, _mechanisms(reader, row.name)) for row in rows]
+
+        return await self._catalog.query(look)
+
+    async def _show(self, params: OneUser) -> dict[str, Any]:
+        """One user: groups, and by what it can prove who it is."""
+        found = await self._found(params.name)
+        if found is None:
+            raise _none(params.name)
+        return found
+
+    async def _alter(self, params: UserChange, caller: Caller) -> dict[str, Any]:
+        """The user with other groups. They hold from the next request on, in sessions that are open too."""
+        _check_groups(params.groups)
+        if params.name == caller.principal.user:
+            after = frozenset(params.groups) | caller.principal.groups
+            self._changes.check_stays_admin(caller, force=params.force, groups=after)
+        command = PutUser(name=params.name, groups=params.groups, now=now(), create=False)
+        await submitted(self._catalog, command, timeout_ms=0)
+        log.info("user altered", user=params.name)
+        return {**await self._show(OneUser(params.name)), **await self._changes.told()}
+
+    async def _passwd(self, params: NewPassword) -> dict[str, Any]:
+        """Another password, for the next one who logs in; connections that are open go on."""
+        check_password(params.password, user=params.name)
+        await self._show(OneUser(params.name))
+        await self._set_password(params.name, params.password)
+        log.info("password changed", user=params.name)
+        return {**await self._show(OneUser(params.name)), **await self._changes.told()}
+
+    async def _delete(self, params: UserEnd, caller: Caller) -> dict[str, Any]:
+        """The user as it was. Expressions that name it stay, and hold for whoever gets the name again."""
+        found = await self._show(OneUser(params.name))
+        if params.name == caller.principal.user and not params.force:
+            raise KafkaError(
+                Code.POLICY_VIOLATION, f"{params.name} is the user who asks; with force it is deleted nevertheless"
+            )
+        await submitted(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
+        log.info("user deleted", user=params.name)
+        return {**found, **await self._changes.told()}
+
+    async def _set_password(self, name: str, password: str) -> None:
+        loop = self._runtime.loop
+        upserts = await loop.run_in_executor(self._runtime.executor, _credentials, name, password)
+        command = AlterCredentials(deletions=[], upserts=upserts, now=now(), only_existing=True)
+        codes: Sequence[Code] = await submitted(self._catalog, command, timeout_ms=0)
+        if any(code is not Code.NONE for code in codes):
+            raise _none(name)
+
+    async def _found(self, name: str) -> dict[str, Any] | None:
+        def look(reader: Reader) -> dict[str, Any] | None:
+            row = reader.users.named(name)
+            return None if row is None else _shown(row, _mechanisms(reader, name))
+
+        return await found_one(self._catalog, look)
+
+
+def check_password(password: str, *, user: str) -> None:
+    """Raises KafkaError, which does not have it, for a password that none can be."""
+    fault = ""
+    if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
+        fault = f"has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
+    elif _CONTROLS.search(password):
+        fault = "has a control character, such as a line's end"
+    elif password.casefold() == user.casefold():
+        fault = "is the user's name"
+    if fault:
+        raise KafkaError(Code.UNACCEPTABLE_CREDENTIAL, f"the password {fault}")
+
+
+def _check_groups(groups: Sequence[str]) -> None:
+    if len(groups) > MOST_GROUPS:
+        raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user is in {MOST_GROUPS} at most")
+    for each in groups:
+        check_name(each, kind="group")
+
+
+def _credentials(user: str, password: str) -> list[Credential]:
+    """[blocking]"""
+    made = [ScramCredential.made_of(password, mechanism) for mechanism in HASHES]
+    return [
+        Credential(user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations) for each in made
+    ]
+
+
+def _mechanisms(reader: Reader, name: str) -> list[str]:
+    """[blocking]"""
+    return [each for each in HASHES if reader.users.credential(name, each) is not None]
+
+
+def _shown(row: UserRow, mechanisms: Sequence[str]) -> dict[str, Any]:
+    return {
+        "user": row.name,
+        "groups": list(row.groups),
+        "mechanisms": list(mechanisms),
+        "created_ms": row.created,
+    }
+
+
+def _none(name: str) -> KafkaError:
+    return KafkaError(
+        Code.RESOURCE_NOT_FOUND, f"there is no user {name[:100]!r}; `headrace user list` shows those that exist"
+    )

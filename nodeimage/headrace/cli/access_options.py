@@ -1,0 +1,59 @@
+"""Options that hold access expressions, and what is told of a change of rules."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.output import note
+
+_HELP = "Expression: who may {}"
+
+Produce = Annotated[
+    str | None, typer.Option("--produce", metavar="EXPR", show_default=False, help=_HELP.format("write records"))
+]
+Consume = Annotated[
+    str | None, typer.Option("--consume", metavar="EXPR", show_default=False, help=_HELP.format("read records"))
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="EXPR", show_default=False, help=_HELP.format("make, alter and delete topics")),
+]
+Copy = Annotated[
+    str | None, typer.Option("--copy", metavar="EXPR", show_default=False, help=_HELP.format("copy it by a link"))
+]
+Admin = Annotated[
+    str | None,
+    typer.Option("--admin", metavar="EXPR", show_default=False, help=_HELP.format("change policy and expressions")),
+]
+
+
+def expressions(
+    produce: str | None, consume: str | None, topic: str | None, copy: str | None, admin: str | None
+) -> dict[str, str]:
+    """Those that were given, by permission."""
+    given = {"produce": produce, "consume": consume, "topic": topic, "copy": copy, "admin": admin}
+    return {permission: text for permission, text in given.items() if text is not None}
+
+
+def items(name: str, given: Mapping[str, str | None]) -> list[dict[str, str | None]]:
+    """What `access.set` takes."""
+    return [{"object": name, "permission": each, "expression": text} for each, text in given.items()]
+
+
+def told_apart(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer without what goes to stderr: nodes that have not applied the change, and warnings."""
+    tell(answer)
+    return {name: value for name, value in answer.items() if name not in ("not_applied", "warnings")}
+
+
+def tell(answer: Mapping[str, Any]) -> None:
+    """Tell of nodes that have not applied a change, and of warnings."""
+    for warning in answer.get("warnings", ()):
+        note(f"warning: {warning}")
+    if late := answer.get("not_applied"):
+        nodes = f"node {late[0]} has" if len(late) == 1 else f"nodes {', '.join(map(str, late))} have"
+        note(
+            f"warning: the change stands, and {nodes} not said that it is applied there: until it is, clients of"
+            f" {'that node' if len(late) == 1 else 'these nodes'} are held to the former rules; `headrace status`"
+        )

@@ -1,0 +1,58 @@
+"""`headrace security`: whether the cluster asks who somebody is before it lets him do anything."""
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.access_options import told_apart
+from headrace.cli.admin import call
+from headrace.cli.formatting import described
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, print_fields, print_json
+
+app = typer.Typer(
+    help="Whether access expressions are enforced. While security is off, everybody may do everything.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show whether security is on, who administers the cluster, and what is amiss."""
+    _show(call(bootstrap, data, "security.show", {}), output)
+
+
+@app.command()
+def on(
+    force: Annotated[
+        bool, typer.Option("--force", help="Administrators prove who they are by certificates or tokens alone")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Enforce access expressions from now on, on all nodes. Refused where nobody could administer the cluster then.
+
+    First: `headrace user create root`, `headrace access set cluster --admin u:root`; see docs/security.md.
+    """
+    _show(told_apart(call(bootstrap, data, "security.on", {"force": force})), output)
+
+
+@app.command()
+def off(
+    open_everything: Annotated[
+        bool, typer.Option("--open-everything", help="Everybody may do everything then: say that this is wanted")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Enforce nothing any more. Users and expressions stay as they are."""
+    _show(told_apart(call(bootstrap, data, "security.off", {"open_everything": open_everything})), output)
+
+
+def _show(shown: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(shown)
+    else:
+        print_fields(described(shown))

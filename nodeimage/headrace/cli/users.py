@@ -1,0 +1,159 @@
+"""`headrace user`: users, their groups and passwords.
+
+A password comes from a file or from the terminal, where it is asked for twice and not shown; never as an argument,
+which every process of the machine could read.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.base.errors import HeadraceError
+from headrace.cli.access_options import told_apart
+from headrace.cli.admin import call
+from headrace.cli.formatting import described, rows_of
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_table
+
+app = typer.Typer(
+    help="Users, their groups and passwords. A user may do what access expressions say: `headrace access`.",
+    no_args_is_help=True,
+)
+
+PAGE: Final = 1_000
+MOST_FILE: Final = 4_096
+"""Bytes of a password's file."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        show_default=False,
+        help="Holds the password; a line's end behind it does not count [default: ask on the terminal]",
+    ),
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", "-g", metavar="GROUP", show_default=False, help="May stand repeatedly")
+]
+Force = Annotated[bool, typer.Option("--force", help="Also what takes your own administration of the cluster away")]
+
+
+@app.command()
+def create(
+    name: Name,
+    password_file: PasswordFile = None,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="A certificate or a token proves who it is")
+    ] = False,
+    group: Groups = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Make a user: `headrace user create alice --password-file alice.txt --group sensors`."""
+    if no_password and password_file is not None:
+        raise typer.BadParameter("--no-password and --password-file exclude each other")
+    password = None if no_password else _password(password_file, of=name)
+    params = {"name": name, "password": password, "groups": group or []}
+    _show(told_apart(call(bootstrap, data, "user.create", params)), output)
+
+
+@app.command(name="list")
+def list_users(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """List all users."""
+    from headrace.cli.connect import connected
+
+    users: list[dict[str, Any]] = []
+    with connected(bootstrap, data) as cluster:
+        while True:
+            page = cluster.admin("user.list", {"after": users[-1]["user"] if users else "", "limit": PAGE})
+            users += page
+            if len(page) < PAGE:
+                break
+    if output is OutputFormat.JSON:
+        print_json(users)
+    elif users:
+        columns, rows, numbers = rows_of(users)
+        print_table(columns, rows, right=numbers)
+    else:
+        note("no users: `headrace user create NAME` makes one")
+
+
+@app.command()
+def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Show one user: groups, and the mechanisms by which a password proves who it is."""
+    _show(call(bootstrap, data, "user.show", {"name": name}), output)
+
+
+@app.command()
+def alter(
+    name: Name,
+    group: Groups = None,
+    no_groups: Annotated[bool, typer.Option("--no-groups", help="It is in no group any more")] = False,
+    force: Force = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Set all groups of a user: `headrace user alter alice -g sensors -g ops`."""
+    if no_groups is bool(group):
+        raise typer.BadParameter("name all groups that it is in from now on with --group, or say --no-groups")
+    params = {"name": name, "groups": group or [], "force": force}
+    _show(told_apart(call(bootstrap, data, "user.alter", params)), output)
+
+
+@app.command()
+def passwd(
+    name: Name,
+    password_file: PasswordFile = None,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Set a user's password. Connections that are open go on; the next one needs the new password."""
+    params = {"name": name, "password": _password(password_file, of=name)}
+    _show(told_apart(call(bootstrap, data, "user.passwd", params)), output)
+
+
+@app.command()
+def delete(
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Also yourself")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete a user. Expressions that name it stay, and hold for a user that is made with that name again."""
+    told_apart(call(bootstrap, data, "user.delete", {"name": name, "force": force}))
+    if output is OutputFormat.JSON:
+        print_json({"deleted": name})
+    else:
+        note(f"deleted user {name}; `headrace access list` shows expressions that name it")
+
+
+def _password(file: Path | None, *, of: str) -> str:
+    """Raises HeadraceError, which does not have it."""
+    if file is not None:
+        with file.open("rb") as opened:
+            content = opened.read(MOST_FILE + 1)
+        if len(content) > MOST_FILE:
+            raise HeadraceError(f"{file} is no password's file: it has more than {MOST_FILE} bytes")
+        try:
+            return content.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            pass  # raised outside of this handler: Python's error holds the password
+        raise HeadraceError(f"{file} is no password's file: it is not UTF-8")
+    if not is_terminal(sys.stdin):
+        raise HeadraceError("there is no terminal to ask for a password on: give it with --password-file FILE")
+    return str(typer.prompt(f"Password of {of}", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _show(user: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(user)
+    else:
+        print_fields(described(user))

@@ -1,0 +1,83 @@
+"""Callers of Headrace's own admin calls who have proved who they are, on a cluster whose security is on."""
+
+from typing import Any
+
+import msgspec
+
+from headrace.base.errors import Code
+from headrace.kafka.connection import Connection
+from headrace.node.parts import NodeParts
+from headrace.security.principals import NOBODY, Mechanism, Principal
+from headrace.wire.admin_call import encode_admin_request
+
+PASSWORD = "not a secret 1"
+FORBIDDEN = (
+    Code.CLUSTER_AUTHORIZATION_FAILED,
+    Code.TOPIC_AUTHORIZATION_FAILED,
+    Code.GROUP_AUTHORIZATION_FAILED,
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+
+def principal(user: str, *groups: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_256) -> Principal:
+    """`user`: "" is a client that has proved nothing."""
+    return Principal(user, mechanism, frozenset(groups)) if user else NOBODY
+
+
+class Refusal(Exception):
+    """An admin call's error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = Code(code)
+
+    @property
+    def is_forbidden(self) -> bool:
+        return self.code in FORBIDDEN
+
+
+class Callers:
+    """Asks a node as one user or another."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self.parts = parts
+
+    async def call(self, user: str | Principal, method: str, /, **params: Any) -> Any:
+        """The result. Raises Refusal."""
+        connection = Connection(self.parts.dispatcher)
+        connection.principal = user if isinstance(user, Principal) else principal(user)
+        answer = msgspec.msgpack.decode(await self.parts.admin.handle(encode_admin_request(method, params), connection))
+        if answer["error"]:
+            assert answer["result"] is None
+            assert "\n" not in answer["message"]
+            raise Refusal(answer["error"], answer["message"])
+        return answer["result"]
+
+    async def refused(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
+        """Why a call is refused for want of a right."""
+        error = await self.fails(user, method, **params)
+        assert error.is_forbidden, (method, error.code, str(error))
+        return error
+
+    async def fails(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
+        """Why a call fails."""
+        try:
+            answer = await self.call(user, method, **params)
+        except Refusal as error:
+            return error
+        raise AssertionError(f"{method} answers {answer}")
+
+    async def access(self, by: str, given: dict[str, dict[str, str | None]], **more: Any) -> Any:
+        """Set expressions: by object and permission."""
+        items = [
+            {"object": name, "permission": permission, "expression": text}
+            for name, each in given.items()
+            for permission, text in each.items()
+        ]
+        return await self.call(by, "access.set", items=items, **more)
+
+    async def secure(self, admin: str = "root") -> None:
+        """Turn security on, with one administrator."""
+        await self.call("", "user.create", name=admin, password=PASSWORD)
+        await self.access("", {"cluster": {"admin": f"u:{admin}"}})
+        await self.call("", "security.on")

@@ -52,7 +52,7 @@ def in_utf8_mode() -> None:
 
 
 def _checked(callback: Callable[..., Any]) -> Callable[..., Any]:
-    if hasattr(callback, "__wrapped__"):
+    if hasattr(callback, "is_checked"):
         return callback
 
     @functools.wraps(callback)
@@ -63,6 +63,7 @@ def _checked(callback: Callable[..., Any]) -> Callable[..., Any]:
                     raise typer.BadParameter(f"{_shown_name(callback, name)}: {fault}")
         return callback(*given, **named)
 
+    run.is_checked = True  # type: ignore[attr-defined]
     return run
 
 

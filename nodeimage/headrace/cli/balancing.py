@@ -45,7 +45,7 @@ def balance(
         answer = cluster.admin("balance", {"paused": True if pause else False if resume else None})
     if explain:
         addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
-        seen = ask_each(addresses, "cluster.events", {"events": MOST_EVENTS})
+        seen = ask_each(cluster.target, addresses, "cluster.events", {"events": MOST_EVENTS})
         answer["moves"] = moves((each for each in seen if each is not None), SHOWN)
     if output is OutputFormat.JSON:
         print_json(answer)

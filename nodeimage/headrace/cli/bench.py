@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,9 @@ from headrace.base.errors import HeadraceError
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts, Uninterrupted
+
+if TYPE_CHECKING:
+    from headrace.cli.target import Target
 
 BATCH: Final = 10_000
 SILENCE_S: Final = 30.0
@@ -72,20 +75,22 @@ def bench(
     """Measure throughput and latency with the stock client (librdkafka, acks=all)."""
     from confluent_kafka.admin import AdminClient
 
-    from headrace.cli.connect import find_bootstrap
+    from headrace.cli.connect import check_access
     from headrace.cli.kafka_client import client_config, client_errors
+    from headrace.cli.target import find_target
 
-    address, interrupts = find_bootstrap(bootstrap, data), Interrupts()
+    target, interrupts = find_target(bootstrap, data), Interrupts()
+    check_access(target)
     run = f"bench-{uuid.uuid4().hex[:8]}"
     names = [f"{stream}:{run}-{number}" if stream else f"{run}-{number}" for number in range(topics)]
     with client_errors("bench"), interrupts.caught():
-        admin = AdminClient(client_config(address, {}))
+        admin = AdminClient(client_config(target, {}))
         with own_topics(admin, names, partitions, interrupts):
             throughput = [
-                _produce(address, names, interrupts, records=records, size=size, compression=compression),
-                _consume(address, names, interrupts, records=records, size=size),
+                _produce(target, names, interrupts, records=records, size=size, compression=compression),
+                _consume(target, names, interrupts, records=records, size=size),
             ]
-            latency = _paced(address, names[0], interrupts, rate=rate, seconds=seconds, size=size) if seconds else []
+            latency = _paced(target, names[0], interrupts, rate=rate, seconds=seconds, size=size) if seconds else []
     if output is OutputFormat.JSON:
         print_json({"throughput": [asdict(each) for each in throughput], "latency": [asdict(each) for each in latency]})
         return
@@ -135,7 +140,7 @@ def _delete(admin: Any, names: Sequence[str]) -> None:
 
 
 def _produce(
-    address: str, names: Sequence[str], interrupts: Interrupts, *, records: int, size: int, compression: str
+    target: "Target", names: Sequence[str], interrupts: Interrupts, *, records: int, size: int, compression: str
 ) -> Throughput:
     from confluent_kafka import Producer
 
@@ -148,7 +153,7 @@ def _produce(
         "compression.codec": compression,
         "queue.buffering.max.messages": 500_000,
     }
-    sender = Sender(Uninterrupted(Producer(producer_config(address, settings)), interrupts))
+    sender = Sender(Uninterrupted(Producer(producer_config(target, settings)), interrupts), target)
     value = bytes(size)
     began = time.monotonic()
     for number in range(records):
@@ -157,10 +162,10 @@ def _produce(
     return _throughput("produce", records, size, time.monotonic() - began)
 
 
-def _consume(address: str, names: Sequence[str], interrupts: Interrupts, *, records: int, size: int) -> Throughput:
+def _consume(target: "Target", names: Sequence[str], interrupts: Interrupts, *, records: int, size: int) -> Throughput:
     from headrace.cli.kafka_client import describe
 
-    consumer = _assigned_consumer(address, names, interrupts)
+    consumer = _assigned_consumer(target, names, interrupts)
     try:
         left, began, heard = records, time.monotonic(), time.monotonic()
         while left > 0:
@@ -178,7 +183,9 @@ def _consume(address: str, names: Sequence[str], interrupts: Interrupts, *, reco
         consumer.close()
 
 
-def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, seconds: float, size: int) -> list[Latency]:
+def _paced(
+    target: "Target", name: str, interrupts: Interrupts, *, rate: int, seconds: float, size: int
+) -> list[Latency]:
     """Sends at a fixed rate and times each record to its acknowledgement and to its arrival at a consumer."""
     from confluent_kafka import Producer
 
@@ -188,8 +195,8 @@ def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, second
     acknowledged: list[float] = []
     arrived: list[float] = []
     failures: list[Any] = []
-    producer = Uninterrupted(Producer(producer_config(address, {"acks": "all", "linger.ms": 0})), interrupts)
-    consumer = _assigned_consumer(address, [name], interrupts, at_end=True)
+    producer = Uninterrupted(Producer(producer_config(target, {"acks": "all", "linger.ms": 0})), interrupts)
+    consumer = _assigned_consumer(target, [name], interrupts, at_end=True)
     padding = bytes(max(0, size - 8))
 
     def receive(timeout_s: float) -> None:
@@ -236,13 +243,13 @@ def _paced(address: str, name: str, interrupts: Interrupts, *, rate: int, second
     return [_latency("send to acknowledgement", acknowledged), _latency("send to consumer", arrived)]
 
 
-def _assigned_consumer(address: str, names: Sequence[str], interrupts: Interrupts, *, at_end: bool = False) -> Any:
+def _assigned_consumer(target: "Target", names: Sequence[str], interrupts: Interrupts, *, at_end: bool = False) -> Any:
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.kafka_client import client_config, partitions_of
 
     settings = {"group.id": "headrace-bench", "enable.auto.commit": False, "fetch.wait.max.ms": 100}
-    consumer = Uninterrupted(Consumer(client_config(address, settings)), interrupts)
+    consumer = Uninterrupted(Consumer(client_config(target, settings)), interrupts)
     places = []
     for name in names:
         for partition in partitions_of(consumer, name):

@@ -70,8 +70,8 @@ def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[
     answer = cluster.admin("cluster.status")
     own = cluster.admin("status")
     addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
-    details = dict(zip(addresses, ask_each(addresses, "status"), strict=True))
-    seen = ask_each(addresses, "cluster.events", {"events": events})
+    details = dict(zip(addresses, ask_each(cluster.target, addresses, "status"), strict=True))
+    seen = ask_each(cluster.target, addresses, "cluster.events", {"events": events})
     processes = here.get("processes", {})
     for node in answer["nodes"]:
         detail = details.get(node["address"]) or {}
@@ -245,7 +245,7 @@ def _show_node(cluster: "Cluster", node: int, output: OutputFormat) -> None:
     nodes = {each["node"]: each for each in cluster.admin("node.list")}
     if node not in nodes:
         raise HeadraceError(f"there is no node {node}; there are {', '.join(map(str, nodes))}")
-    (detail,) = ask_each([nodes[node]["address"]], "status")
+    (detail,) = ask_each(cluster.target, [nodes[node]["address"]], "status")
     if detail is None:
         raise HeadraceError(f"node {node} at {nodes[node]['address']} does not answer: see `headrace status`")
     if output is OutputFormat.JSON:

@@ -1,24 +1,24 @@
 """Finds the cluster that a command talks to, and asks it: Headrace's own admin calls and Kafka's APIs of the generic
 codec.
 
-`--bootstrap` names the cluster, else the embedded one that runs in the data folder. One connection per command, to the
-first address that answers; any node answers for the cluster. What only the nodes themselves know is asked of all of
-them at a time, and consumer groups of their coordinator. Errors leave as `HeadraceError` with a message that says what
-to do next.
+Which cluster that is, and who asks, `target.py` says. One connection per command, to the first address that answers:
+any node answers for the cluster. What only the nodes themselves know is asked of all of them at a time, and consumer
+groups of their coordinator. Errors leave as `HeadraceError` with a message that says what to do next.
 """
 
-import re
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from headrace.base.errors import HeadraceError, KafkaError, code_of
-from headrace.kafka_client.blocking_client import BrokerConnection
-from headrace.local.folder import ClusterNotRunning, default_folder
+from headrace.cli.target import Target, find_target, split_address
+from headrace.kafka_client.blocking_client import BrokerConnection, Unanswered
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.wire import metadata
 from headrace.wire.api_keys import ApiKey
 
 CLIENT_ID: Final = "headrace-cli"
@@ -30,57 +30,22 @@ KNOCK_S: Final = 2.0
 NODES_AT_ONCE: Final = 32
 COORDINATOR_S: Final = 10.0
 FIND_COORDINATOR_VERSION: Final = 3
-DEFAULT_PORT: Final = 9092
+METADATA_VERSION: Final = 4
+"""Of no topics, to see whether a cluster answers: every Kafka has it."""
 
 
 class NoAnswer(HeadraceError):
     """No address of the cluster answers."""
 
 
-def find_bootstrap(bootstrap: str | None, folder: Path | None) -> str:
-    """The addresses to talk to: what was asked for, else those of the embedded cluster that runs in the folder."""
-    if bootstrap:
-        for address in bootstrap.split(","):
-            split_address(address)
-        return bootstrap
-    from headrace.local.cluster import running_cluster
-
-    folder = folder or default_folder()
-    cluster = running_cluster(folder)
-    if cluster is None:
-        raise ClusterNotRunning(
-            f"no cluster runs in {folder}: start one with `headrace up`, or name one with --bootstrap or --data"
-        )
-    return cluster.bootstrap
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host`, `host:port` or `[v6]:port` as (host, port)."""
-    text = address.strip()
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not re.fullmatch(r"0*[0-9]{1,5}", port) or not 0 < int(port) < 65_536 or not _is_host(host):
-        raise HeadraceError(f"{address!r} is not an address: write HOST:PORT")
-    return host, int(port)
-
-
-def _is_host(host: str) -> bool:
-    """Whether the resolver takes the name."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return host.isprintable() and " " not in host
-
-
 class Cluster:
     """One open connection to a cluster."""
 
-    def __init__(self, connection: BrokerConnection, address: str) -> None:
+    def __init__(self, connection: BrokerConnection, address: str, target: Target) -> None:
         self._connection = connection
         self.address = address
+        self.target = target
+        """For further connections to the same cluster."""
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The result of one of Headrace's own admin calls. Raises KafkaError with the node's message."""
@@ -96,24 +61,55 @@ class Cluster:
             raise HeadraceError(f"this cannot be asked of a cluster: {error}") from error
 
 
-@contextmanager
-def connected(bootstrap: str | None, folder: Path | None, *, timeout_s: float = TIMEOUT_S) -> Iterator[Cluster]:
+def connected(
+    bootstrap: str | None, folder: Path | None, *, timeout_s: float = TIMEOUT_S
+) -> AbstractContextManager[Cluster]:
     """A connection to the first address that answers. Raises NoAnswer, also when the connection is lost in between."""
-    addresses = find_bootstrap(bootstrap, folder).split(",")
+    return connected_to(find_target(bootstrap, folder), timeout_s=timeout_s)
+
+
+@contextmanager
+def connected_to(target: Target, *, timeout_s: float = TIMEOUT_S) -> Iterator[Cluster]:
+    """The same, of a target that was found. Raises also SourceRefuses."""
+    addresses = target.addresses.split(",")
     failure: Exception | None = None
     for address in addresses:
         host, port = split_address(address)
         try:
             if len(addresses) > 1:
-                _knock(host, port)
-            connection = BrokerConnection(host, port, CLIENT_ID, timeout_s)
-        except OSError as error:
-            failure = error
+                _knock(host, port, target)
+            connection = BrokerConnection(host, port, CLIENT_ID, timeout_s, access=target.access)
+        except (OSError, SourceRefuses) as error:
+            failure = error if not isinstance(failure, SourceRefuses) else failure
             continue
         with connection:
-            yield Cluster(connection, address)
+            yield Cluster(connection, address, target)
         return
+    if isinstance(failure, SourceRefuses):
+        raise failure
     raise NoAnswer(f"{failure}: is the cluster up?")
+
+
+def check_access(target: Target) -> None:
+    """Raises SourceRefuses where the cluster does not take what `target` says: librdkafka would try for long.
+
+    That nobody answers is no error here: somebody may in a moment.
+    """
+    refused: SourceRefuses | None = None
+    for address in target.addresses.split(","):
+        try:
+            with BrokerConnection(*split_address(address), CLIENT_ID, KNOCK_S, access=target.access) as connection:
+                request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest([], False))
+                connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+            return
+        except Unanswered as error:
+            refused = SourceRefuses(str(error))
+        except SourceRefuses as error:
+            refused = error
+        except OSError:
+            continue
+    if refused is not None:
+        raise refused
 
 
 @contextmanager
@@ -125,9 +121,12 @@ def _lost() -> Iterator[None]:
         raise NoAnswer(f"{error}: see `headrace status`") from error
 
 
-def _knock(host: str, port: int) -> None:
+def _knock(host: str, port: int, target: Target) -> None:
     """Makes sure that a node answers, where others could be asked: one that stands still accepts connections too."""
-    with BrokerConnection(host, port, CLIENT_ID, KNOCK_S) as connection, suppress(KafkaError):
+    with (
+        BrokerConnection(host, port, CLIENT_ID, KNOCK_S, access=target.access) as connection,
+        suppress(KafkaError),
+    ):
         connection.admin("node.settings")
 
 
@@ -138,8 +137,9 @@ def connected_to_coordinator(bootstrap: str | None, folder: Path | None) -> Iter
     Raises KafkaError, NoAnswer.
     """
     deadline = time.monotonic() + COORDINATOR_S
+    target = find_target(bootstrap, folder)
     while True:
-        with connected(bootstrap, folder) as cluster:
+        with connected_to(target) as cluster:
             found = cluster.kafka(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, {"key": CLIENT_ID, "key_type": 0})
             if not found.error_code:
                 address = f"{found.host}:{found.port}"
@@ -150,18 +150,23 @@ def connected_to_coordinator(bootstrap: str | None, folder: Path | None) -> Iter
         if time.monotonic() >= deadline:
             check(found.error_code, None, what="nobody coordinates consumer groups; see `headrace status`")
         time.sleep(0.1)
-    with connected(address, None) as cluster:
+    with connected_to(target.at(address)) as cluster:
         yield cluster
 
 
 def ask_each(
-    addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = NODE_TIMEOUT_S
+    target: Target,
+    addresses: Sequence[str],
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = NODE_TIMEOUT_S,
 ) -> list[Any]:
     """The results of an admin call at each of these nodes, all at a time; None for one that does not answer."""
 
     def ask(address: str) -> Any:
         try:
-            with connected(address, None, timeout_s=timeout_s) as cluster:
+            with connected_to(target.at(address), timeout_s=timeout_s) as cluster:
                 return cluster.admin(method, params)
         except HeadraceError:
             return None

@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from operator import methodcaller
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from headrace.cli.output import OutputFormat, is_terminal, json_text, note, writ
 from headrace.cli.record_headers import HeaderReader, Headers, HeadersUnreadable
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.text import printable_bytes
+
+if TYPE_CHECKING:
+    from headrace.cli.target import Target
 
 BATCH = 500
 POLL_S = 0.2
@@ -56,8 +59,9 @@ def consume(
         raise typer.BadParameter("--group begins with a blank, which librdkafka leaves out: it would be another group")
     from confluent_kafka import Consumer
 
-    from headrace.cli.connect import find_bootstrap
+    from headrace.cli.connect import check_access
     from headrace.cli.kafka_client import client_config, client_errors
+    from headrace.cli.target import find_target
 
     settings = {
         "group.id": group or f"headrace-cli-{uuid.uuid4()}",
@@ -69,10 +73,14 @@ def consume(
         "fetch.wait.max.ms": 200,
     }
     interrupts = Interrupts()
+    target = find_target(bootstrap, data)
+    check_access(target)
     with client_errors(topic), interrupts.caught():
-        consumer = Uninterrupted(Consumer(client_config(find_bootstrap(bootstrap, data), settings)), interrupts)
+        consumer = Uninterrupted(Consumer(client_config(target, settings)), interrupts)
         as_json = output is OutputFormat.JSON
-        reading = _Reading(consumer, topic, interrupts, in_group=group is not None, as_json=as_json, with_key=with_key)
+        reading = _Reading(
+            consumer, topic, target, interrupts, in_group=group is not None, as_json=as_json, with_key=with_key
+        )
         try:
             reading.start(from_beginning=from_beginning)
             reading.run(to_the_end=not follow and (from_beginning or group is not None), count=count)
@@ -91,7 +99,15 @@ class _Reading:
     """One consumer and what it has printed."""
 
     def __init__(
-        self, consumer: Any, topic: str, interrupts: Interrupts, *, in_group: bool, as_json: bool, with_key: bool
+        self,
+        consumer: Any,
+        topic: str,
+        target: "Target",
+        interrupts: Interrupts,
+        *,
+        in_group: bool,
+        as_json: bool,
+        with_key: bool,
     ) -> None:
         self._consumer = consumer
         self._topic = topic
@@ -100,7 +116,7 @@ class _Reading:
         self._as_json = as_json
         self._with_key = with_key
         self._to_terminal = is_terminal(sys.stdout)
-        self._headers = HeaderReader(consumer, topic, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+        self._headers = HeaderReader(consumer, topic, client_id=CLIENT_ID, timeout_s=TIMEOUT_S, access=target.access)
         self._unread: set[int] | None = None  # assigned partitions whose end was not met; None before assignment
         self._uncommitted = False
         self._committed_at = time.monotonic()

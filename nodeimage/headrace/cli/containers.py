@@ -33,7 +33,7 @@ def containers(
         if volume is not None:
             cluster.admin("volume.show", {"name": volume})  # refuses one that is not there
     needed = [primary for primary in {each["primary"] for each in found} if primary in addresses]
-    answers = ask_each([addresses[primary] for primary in needed], "container.list")
+    answers = ask_each(cluster.target, [addresses[primary] for primary in needed], "container.list")
     told = with_bytes(found, dict(zip(needed, answers, strict=True)))
     told = [each for each in told if volume is None or each["volume"] == volume]
     if output is OutputFormat.JSON:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.base.errors import HeadraceError
+from headrace.cli.target import Target
+from headrace.security.client_security import librdkafka_properties
 
 METADATA_TIMEOUT_S: Final = 10.0
 MOST_MESSAGE_BYTES: Final = 96 << 20
@@ -32,10 +34,14 @@ class RefusedByPolicy(KafkaClientError):
     """The cluster takes no such record: of a topic whose home is elsewhere, mostly."""
 
 
-def client_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """librdkafka's configuration; its own log lines are kept off stderr, errors come as exceptions."""
+def client_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's configuration; its own log lines are kept off stderr, errors come as exceptions.
+
+    It holds the user's password: not to be shown.
+    """
     return {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": target.addresses,
+        **librdkafka_properties(target.access.security),
         "client.id": "headrace-cli",
         "logger": _silent,
         "socket.timeout.ms": 30_000,
@@ -43,9 +49,9 @@ def client_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def producer_config(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def producer_config(target: Target, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same for a producer: it takes whatever a topic may take. Its batches end at 1 MB (batch.size) as ever."""
-    return client_config(bootstrap, {"message.max.bytes": MOST_MESSAGE_BYTES, **settings})
+    return client_config(target, {"message.max.bytes": MOST_MESSAGE_BYTES, **settings})
 
 
 @contextmanager

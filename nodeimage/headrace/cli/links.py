@@ -13,6 +13,7 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.cli.units import parse_size
 from headrace.local.hints import quoted
+from headrace.security.client_security import of_security
 
 app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)
 
@@ -301,7 +302,7 @@ def link_fields(
 
 def _properties(path: Path) -> Any:
     try:
-        return parse_properties(path.read_text(encoding="utf-8"))
+        return of_security(parse_properties(path.read_text(encoding="utf-8")))
     except UnicodeDecodeError as error:
         raise HeadraceError(f"{path} is not UTF-8: {error}") from error
 

@@ -23,6 +23,7 @@ from headrace.cli import (
     cluster_status,
     consume,
     containers,
+    contexts,
     features,
     groups,
     links,
@@ -38,6 +39,16 @@ from headrace.cli import (
     volumes,
 )
 from headrace.cli.arguments import check_commands, in_utf8_mode
+from headrace.cli.client_options import (
+    ClientOptions,
+    Config,
+    ContextName,
+    PasswordFile,
+    TlsCa,
+    User,
+    add_client_options,
+    begin,
+)
 from headrace.cli.output import ReaderGone, flush, let_go, note, own_standard_streams, print_line
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -66,13 +77,22 @@ def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
     ] = False,
+    user: User = None,
+    password_file: PasswordFile = None,
+    tls_ca: TlsCa = None,
+    config: Config = None,
+    context_name: ContextName = None,
 ) -> None:
-    """Options of every command."""
+    """Options of every command that talks to a cluster; they may stand behind it too."""
+    begin(
+        ClientOptions(user=user, password_file=password_file, tls_ca=tls_ca, config=config, context_name=context_name)
+    )
 
 
 app.command()(cluster_commands.up)
 app.command()(cluster_commands.down)
 app.command()(cluster_status.status)
+app.add_typer(contexts.app, name="context")
 app.add_typer(nodes.app, name="node")
 app.command()(balancing.balance)
 app.add_typer(volumes.app, name="volume")
@@ -96,6 +116,7 @@ app.command()(containers.recover_store)
 app.command()(secret.rotate_secret)
 app.command()(replay.replay)
 app.command()(bench.bench)
+add_client_options(app)
 check_commands(app)
 
 

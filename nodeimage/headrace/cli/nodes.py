@@ -154,7 +154,7 @@ def remove(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Forget a node for good, stopping its process where it is of this machine. Drain it first."""
-    from headrace.cli.connect import connected
+    from headrace.cli.connect import connected, connected_to
     from headrace.local.folder import default_folder
 
     folder = None if bootstrap else data or default_folder()
@@ -164,7 +164,7 @@ def remove(
     if folder is not None:
         _stop_process(folder, node)
     others = ",".join(address for number, address in addresses.items() if number != node)
-    with connected(others, None) as cluster:
+    with connected_to(cluster.target.at(others)) as cluster:
         answer = cluster.admin("node.remove", {"node": node, "force": force})
     if folder is not None:
         _drop_folder(folder, node, erase=not checked["replicas_given_up"])

@@ -3,8 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +13,9 @@ from headrace.cli.options import Bootstrap, DataFolder, Output, TopicName
 from headrace.cli.output import OutputFormat, is_terminal, note, print_json
 from headrace.cli.signals import Interrupts, Uninterrupted
 from headrace.cli.text import to_bytes
+
+if TYPE_CHECKING:
+    from headrace.cli.target import Target
 
 INTERRUPTED_FLUSH_S = 10.0
 
@@ -56,21 +58,24 @@ def produce(
         raise typer.BadParameter("--key-separator is empty")
     from confluent_kafka import Producer
 
-    from headrace.cli.connect import find_bootstrap
+    from headrace.cli.connect import check_access
     from headrace.cli.kafka_client import RefusedByPolicy, client_errors, partitions_of, producer_config
     from headrace.cli.sending import Sender
+    from headrace.cli.target import find_target
     from headrace.cli.topic_names import parse_headers
 
     headers = parse_headers(header or [])
     settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": compression}
     interrupts = Interrupts()
+    target = find_target(bootstrap, data)
+    check_access(target)
     with client_errors(topic):
-        producer = Uninterrupted(Producer(producer_config(find_bootstrap(bootstrap, data), settings)), interrupts)
+        producer = Uninterrupted(Producer(producer_config(target, settings)), interrupts)
     partitions = partitions_of(producer, topic)
     if partition not in (-1, *partitions):
         raise HeadraceError(f"{topic} has no partition {partition}: it has {len(partitions)}")
 
-    sender = Sender(producer)
+    sender = Sender(producer, target)
     interrupted = False
     began = time.monotonic()
     with interrupts.caught():
@@ -80,7 +85,7 @@ def produce(
                 sender.poll()
             sender.finish()
         except RefusedByPolicy as error:
-            raise sender.final_error(error, told=_refused(topic, error, bootstrap, data)) from error
+            raise sender.final_error(error, told=_refused(topic, error, target)) from error
         except HeadraceError as error:
             failed = sender.failed
             told = sender.final_error(error)
@@ -98,11 +103,11 @@ def produce(
         raise typer.Exit(130)
 
 
-def _refused(topic: str, error: HeadraceError, bootstrap: str | None, data: Path | None) -> HeadraceError:
+def _refused(topic: str, error: HeadraceError, target: "Target") -> HeadraceError:
     """Clients are told a code only: where the topic's home is, the cluster says."""
-    from headrace.cli.connect import connected
+    from headrace.cli.connect import connected_to
 
-    with connected(bootstrap, data) as cluster:
+    with connected_to(target) as cluster:
         home = cluster.admin("topic.show", {"topic": topic}).get("home")
     if home is None:
         return error

@@ -8,7 +8,8 @@ import time
 from typing import Any, Final
 
 from headrace.base.errors import Code, CorruptBatch, HeadraceError, MalformedRequest
-from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.kafka_client.blocking_client import Access, BrokerConnection
+from headrace.kafka_client.errors import SourceRefuses
 from headrace.wire import fetch
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import iter_records
@@ -30,11 +31,12 @@ class HeadersUnreadable(HeadraceError):
 class HeaderReader:
     """Headers of records of one topic, for a consumer that gives its records in order."""
 
-    def __init__(self, consumer: Any, topic: str, *, client_id: str, timeout_s: float) -> None:
+    def __init__(self, consumer: Any, topic: str, *, client_id: str, timeout_s: float, access: Access) -> None:
         self._consumer = consumer
         self._topic = topic
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._access = access
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._read: dict[int, dict[int, Headers]] = {}
         """By partition: what the last fetch had, by offset."""
@@ -62,7 +64,7 @@ class HeaderReader:
                 if answer.error not in (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE):
                     break
                 failure = Code(answer.error).name.lower().replace("_", " ")
-            except (OSError, MalformedRequest) as error:
+            except (OSError, MalformedRequest, SourceRefuses) as error:
                 failure = str(error)
                 self.close()
             if time.monotonic() >= deadline:
@@ -99,5 +101,5 @@ class HeaderReader:
             raise ConnectionError("nobody leads the partition")
         place = (str(leader.host), int(leader.port))
         if place not in self._connections:
-            self._connections[place] = BrokerConnection(*place, self._client_id, self._timeout_s)
+            self._connections[place] = BrokerConnection(*place, self._client_id, self._timeout_s, access=self._access)
         return self._connections[place]

@@ -112,7 +112,8 @@ def replay(
         _warn_of_expiry(cluster.admin("stream.show", {"path": stream}), readings, timestamps)
         settings = {"enable.idempotence": True, "linger.ms": 5, "compression.codec": "lz4"}
         interrupts = Interrupts()
-        sender = Sender(Uninterrupted(Producer(producer_config(cluster.address, settings)), interrupts))
+        target = cluster.target.at(cluster.address)
+        sender = Sender(Uninterrupted(Producer(producer_config(target, settings)), interrupts), target)
         replaying = Replaying(
             sender=sender,
             pace=pace,

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from headrace.base.errors import HeadraceError
 from headrace.cli.connect import CLIENT_ID, TIMEOUT_S
 from headrace.cli.kafka_client import describe
+from headrace.cli.target import Target
 from headrace.cli.zero_timestamp_producer import Record, ZeroTimestampProducer
 
 POLL_EVERY: Final = 256
@@ -28,13 +29,14 @@ class Sender:
     next `send` or `finish` raises its error.
     """
 
-    def __init__(self, producer: Any) -> None:
+    def __init__(self, producer: Any, target: Target) -> None:
         self._delivered_count = 0
         self._zero_timestamp: ZeroTimestampProducer | None = None
         self.sent = 0
         self.failed: int | None = None
         """Which record could not be sent or delivered, the first of them; counted from 1."""
         self._producer = producer
+        self._target = target
         self._failure: HeadraceError | None = None
 
     def send(
@@ -75,7 +77,9 @@ class Sender:
 
     def _hold(self, record: Record) -> None:
         if self._zero_timestamp is None:
-            self._zero_timestamp = ZeroTimestampProducer(self._producer, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+            self._zero_timestamp = ZeroTimestampProducer(
+                self._producer, client_id=CLIENT_ID, timeout_s=TIMEOUT_S, access=self._target.access
+            )
         self._zero_timestamp.hold(record)
         self.sent += 1
         if self._zero_timestamp.is_full:

@@ -47,12 +47,12 @@ def scrub(
 
     with connected(bootstrap, data) as cluster:
         nodes = {node["node"]: node["address"] for node in cluster.admin("node.list") if node["state"] in UP}
-    state = merged(dict(zip(nodes, ask_each(list(nodes.values()), "scrub.start"), strict=True)))
+    state = merged(dict(zip(nodes, ask_each(cluster.target, list(nodes.values()), "scrub.start"), strict=True)))
     if not wait:
         note("reading everything back; `headrace scrub --wait` waits for the result")
     while wait and state.get("running"):
         time.sleep(POLL_S)
-        state = merged(dict(zip(nodes, ask_each(list(nodes.values()), "scrub.status"), strict=True)))
+        state = merged(dict(zip(nodes, ask_each(cluster.target, list(nodes.values()), "scrub.status"), strict=True)))
     if output is OutputFormat.JSON:
         print_json(state)
     else:

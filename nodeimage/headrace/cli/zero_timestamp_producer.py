@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, MalformedRequest, code_of
 from headrace.cli.kafka_client import client_errors, partitions_of
-from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.kafka_client.blocking_client import Access, BrokerConnection
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
@@ -82,11 +82,12 @@ class ZeroTimestampProducer:
     An interrupt may come anywhere: records that `flush` had not stored are stored once when it is called again.
     """
 
-    def __init__(self, client: Any, *, client_id: str, timeout_s: float) -> None:
+    def __init__(self, client: Any, *, client_id: str, timeout_s: float, access: Access) -> None:
         self.stored = 0
         self._client = client
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._access = access
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._id: tuple[int, int] | None = None
         self._next: dict[Place, int] = {}
@@ -196,7 +197,9 @@ class ZeroTimestampProducer:
             raise ConnectionError("nobody leads the partition")
         address = str(leader.host), int(leader.port)
         if address not in self._connections:
-            self._connections[address] = BrokerConnection(*address, self._client_id, self._timeout_s)
+            self._connections[address] = BrokerConnection(
+                *address, self._client_id, self._timeout_s, access=self._access
+            )
         return self._connections[address]
 
 

@@ -5,6 +5,8 @@
     DIR/node-1/           one node's data; the number is the node's id
     DIR/logs/node-1.log   what the node prints
     DIR/room              keeps room on the disk for a cluster store that is built anew (local/store_recovery.py)
+    DIR/client.properties who the administrator is, for clients; of a secure cluster (local/secure_folder.py)
+    DIR/security/         its authorities and passwords
     DIR/start.lock        held by flock while nodes are being started, added or removed
 
 The file is written before a node is ready, so that a start that is killed halfway leaves nothing that `down` cannot
@@ -167,6 +169,11 @@ def open_folder(folder: Path) -> Path:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise FolderRefused(f"{folder} may not be written by this user: name another with --data")
     return folder
+
+
+def client_properties_path(folder: Path) -> Path:
+    """By what a secure cluster's clients know it and its administrator; there where the cluster is secure alone."""
+    return folder / "client.properties"
 
 
 def room_file(folder: Path) -> Path:

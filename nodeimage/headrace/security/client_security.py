@@ -1,8 +1,10 @@
-"""How a link proves who it is to its source, and whom it trusts: client properties to a checked `Security`.
+"""How a client proves who it is to a cluster, and whom it trusts: client properties to a checked `Security`. For links,
+the command line and Spark.
 
 Names are those of Kafka's clients, both of librdkafka (`sasl.username`, `ssl.ca.pem`) and of Java
-(`sasl.jaas.config`, `ssl.truststore.certificates` with PEM). Certificates and keys are PEM; the default is to trust
-the machine's certificate authorities and to check the host's name. No secret is in a repr, a log line or an error.
+(`sasl.jaas.config`, `ssl.truststore.certificates`, `ssl.truststore.location`). Certificates and keys are PEM; the
+default is to trust the machine's certificate authorities and to check the host's name. No secret is in a repr, a log
+line or an error.
 """
 
 import os
@@ -34,16 +36,20 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ssl.ca.pem": "ca_pem",
     "ssl.truststore.certificates": "ca_pem",
     "ssl.ca.location": "ca_file",
+    "ssl.truststore.location": "ca_file",
     "ssl.certificate.pem": "certificate_pem",
     "ssl.keystore.certificate.chain": "certificate_pem",
     "ssl.certificate.location": "certificate_file",
+    "ssl.keystore.location": "store_file",
     "ssl.key.pem": "key_pem",
     "ssl.keystore.key": "key_pem",
     "ssl.key.location": "key_file",
     "ssl.key.password": "key_password",
-    "ssl.truststore.type": "store_type",
-    "ssl.keystore.type": "store_type",
+    "ssl.truststore.type": "truststore_type",
+    "ssl.keystore.type": "keystore_type",
 }
+_JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x82", b"\x30\x83")
+"""How files of the types JKS, JCEKS and PKCS12 begin."""
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _JAAS_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
 
@@ -83,9 +89,15 @@ class Security:
             with _as_file(self.certificate_pem + "\n" + self.key_pem) as path:
                 _load_certificate(context, "ssl.certificate.pem and ssl.key.pem", path, None, self.key_password)
         elif self.certificate_file:
+            _refuse_java_store(self.certificate_file, "keystore")
             names = "ssl.certificate.location and ssl.key.location"
             _load_certificate(context, names, self.certificate_file, self.key_file or None, self.key_password)
         return context
+
+
+def of_security(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that `security_of` is for: a client's file holds others too, such as `bootstrap.servers` and `acks`."""
+    return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
 
 def security_of(properties: Mapping[str, str]) -> Security:
@@ -95,12 +107,8 @@ def security_of(properties: Mapping[str, str]) -> Security:
     """
     given: dict[str, str] = {}
     for name, value in properties.items():
-        if name in ("ssl.truststore.location", "ssl.keystore.location"):
-            raise _wrong(
-                f"{name}: Java's key stores are not read here; give ssl.ca.pem, ssl.certificate.pem, ssl.key.pem"
-            )
         if name not in _FIELDS:
-            raise _wrong(f"{name} is no property of a link's credentials; these are: {', '.join(sorted(_FIELDS))}")
+            raise _wrong(f"{name} is no property of a client's security here; these are: {', '.join(sorted(_FIELDS))}")
         if not isinstance(value, str) or len(value) > MOST_PEM:
             raise _wrong(f"{name} is not a string of at most {MOST_PEM} characters")
         if given.setdefault(_FIELDS[name], value) != value:
@@ -108,12 +116,37 @@ def security_of(properties: Mapping[str, str]) -> Security:
     return _checked(given)
 
 
+def librdkafka_properties(security: Security) -> dict[str, str]:
+    """The same in librdkafka's names. It holds the secrets: not to be shown."""
+    found = {"security.protocol": security.protocol}
+    if security.mechanism is not None:
+        found |= {
+            "sasl.mechanism": security.mechanism,
+            "sasl.username": security.username,
+            "sasl.password": security.password,
+        }
+    if security.tls:
+        found["ssl.endpoint.identification.algorithm"] = "https" if security.check_host else "none"
+        told = {
+            "ssl.ca.location": security.ca_file,
+            "ssl.ca.pem": security.ca_pem,
+            "ssl.certificate.location": security.certificate_file,
+            "ssl.certificate.pem": security.certificate_pem,
+            "ssl.key.location": security.key_file or security.certificate_file,
+            "ssl.key.pem": security.key_pem,
+            "ssl.key.password": security.key_password,
+        }
+        found |= {name: value for name, value in told.items() if value}
+    return found
+
+
 def _checked(given: dict[str, str]) -> Security:
     protocol = given.pop("protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         raise _wrong(f"security.protocol is one of {', '.join(PROTOCOLS)}")
-    if given.pop("store_type", "PEM").upper() != "PEM":
-        raise _wrong("ssl.truststore.type and ssl.keystore.type can only be PEM here")
+    for store in ("truststore", "keystore"):
+        if given.pop(f"{store}_type", "PEM").upper() != "PEM":
+            raise _wrong(f"ssl.{store}.type can only be PEM here: {_how_to_convert(store, 'FILE')}")
     tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     identification = given.pop("identification", "https").lower()
     if identification not in ("https", "", "none"):
@@ -133,6 +166,8 @@ def _checked(given: dict[str, str]) -> Security:
             raise _wrong("sasl.username and sasl.password cannot hold the character 0")
     elif mechanism is not None:
         raise _wrong(f"sasl.mechanism cannot count with security.protocol {protocol}")
+    if (store := given.pop("store_file", "")) and given.setdefault("certificate_file", store) != store:
+        raise _wrong("ssl.keystore.location and ssl.certificate.location: give one of them")
     _check_pairs(given)
     return Security(tls=tls, mechanism=mechanism, check_host=identification == "https", **given)
 
@@ -167,7 +202,31 @@ def _add_jaas(given: dict[str, str]) -> None:
                 raise _wrong(f"sasl.jaas.config and sasl.{name} say different things")
 
 
+def _how_to_convert(store: str, path: str) -> str:
+    """A store of Java's to PEM, in words that can be run."""
+    if store == "truststore":
+        return f"`keytool -list -rfc -keystore {path} > ca.pem` makes PEM of a trust store"
+    return (
+        f"`keytool -importkeystore -srckeystore {path} -destkeystore client.p12 -deststoretype PKCS12` and "
+        "`openssl pkcs12 -in client.p12 -nodes -out client.pem` make PEM of a key store"
+    )
+
+
+def _refuse_java_store(path: str, store: str) -> None:
+    """Raises KafkaError INVALID_CONFIG for a file that is no PEM but a store of Java's."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(4)
+    except (OSError, ValueError):
+        return  # who uses it says what is wrong
+    if head.startswith(_JAVA_STORES):
+        name = "ssl.ca.location or ssl.truststore.location" if store == "truststore" else "ssl.keystore.location"
+        raise _wrong(f"{name}: {path} is no PEM but a store of Java's: {_how_to_convert(store, path)}")
+
+
 def _trusting(security: Security) -> ssl.SSLContext:
+    if security.ca_file:
+        _refuse_java_store(security.ca_file, "truststore")
     try:
         return ssl.create_default_context(cafile=security.ca_file or None, cadata=security.ca_pem or None)
     except (ssl.SSLError, OSError, ValueError) as error:

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.base.errors import HeadraceError
-from headrace.base.properties import parse_properties
+from headrace.base.properties import parse_properties, property_line
 
 
 def test_names_and_values_are_read_as_they_stand() -> None:
@@ -23,3 +23,14 @@ def test_a_line_that_is_none_is_refused_and_not_told(text: str) -> None:
     with pytest.raises(HeadraceError) as refused:
         parse_properties(text)
     assert "pa55word" not in str(refused.value)
+
+
+def test_a_line_is_for_all_clients_or_refused() -> None:
+    assert property_line("a", 'b "c" = d') == 'a=b "c" = d\n'
+    assert parse_properties(property_line("a", "b=c;")) == {"a": "b=c;"}
+    line = property_line("a", "/home/jürgen/𝄞")
+    assert line.isascii()
+    assert parse_properties(line) == {"a": "/home/jürgen/𝄞"}
+    for value in ("b\\c", " b", "b\nc"):
+        with pytest.raises(HeadraceError, match="cannot stand in a file for all clients"):
+            property_line("a", value)

@@ -52,7 +52,8 @@ def command_line(*arguments: str) -> list[str]:
 def environment(tmp_path: Path) -> dict[str, str]:
     """This process's, with a data folder in which nothing runs, and no cluster named."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    return {**kept, "HEADRACE_DATA": str(tmp_path / "nothing-here"), "COLUMNS": "120"}
+    own = {"HEADRACE_DATA": str(tmp_path / "nothing-here"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    return {**kept, **own, "COLUMNS": "120"}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from headrace.cli.kafka_client import (
     partitions_of,
     producer_config,
 )
+from headrace.cli.target import plain
 
 
 @pytest.mark.parametrize(
@@ -51,10 +52,11 @@ def test_exceptions_of_the_client_are_ours_and_others_stay() -> None:
 
 
 def test_what_a_command_sets_goes_over_what_all_have() -> None:
-    config = client_config("h:1", {"client.id": "mine"})
+    target = plain("h:1")
+    config = client_config(target, {"client.id": "mine"})
     assert (config["bootstrap.servers"], config["client.id"]) == ("h:1", "mine")
-    assert producer_config("h:1", {})["message.max.bytes"] == MOST_MESSAGE_BYTES
-    assert producer_config("h:1", {"message.max.bytes": 5})["message.max.bytes"] == 5
+    assert producer_config(target, {})["message.max.bytes"] == MOST_MESSAGE_BYTES
+    assert producer_config(target, {"message.max.bytes": 5})["message.max.bytes"] == 5
 
 
 class Client:

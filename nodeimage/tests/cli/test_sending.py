@@ -10,6 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.base.errors import HeadraceError
 from headrace.cli import sending
 from headrace.cli.sending import Sender
+from headrace.cli.target import plain
+
+TARGET = plain("h:1")
 
 
 class Message:
@@ -52,7 +55,7 @@ class Producer:
 
 def test_all_are_acknowledged_when_it_has_finished() -> None:
     producer = Producer()
-    sender = Sender(producer)
+    sender = Sender(producer, TARGET)
     for number in range(300):
         sender.send("/s:t", b"%d" % number)
     sender.finish()
@@ -62,7 +65,7 @@ def test_all_are_acknowledged_when_it_has_finished() -> None:
 
 def test_a_full_queue_is_waited_for() -> None:
     producer = Producer(room=1)
-    sender = Sender(producer)
+    sender = Sender(producer, TARGET)
     for number in range(5):
         sender.send("/s:t", b"%d" % number)
     sender.finish()
@@ -70,7 +73,7 @@ def test_a_full_queue_is_waited_for() -> None:
 
 
 def test_the_first_record_that_fails_is_named_and_nothing_is_sent_behind_it() -> None:
-    sender = Sender(Producer(refuses=(2, 3)))
+    sender = Sender(Producer(refuses=(2, 3)), TARGET)
     for _ in range(4):
         sender.send("/s:t", b"v")
     with pytest.raises(HeadraceError) as failed:
@@ -85,7 +88,7 @@ def test_the_first_record_that_fails_is_named_and_nothing_is_sent_behind_it() ->
 
 def test_a_record_that_is_refused_at_once_is_told_as_well() -> None:
     producer = Producer()
-    sender = Sender(producer)
+    sender = Sender(producer, TARGET)
     sender.send("/s:t", b"v")
     producer.raises = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
     with pytest.raises(HeadraceError):
@@ -95,9 +98,9 @@ def test_a_record_that_is_refused_at_once_is_told_as_well() -> None:
 
 def test_what_ends_the_sending_says_how_much_is_stored() -> None:
     why = HeadraceError("line 7 is no record")
-    nothing = Sender(Producer())
+    nothing = Sender(Producer(), TARGET)
     assert str(nothing.final_error(why)) == "line 7 is no record; nothing is stored"
-    one = Sender(Producer())
+    one = Sender(Producer(), TARGET)
     one.send("/s:t", b"v")
     assert str(one.final_error(why)) == "line 7 is no record; 1 record is stored"
     better = HeadraceError("the file ends in the middle of a record")
@@ -105,7 +108,7 @@ def test_what_ends_the_sending_says_how_much_is_stored() -> None:
 
 
 def test_records_that_are_never_acknowledged_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = Sender(Producer(stuck=True))
+    sender = Sender(Producer(stuck=True), TARGET)
     sender.send("/s:t", b"v")
     with pytest.raises(HeadraceError, match="1 records are still not acknowledged"):
         sender.finish(timeout_s=-1)
@@ -141,7 +144,7 @@ class ZeroTimestamp:
 def test_records_of_the_time_0_are_stored_behind_those_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "ZeroTimestampProducer", ZeroTimestamp)
     producer = Producer()
-    sender = Sender(producer)
+    sender = Sender(producer, TARGET)
     sender.send("/s:t", b"before", timestamp=1)
     sender.send("/s:t", b"zero", timestamp=0)
     assert producer.values == [b"before"]

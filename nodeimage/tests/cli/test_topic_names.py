@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import HeadraceError
 from headrace.catalog.names import fault_in
-from headrace.cli.connect import split_address
+from headrace.cli.target import split_address
 from headrace.cli.topic_names import in_stream, parse_headers, parse_settings, split_partition
 
 

@@ -8,6 +8,8 @@ import pytest
 from headrace.base.errors import Code
 from headrace.cli import zero_timestamp_producer
 from headrace.cli.zero_timestamp_producer import NotStored, Record, ZeroTimestampProducer
+from headrace.kafka_client.blocking_client import Access
+from headrace.security.client_security import Security
 from headrace.wire import generic_codec
 from headrace.wire import produce as codec
 from headrace.wire.api_keys import ApiKey
@@ -23,7 +25,7 @@ class Node:
         self.times: set[int] = set()
         self.troubles: list[Any] = []
 
-    def __call__(self, *_: object) -> "Node":
+    def __call__(self, *_: object, **__: object) -> "Node":
         return self
 
     def close(self) -> None:
@@ -76,7 +78,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def producer(*values: bytes) -> ZeroTimestampProducer:
-    made = ZeroTimestampProducer(Client(), client_id="test", timeout_s=1)
+    made = ZeroTimestampProducer(Client(), client_id="test", timeout_s=1, access=Access(Security()))
     for value in values:
         made.hold(Record("t", 0, None, value, ()))
     return made

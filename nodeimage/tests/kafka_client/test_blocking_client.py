@@ -1,20 +1,29 @@
 """The client against a real socket, whose other end is a script of this file."""
 
+import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError, MalformedRequest
-from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.kafka_client.blocking_client import Access, BrokerConnection, Unanswered
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.security.client_security import security_of
 from headrace.wire import generic_codec
 from headrace.wire.admin_call import decode_admin_request, encode_admin_request, encode_admin_response
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader, read_request_header, response_header
+from kit.certificates import Certificates
+from kit.client_calls import WITH_SASL, sasl, server_context
+from kit.client_calls import echo as answering
+from kit.fake_kafka import HANG_UP, FakeKafka
 
 Answer = Callable[[RequestHeader, bytes], bytes]
 
@@ -36,7 +45,7 @@ def server(answer: Answer) -> Iterator[int]:
                 peer, _ = listener.accept()
             except OSError:
                 return
-            with peer, suppress(ConnectionResetError):  # the client may hang up first
+            with peer, suppress(ConnectionError):  # the client may hang up first
                 while length := exactly(peer, 4):
                     request = exactly(peer, int.from_bytes(length, "big"))
                     header = read_request_header(request)
@@ -187,3 +196,108 @@ def test_any_other_bytes_are_a_malformed_admin_request(raw: bytes) -> None:
         return
     assert isinstance(method, str)
     assert isinstance(params, dict)
+
+
+# --- TLS and SASL
+
+PATIENT_S = 20.0
+LOGIN = {"sasl.username": "alice", "sasl.password": "s3cret"}
+
+
+async def asked(server: FakeKafka, **properties: str) -> object:
+    """What the node answers to a client with these properties."""
+
+    def ask() -> object:
+        access = Access(security_of({name.replace("_", "."): value for name, value in properties.items()}))
+        with BrokerConnection("127.0.0.1", server.port, timeout_s=PATIENT_S, access=access) as connection:
+            return connection.admin("test.echo", {"text": "x" * 200_000})["text"]
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_tls_serves_answers_of_many_records(certificates: Certificates) -> None:
+    async with FakeKafka(answering, context=server_context(certificates)) as server:
+        trusting = {"security_protocol": "SSL", "ssl_ca_location": certificates.path("ca.pem")}
+        assert await asked(server, **trusting) == "x" * 200_000
+        with pytest.raises(SourceRefuses, match=r"certificate that is not trusted: .*\(ssl.ca.location\)"):
+            await asked(server, security_protocol="SSL", ssl_ca_location=certificates.path("other-ca.pem"))
+
+
+async def test_a_certificate_for_another_host_is_refused_unless_told_not_to_look(certificates: Certificates) -> None:
+    async with FakeKafka(answering, context=server_context(certificates, name="stranger")) as server:
+        trusting = {"security_protocol": "SSL", "ssl_ca_location": certificates.path("ca.pem")}
+        with pytest.raises(SourceRefuses, match="not trusted: IP address mismatch"):
+            await asked(server, **trusting)
+        assert await asked(server, **trusting, ssl_endpoint_identification_algorithm="none")
+
+
+@pytest.mark.parametrize("kind", ["files", "texts", "one file"])
+async def test_a_client_shows_its_certificate(certificates: Certificates, tmp_path: Path, kind: str) -> None:
+    both = tmp_path / "client.pem"
+    both.write_text(certificates.text("client.key") + certificates.text("client.pem"))
+    own = {
+        "files": {
+            "ssl_certificate_location": certificates.path("client.pem"),
+            "ssl_key_location": certificates.path("client.key"),
+        },
+        "texts": {
+            "ssl_keystore_certificate_chain": certificates.text("client.pem"),
+            "ssl_keystore_key": certificates.text("client.key"),
+        },
+        "one file": {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(both)},
+    }[kind]
+    trusting = {"security_protocol": "SSL", "ssl_ca_location": certificates.path("ca.pem")}
+    async with FakeKafka(answering, context=server_context(certificates, client_authority="ca.pem")) as server:
+        assert await asked(server, **trusting, **own)
+        # The server may end the connection before what it said of the certificate was read.
+        with pytest.raises((SourceRefuses, Unanswered), match=r"wants? a (user, or a )?certificate of the client"):
+            await asked(server, **trusting)
+
+
+async def test_tls_where_there_is_none_and_none_where_there_is(certificates: Certificates) -> None:
+    async with FakeKafka(answering) as server:
+        with pytest.raises((SourceRefuses, OSError), match="TLS"):
+            await asked(server, security_protocol="SSL", ssl_ca_location=certificates.path("ca.pem"))
+    async with FakeKafka(answering, context=server_context(certificates)) as server:
+        with pytest.raises(Unanswered, match="does it want TLS or a user"):
+            await asked(server)
+
+
+async def test_a_port_that_wants_a_user_is_named_as_such(certificates: Certificates) -> None:
+    async with FakeKafka(lambda *_: HANG_UP) as server:
+        with pytest.raises(Unanswered, match=r"security\.protocol is SSL, SASL_SSL or SASL_PLAINTEXT"):
+            await asked(server)
+    async with FakeKafka(lambda *_: HANG_UP, context=server_context(certificates)) as server:
+        with pytest.raises(Unanswered, match=r"Then security\.protocol is SASL_SSL"):
+            await asked(server, security_protocol="SSL", ssl_ca_location=certificates.path("ca.pem"))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_sasl_lets_in_who_knows_the_password(certificates: Certificates, mechanism: str) -> None:
+    known = {"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism, "sasl_username": "alice"}
+    known["ssl_ca_location"] = certificates.path("ca.pem")
+    context = server_context(certificates)
+    async with FakeKafka(sasl(mechanism, "s3cret"), versions=WITH_SASL, context=context) as server:
+        assert await asked(server, **known, sasl_password="s3cret")
+        with pytest.raises(SourceRefuses, match="'alice' is refused: bad secrets"):
+            await asked(server, **known, sasl_password="gue55")
+
+
+async def test_a_session_whose_time_is_over_is_stale() -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **LOGIN}
+
+    def stale(port: int) -> bool:
+        with BrokerConnection("127.0.0.1", port, timeout_s=PATIENT_S, access=Access(security_of(login))) as connection:
+            before = connection.is_stale
+            deadline = time.monotonic() + PATIENT_S
+            while not connection.is_stale:
+                assert time.monotonic() < deadline
+            return not before
+
+    async with FakeKafka(sasl("PLAIN", "s3cret", lifetime_ms=1), versions=WITH_SASL) as server:
+        assert await asyncio.to_thread(stale, server.port)
+
+
+def test_no_secret_is_in_what_is_shown() -> None:
+    access = Access(security_of({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **LOGIN}))
+    assert "s3cret" not in repr(access)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.connect import split_address
+from headrace.cli.target import split_address
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.wire import produce
 from headrace.wire.api_keys import ApiKey

@@ -1,9 +1,11 @@
 """Client properties of a link's credentials: what is taken, what is refused, and that no secret is told."""
 
+from pathlib import Path
+
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.security.client_security import Security, security_of
+from headrace.security.client_security import Security, librdkafka_properties, of_security, security_of
 
 
 def test_no_properties_are_plaintext() -> None:
@@ -62,8 +64,9 @@ def test_user_and_password_are_read_from_javas_login_line(jaas: str) -> None:
         ({"security.protocol": "SSL", "ssl.ca.pem": "a", "ssl.truststore.certificates": "b"}, "given twice"),
         ({"security.protocol": "SSL", "ssl.certificate.pem": "a"}, "needs ssl.key.pem"),
         ({"security.protocol": "SSL", "ssl.key.pem": "a"}, "a key needs its certificate"),
-        ({"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}, "Java's key stores are not read"),
-        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "only be PEM"),
+        ({"security.protocol": "SSL", "ssl.truststore.type": "JKS"}, "only be PEM here: `keytool -list -rfc"),
+        ({"security.protocol": "SSL", "ssl.keystore.type": "PKCS12"}, "only be PEM here: `keytool -importkeystore"),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "a", "ssl.certificate.location": "b"}, "one of them"),
         ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "dns"}, "is https, or empty"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "x"}, "is read for"),
     ],
@@ -88,3 +91,50 @@ def test_a_certificate_that_is_none_is_refused_without_its_text() -> None:
 def test_no_secret_is_in_the_repr() -> None:
     security = Security(password="s3cret", key_pem="s3cret", key_password="s3cret", certificate_pem="s3cret")
     assert "s3cret" not in repr(security)
+
+
+JKS = bytes.fromhex("feedfeed00000002")
+PKCS12 = bytes.fromhex("30820a2b02010330")
+
+
+@pytest.mark.parametrize("head", [JKS, PKCS12], ids=["JKS", "PKCS12"])
+def test_a_store_of_javas_is_refused_with_how_to_convert_it(tmp_path: Path, head: bytes) -> None:
+    store = tmp_path / "store"
+    store.write_bytes(head + bytes(100))
+    trust = security_of({"security.protocol": "SSL", "ssl.truststore.location": str(store)})
+    with pytest.raises(KafkaError, match=f"is no PEM but a store of Java's: `keytool -list -rfc -keystore {store}"):
+        trust.context()
+    own = security_of({"security.protocol": "SSL", "ssl.keystore.location": str(store)})
+    with pytest.raises(KafkaError, match=f"is no PEM but .* -srckeystore {store} .* and `openssl pkcs12"):
+        own.context()
+
+
+def test_one_file_serves_clients_of_both_families() -> None:
+    both = {
+        "bootstrap.servers": "h:1",
+        "acks": "all",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": "s3cret",
+        "sasl.jaas.config": 'a.ScramLoginModule required username="alice" password="s3cret";',
+        "ssl.ca.location": "/ca.crt",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.crt",
+    }
+    security = security_of(of_security(both))
+    assert (security.username, security.ca_file, security.protocol) == ("alice", "/ca.crt", "SASL_SSL")
+    assert librdkafka_properties(security) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": "s3cret",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.ca.location": "/ca.crt",
+    }
+
+
+def test_librdkafka_is_told_of_a_key_in_the_certificates_own_file() -> None:
+    told = librdkafka_properties(security_of({"security.protocol": "SSL", "ssl.keystore.location": "/own.pem"}))
+    assert (told["ssl.certificate.location"], told["ssl.key.location"]) == ("/own.pem", "/own.pem")
+    assert librdkafka_properties(Security()) == {"security.protocol": "PLAINTEXT"}

@@ -1,0 +1,144 @@
+"""Who runs a command, as the command line says it: --user, --password-file, --tls-ca, --config, --context.
+
+These options stand before the command (`headrace --user alice topic list`), or behind it, wherever the command talks to
+a cluster and has no option of that name itself. What is found of them, and of where the cluster is, is kept for the one
+command that runs: `target.py` makes addresses and credentials of it.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.options import is_given
+
+User = Annotated[
+    str | None,
+    typer.Option("--user", metavar="NAME", help="Log in as this user (SCRAM-SHA-512)", show_default=False),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help="Holds the user's password, one line", show_default=False),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Authority of the nodes' certificates, PEM", show_default=False),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Client properties, in Kafka's names", show_default=False),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="See `headrace context`", show_default=False),
+]
+OPTIONS: Final[Mapping[str, Any]] = {
+    "user": User,
+    "password_file": PasswordFile,
+    "tls_ca": TlsCa,
+    "config": Config,
+    "context_name": ContextName,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What the command line says; None: nothing."""
+
+    user: str | None = None
+    password_file: Path | None = None
+    tls_ca: Path | None = None
+    config: Path | None = None
+    context_name: str | None = None
+    bootstrap_given: bool = False
+    """`--bootstrap` is on the command line itself, and not in the environment alone."""
+    data_given: bool = False
+
+
+NOTHING_SAID: Final = ClientOptions()
+_current: ContextVar[ClientOptions] = ContextVar("client_options", default=NOTHING_SAID)
+
+
+def client_options() -> ClientOptions:
+    """Of the command that runs."""
+    return _current.get()
+
+
+def begin(options: ClientOptions) -> None:
+    """A command begins, before whose name these stand."""
+    _current.set(options)
+
+
+def add_client_options(app: typer.Typer) -> None:
+    """Have every command of `app` that talks to a cluster take the options of this module. Once, with all there."""
+    for command in app.registered_commands:
+        command.callback = _with_client_options(command.callback) if command.callback else None
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_client_options(group.typer_instance)
+    if app.registered_callback is not None and app.registered_callback.callback is not None:
+        app.registered_callback.callback = _with_client_options(app.registered_callback.callback)
+
+
+def _with_client_options(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with these options behind its own. Its help does not list them: that of `headrace` does."""
+    own = inspect.signature(callback, eval_str=True)
+    if "bootstrap" not in own.parameters or hasattr(callback, "has_client_options"):
+        return callback
+    added = [name for name in OPTIONS if not _is_taken(name, own)]
+    context = next((name for name, each in own.parameters.items() if each.annotation is typer.Context), None)
+
+    @functools.wraps(callback)
+    def run(**named: Any) -> Any:
+        invoked = named[context] if context else named.pop("typer_context")
+        said = {name: value for name in added if (value := named.pop(name)) is not None}
+        _current.set(
+            replace(
+                client_options(),
+                bootstrap_given=is_given(invoked, "bootstrap"),
+                data_given=is_given(invoked, "data"),
+                **said,
+            )
+        )
+        return callback(**named)
+
+    more = (
+        []
+        if context
+        else [inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    )
+    more += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_hidden(OPTIONS[name]))
+        for name in added
+    ]
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])  # type: ignore[attr-defined]
+    run.has_client_options = True  # type: ignore[attr-defined]
+    return run
+
+
+def _is_taken(name: str, own: inspect.Signature) -> bool:
+    """Whether the command has an option of that name itself, which means something else."""
+    words = set(_words(OPTIONS[name]))
+    return name in own.parameters or any(words & set(_words(each.annotation)) for each in own.parameters.values())
+
+
+def _words(annotation: Any) -> list[str]:
+    """`--user` and what else an option is called."""
+    found: list[str] = []
+    for each in getattr(annotation, "__metadata__", ()):
+        words = (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ()))
+        found += [part for word in words if isinstance(word, str) and word.startswith("-") for part in word.split("/")]
+    return found
+
+
+def _hidden(annotation: Any) -> Any:
+    (option,) = annotation.__metadata__
+    option = copy(option)
+    option.hidden = True
+    return Annotated[annotation.__origin__, option]

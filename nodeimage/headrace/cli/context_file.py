@@ -1,0 +1,119 @@
+"""The contexts of this user: names for clusters, and which one is in use.
+
+    ~/.config/headrace/contexts.toml            or below XDG_CONFIG_HOME
+
+    current = "factory"
+
+    [context.factory]
+    bootstrap = "kafka.example:9093"            "": what the properties say (bootstrap.servers)
+    config = "/home/alice/factory.properties"   client properties in Kafka's names; "": none
+
+No secret stands here: passwords are in the files that `config` names.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.local.folder import expanded
+from headrace.security import secret_files
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_KEYS: Final = ("bootstrap", "config")
+
+
+class ContextsRefused(HeadraceError):
+    """The file of the contexts, or a name in it, that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A cluster. One of the two is there at least."""
+
+    bootstrap: str = ""
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the file holds."""
+
+    current: str = ""
+    """The name of the one in use; "": none."""
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+
+    def get(self, name: str) -> Context:
+        """Raises ContextsRefused for a name that is not there."""
+        if name not in self.by_name:
+            there = f"there are {', '.join(sorted(self.by_name))}" if self.by_name else "there is none"
+            raise ContextsRefused(f"there is no context {name!r}; {there}: `headrace context set` makes one")
+        return self.by_name[name]
+
+
+def contexts_path() -> Path:
+    """Where the file is, or would be. Raises FolderRefused where there is no home directory."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else expanded(Path("~")) / ".config") / "headrace" / "contexts.toml"
+
+
+def read_contexts() -> Contexts:
+    """The contexts; none where there is no file. Raises ContextsRefused for one that cannot be understood."""
+    try:
+        path = contexts_path()
+        text = path.read_text(encoding="utf-8")
+    except (FolderRefused, FileNotFoundError, NotADirectoryError):
+        return Contexts()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ContextsRefused(f"{path} cannot be read: {why}") from None
+    try:
+        return _contexts(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise ContextsRefused(f"{path} cannot be understood: {error}; mend it, or delete it") from None
+
+
+def write_contexts(contexts: Contexts) -> None:
+    """Put these into the file. Raises ContextsRefused."""
+    lines = [f"current = {_text(contexts.current)}\n"]
+    for name, context in sorted(contexts.by_name.items()):
+        lines.append(f"\n[context.{_text(name)}]\n")
+        lines += [f"{key} = {_text(value)}\n" for key in _KEYS if (value := getattr(context, key))]
+    path = contexts_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        secret_files.write(path, "".join(lines))
+    except OSError as error:
+        raise ContextsRefused(f"{path} cannot be written: {error.strerror}") from None
+
+
+def checked_name(name: str) -> str:
+    """The name, where it can be a context's. Raises ContextsRefused."""
+    if not _NAME.fullmatch(name):
+        raise ContextsRefused(f"{name!r} cannot be a context's name: it has 1 to 63 letters, digits, `.`, `_` and `-`")
+    return name
+
+
+def _contexts(told: Mapping[str, Any]) -> Contexts:
+    current, tables = told.get("current", ""), told.get("context", {})
+    if not isinstance(current, str) or not isinstance(tables, dict):
+        raise ValueError("current is text, and contexts begin with [context.NAME]")
+    by_name = {}
+    for name, table in tables.items():
+        known = isinstance(table, dict) and set(table) <= set(_KEYS)
+        if not known or not all(isinstance(value, str) for value in table.values()):
+            raise ValueError(f"context {name} holds {' and '.join(_KEYS)}, as text")
+        by_name[name] = Context(**table)
+    return Contexts(current, by_name)
+
+
+def _text(value: str) -> str:
+    """As TOML's basic string, which JSON's is for whatever is printable."""
+    if not value.isprintable():
+        raise ContextsRefused(f"{value!r} cannot be kept: it holds what no terminal shows")
+    return json.dumps(value, ensure_ascii=False)

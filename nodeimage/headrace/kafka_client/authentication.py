@@ -1,0 +1,126 @@
+"""The client's half of SASL: what to ask of the server, from what it answered. No I/O.
+
+    SaslHandshake 1    => mechanism STRING                      answer: error INT16, mechanisms [STRING]
+    SaslAuthenticate 1 => auth BYTES                            answer: error INT16, message NULLABLE_STRING,
+                                                                        auth BYTES, lifetime_ms INT64
+
+`steps` is a generator of requests that is sent the body of each answer; `connection_setup.py` drives it on an event
+loop, `blocking_client.py` with a blocking socket. No secret is in what it raises.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Final, NamedTuple
+
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.security.client_security import Security
+from headrace.security.scram import ScramClient, ScramFailed
+from headrace.wire.primitives import (
+    INT16,
+    INT32,
+    INT64,
+    malformed,
+    put_string,
+    read_bytes,
+    read_count,
+    read_nullable_string,
+    read_string,
+)
+
+_SASL_HANDSHAKE: Final = 17
+_SASL_AUTHENTICATE: Final = 36
+_UNSUPPORTED_MECHANISM: Final = 33
+_ILLEGAL_STATE: Final = 34
+_LIFE_USED: Final = 0.85
+"""Of a session's lifetime; Java's clients take 0.85 to 0.95."""
+_LEAST_LIFE_S: Final = 1.0
+_MOST_LIFE_S: Final = 86_400.0
+"""The server names any lifetime: one of no length would have each call make a connection."""
+
+
+class Request(NamedTuple):
+    """One to send; its answer's body is what the generator is sent next."""
+
+    api_key: int
+    version: int
+    body: bytes
+
+
+class Authenticated(NamedTuple):
+    """The server has let the user in."""
+
+    life_s: float | None
+    """Seconds for which the connection is good (KIP-368); None: as long as it lasts."""
+
+
+Steps = Generator[Request, memoryview, float | None]
+
+
+def steps(security: Security, mechanism: str, *, address: str, versions: Mapping[int, tuple[int, int]]) -> Steps:
+    """What to ask, one after the other; ends with the seconds that the session lives, or None.
+
+    `versions`: what the server speaks. Raises SourceRefuses, which names the server and the user; MalformedRequest.
+    """
+    who = f"{address}: {security.username!r}"
+    request = bytearray()
+    put_string(request, mechanism, False)
+    error, offered = _decode_handshake((yield Request(_SASL_HANDSHAKE, 1, bytes(request))))
+    if error == _ILLEGAL_STATE:
+        raise SourceRefuses(f"{address} takes no SASL there (security.protocol PLAINTEXT or SSL)")
+    if error:
+        what = "offers " + ", ".join(offered) if error == _UNSUPPORTED_MECHANISM else f"says error {error}"
+        raise SourceRefuses(f"{address} does not take {mechanism}: it {what} (sasl.mechanism)")
+    version = min(1, versions.get(_SASL_AUTHENTICATE, (0, 0))[1])
+    if mechanism == "PLAIN":
+        token = f"\0{security.username}\0{security.password}".encode()
+        return _answered(who, version, (yield _authenticate(version, token)))[1]
+    scram = ScramClient(mechanism, security.username, security.password)
+    try:
+        said, _ = _answered(who, version, (yield _authenticate(version, scram.first())))
+        said, life_s = _answered(who, version, (yield _authenticate(version, scram.final(said))))
+        scram.verify(said)
+    except ScramFailed as failure:
+        raise SourceRefuses(f"{who} is refused, {mechanism}: {failure}") from failure
+    return life_s
+
+
+def following(running: Steps, answer: memoryview) -> Request | Authenticated:
+    """[blocking] What comes after an answer: SCRAM hashes for a while. Raises as `steps`."""
+    try:
+        return running.send(answer)
+    except StopIteration as end:
+        return Authenticated(end.value)
+
+
+def _authenticate(version: int, auth: bytes) -> Request:
+    return Request(_SASL_AUTHENTICATE, version, INT32.pack(len(auth)) + auth)
+
+
+def _answered(who: str, version: int, answer: memoryview) -> tuple[bytes, float | None]:
+    """What the server said in a step of SASL, and how long the session lives, where it says so."""
+    error, message, said, lifetime_ms = _decode_authenticate(answer, version)
+    if error:
+        raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")
+    if lifetime_ms <= 0:
+        return said, None
+    return said, min(max(lifetime_ms / 1000 * _LIFE_USED, _LEAST_LIFE_S), _MOST_LIFE_S)
+
+
+@malformed
+def _decode_handshake(answer: memoryview) -> tuple[int, list[str]]:
+    (error,) = INT16.unpack_from(answer)
+    count, pos = read_count(answer, INT16.size, False)
+    offered: list[str] = []
+    for _ in range(count):
+        name, pos = read_string(answer, pos, False)
+        offered.append(name)
+    return error, offered
+
+
+@malformed
+def _decode_authenticate(answer: memoryview, version: int) -> tuple[int, str | None, bytes, int]:
+    (error,) = INT16.unpack_from(answer)
+    message, pos = read_nullable_string(answer, INT16.size, False)
+    (length,) = INT32.unpack_from(answer, pos)
+    said, pos = read_bytes(answer, pos + INT32.size, max(length, 0))
+    (lifetime_ms,) = INT64.unpack_from(answer, pos) if version else (0,)
+    return error, message, bytes(said), lifetime_ms

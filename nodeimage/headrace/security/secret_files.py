@@ -1,0 +1,64 @@
+"""Files that hold secrets: read with care for who else may read them, written for their owner alone. Everything blocks.
+
+A file is written beside its place and renamed into it: a reader finds the old one or the new one, whole, also after a
+crash. What is left of a crash is overwritten by the next write.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from headrace.base.errors import Code, KafkaError
+
+MOST_BYTES: Final = 1 << 20
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises KafkaError INVALID_CONFIG, which says why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise KafkaError(Code.INVALID_CONFIG, f"{path} cannot be read: {why}") from None
+    if len(content) > MOST_BYTES:
+        raise KafkaError(Code.INVALID_CONFIG, f"{path} has more than {MOST_BYTES} bytes: it is another kind of file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise KafkaError(Code.INVALID_CONFIG, f"{path} is not UTF-8") from None
+
+
+def read_password(path: Path) -> str:
+    """The file's only line. Raises KafkaError INVALID_CONFIG where there is none, or more than one."""
+    password = read_text(path).removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password or "\r" in password:
+        raise KafkaError(Code.INVALID_CONFIG, f"{path} holds no password: it is one line")
+    return password
+
+
+def may_be_read_by_others(path: Path) -> bool:
+    """Whether the owner's group or all the machine's users may read the file; False where there is none."""
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH))
+    except (OSError, ValueError):
+        return False
+
+
+def write(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Put a file with this text in the place of the one that is there. Raises OSError."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)  # its mode may be another
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask takes away
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

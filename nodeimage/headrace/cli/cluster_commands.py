@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.local.tail import LogTail
 
 POLL_S = 0.1
+RENEWAL_S = 600.0
+"""Between two looks at whether certificates are to be made anew."""
 
 
 class _StopSignal:
@@ -63,6 +65,25 @@ def up(
     node_option: Annotated[
         list[str] | None, typer.Option("--node-option", help="One more argument for each node", show_default=False)
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="TLS and passwords: makes certificates and an administrator; the folder stays secure from then on",
+        ),
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            show_default=False,
+            help="By which others reach this machine, first what clients are told; may repeat [default: loopback]",
+        ),
+    ] = None,
+    allow_anonymous: Annotated[
+        bool, typer.Option("--allow-anonymous", help="With --host and without --secure: everybody may do everything")
+    ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Start a cluster on this machine and print its bootstrap addresses.
@@ -77,7 +98,14 @@ def up(
     with _stop_signal() as stop:
         began = time.monotonic()
         try:
-            options = StartOptions(nodes=nodes, port=port, node_options=tuple(node_option or ()))
+            options = StartOptions(
+                nodes=nodes,
+                port=port,
+                node_options=tuple(node_option or ()),
+                secure=secure,
+                hosts=tuple(host or ()),
+                allow_anonymous=allow_anonymous,
+            )
             started = start(folder, options, progress=note, stopping=lambda: stop.asked)
         except StartGivenUp as error:
             note(str(error))
@@ -88,6 +116,7 @@ def up(
         with _stopped_on_failure(started):
             note(f"ready after {time.monotonic() - began:.1f} s")
             _print_address(started.folder, started.cluster, output)
+            _tell_of_security(started.folder, started.cluster.bootstrap)
             if detach:
                 note(f"stop it with `headrace down{data_option(data)}`")
                 return
@@ -134,9 +163,13 @@ def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
     from headrace.local.cluster import NodeDied
 
     tails: dict[str, LogTail] = {}
+    renewal = time.monotonic()
     try:
         while not stop.asked and started.check():
             _show_new_lines(started, tails)
+            if time.monotonic() >= renewal:
+                _renew(started.folder)
+                renewal = time.monotonic() + RENEWAL_S
             for death in started.deaths():
                 note(
                     f"{death}; the others go on; `headrace node start {death.name}{data_option(data)}` starts it again"
@@ -152,6 +185,33 @@ def _stay(started: "Started", stop: _StopSignal, data: Path | None) -> None:
             note(f"{name} did not stop in time and was killed; what it acknowledged is safe")
     _show_new_lines(started, tails)
     note("stopped")
+
+
+def _renew(folder: Path) -> None:
+    """Certificates that end soon are made anew. Where that fails, the nodes go on with those that they have."""
+    from headrace.local.secure_folder import renew
+
+    try:
+        for line in renew(folder, now=time.time()):
+            note(line)
+    except HeadraceError as error:
+        note(f"warning: certificates are not renewed: {error}")
+
+
+def _tell_of_security(folder: Path, bootstrap: str) -> None:
+    """How clients get into a secure cluster; nothing of one that is not."""
+    from headrace.local.folder import client_properties_path
+    from headrace.local.hints import quoted
+    from headrace.local.secure_folder import ADMIN, librdkafka_properties_path, secured
+
+    if secured(folder) is None:
+        return
+    path = client_properties_path(folder)
+    note(f"secure: clients log in over TLS; the administrator is {ADMIN}, and `headrace` uses {path} by itself")
+    note(f"  kafka-console-consumer --bootstrap-server {bootstrap} --consumer.config {quoted(path)} --topic TOPIC")
+    note(
+        f"  kcat -F {quoted(librdkafka_properties_path(folder))} -L  # before librdkafka 2.6.1: -X sasl.mechanism=PLAIN"
+    )
 
 
 def _show_new_lines(started: "Started", tails: "dict[str, LogTail]") -> None:
@@ -178,7 +238,11 @@ def _show_log(lines: Sequence[str]) -> None:
 def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         nodes = [{"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid} for node in cluster.nodes]
-        print_json({"bootstrap": cluster.bootstrap, "data": str(folder), "nodes": nodes})
+        from headrace.local.folder import client_properties_path
+        from headrace.local.secure_folder import secured
+
+        told = {"client_properties": str(client_properties_path(folder))} if secured(folder) is not None else {}
+        print_json({"bootstrap": cluster.bootstrap, "data": str(folder), **told, "nodes": nodes})
     else:
         print_line(cluster.bootstrap)
         flush()

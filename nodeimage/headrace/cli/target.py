@@ -14,7 +14,9 @@ import functools
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from headrace.cli.client_options import ClientOptions, client_options
 from headrace.cli.context_file import Context, read_contexts
 from headrace.cli.output import is_terminal, note
 from headrace.kafka_client.blocking_client import Access
+from headrace.local import secure_folder
 from headrace.local.folder import ClusterNotRunning, client_properties_path, default_folder, expanded
 from headrace.local.hints import quoted
 from headrace.security import secret_files
@@ -130,7 +133,11 @@ def of_context(name: str, context: Context) -> Settings:
 def of_folder(folder: Path) -> Settings:
     """What an embedded cluster's folder says; nothing where it is not secure. Raises HeadraceError."""
     path = client_properties_path(folder)
-    return of_file(path) if path.exists() else NOTHING
+    if not path.exists():
+        return NOTHING
+    with suppress(HeadraceError):  # a node's certificate that has ended tells of it
+        secure_folder.renew(folder, now=time.time())
+    return of_file(path)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -109,8 +109,11 @@ class BrokerConnection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server ends the connection at the next request: its session has lived its time (KIP-368)."""
-        return self._good_until is not None and time.monotonic() >= self._good_until
+        """Whether the server ends the connection at the next request: its session has lived its time (KIP-368).
+
+        Never while answers are to come.
+        """
+        return self._good_until is not None and not self._exchange.under_way and time.monotonic() >= self._good_until
 
     def __enter__(self) -> "BrokerConnection":
         return self
@@ -235,7 +238,7 @@ class BrokerConnection:
             raise TimeoutError(f"{self.address} did not answer in time") from error
         except (ssl.SSLEOFError, ConnectionError) as error:
             self.close()
-            said = "closed by the other side" if isinstance(error, ssl.SSLError) else str(error)
+            said = "closed by the other side" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
             if self._hint:
                 raise Unanswered(f"{self.address}: {said} ({self._hint})") from error
             raise ConnectionError(f"{self.address}: {said}") from error

@@ -17,21 +17,24 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.errors import FolderRefused, HeadraceError
+from headrace.local import secure_folder
 from headrace.local.folder import (
     ClusterFile,
     ClusterNotRunning,
     NodeProcess,
     expanded,
+    node_folders,
     open_folder,
     read_cluster_file,
     start_lock,
     write_cluster_file,
 )
-from headrace.local.founding import ensure_nodes, removed_nodes
+from headrace.local.founding import ensure_nodes, opened_store, removed_nodes
 from headrace.local.hints import quoted
 from headrace.local.ports import Ports, PortTaken
 from headrace.local.processes import end, is_alive, port_is_free
 from headrace.local.starting import (
+    ANY_ADDRESS,
     HOST,
     POLL_S,
     READY_TIMEOUT_S,
@@ -54,6 +57,10 @@ class AlreadyRunning(HeadraceError):
     """The folder's cluster runs already, or a start of it was cut short."""
 
 
+class Unprotected(HeadraceError):
+    """A cluster that would be open to others than this machine's users, and nobody said so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
     """How to start an embedded cluster."""
@@ -64,6 +71,13 @@ class StartOptions:
     """Of the first node, the next ones follow. None: the ports of the last start, else from 9092 on; 0: free ones."""
     node_options: Sequence[str] = ()
     """More arguments for `python -m headrace.node`."""
+    secure: bool = False
+    """Have the folder be secure from now on (local/secure_folder.py)."""
+    hosts: Sequence[str] = ()
+    """Names and addresses by which clients elsewhere reach the nodes; the first is what they are told. None: those of
+    the last start of a secure folder, else loopback."""
+    allow_anonymous: bool = False
+    """Clients elsewhere may come in without proving anything."""
     ready_timeout_s: float = READY_TIMEOUT_S
 
 
@@ -141,18 +155,29 @@ def start(
 ) -> Started:
     """Starts all nodes of the folder's cluster and returns once each answers on its port.
 
-    Raises AlreadyRunning, PortTaken, NodeDied, StartGivenUp (when `stopping()` turns true), OtherNodes, FolderRefused.
+    Raises Unprotected, AlreadyRunning, PortTaken, NodeDied, StartGivenUp (when `stopping()` turns true), OtherNodes,
+    FolderRefused.
     """
+    secure_folder.check_hosts(options.hosts)
     folder = open_folder(folder)
+    open_to_all = secure_folder.secured(folder) is None and not options.secure
+    if open_to_all and not options.allow_anonymous and _bind(folder, options) != HOST:
+        raise Unprotected(f"whoever reaches {options.hosts[0]} could do everything: say --secure, or --allow-anonymous")
     with start_lock(folder):
         _refuse_running(folder)
+        if options.secure or (options.hosts and secure_folder.secured(folder) is not None):
+            if node_folders(folder):
+                with opened_store(folder) as store:
+                    secure_folder.check_level(store)
+            secure_folder.make_secure(folder, options.hosts)
         for tries_left in reversed(range(PORT_TRIES)):
             try:
                 return _start_once(folder, options, progress=progress, stopping=stopping)
             except NodeDied:
                 # Whoever took a port since it was chosen has it still; what is left of our nodes lets go in a moment.
                 cluster = read_cluster_file(folder)
-                taken = [node.port for node in cluster.nodes if not port_is_free(HOST, node.port)] if cluster else []
+                nodes = cluster.nodes if cluster else ()
+                taken = [node.port for node in nodes if not port_is_free(_bind(folder, options), node.port)]
                 if options.port or not taken or not tries_left:
                     raise
                 progress(f"port {taken[0]} was taken in the meantime; trying another")
@@ -212,7 +237,10 @@ def _refuse_running(folder: Path) -> None:
 def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stopping: Callable[[], bool]) -> Started:
     """One try. Whatever goes wrong, no process stays."""
     before = read_cluster_file(folder) or ClusterFile(host=HOST)
-    choice = Ports(HOST)
+    secure, bind = secure_folder.secured(folder), _bind(folder, options)
+    hosts = secure.hosts if secure is not None else options.hosts
+    host = hosts[0] if hosts else HOST
+    choice = Ports(bind)
     if before.nodes:
         names = ensure_nodes(folder, options.nodes)
         ports = choice.choose([_kept_port(before, name) for name in names], options.port)
@@ -220,7 +248,7 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
         ports = choice.choose([None] * (options.nodes or 1), options.port)
         names = ensure_nodes(folder, options.nodes)
         if len(names) > len(ports):  # cluster.json is gone, the nodes are there
-            ports = Ports(HOST).choose([None] * len(names), options.port)
+            ports = Ports(bind).choose([None] * len(names), options.port)
     for line in choice.said:
         progress(line)
     removed = removed_nodes(folder)
@@ -232,9 +260,15 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
     for known in before.nodes:
         if known.name not in (*names, *removed):
             progress(f"{known.name} has no data in {folder} and is not started: `headrace node add` gives another node")
+    more = tuple(options.node_options)
+    if secure is not None:
+        for line in secure_folder.ensure(folder, names, now=time.time()):
+            progress(line)
+    elif options.allow_anonymous:
+        more = ("--allow-anonymous", *more)
     progress(f"starting {_listed(names, ports)}, data in {folder}")
     children: list[Child] = []
-    cluster = ClusterFile(host=HOST, options=tuple(options.node_options))
+    cluster = ClusterFile(host=host, bind=bind, options=more)
     try:
         for name, port in zip(names, ports, strict=True):
             former = before.node(name)
@@ -244,9 +278,11 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
                     folder,
                     name,
                     port=port,
-                    options=options.node_options,
+                    options=more,
                     own_options=own,
                     first_nodes=len(names),
+                    host=host,
+                    bind=bind,
                 )
             )
         for child in children:
@@ -259,6 +295,8 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
             cluster = cluster.with_node(msgspec.structs.replace(node, node_id=node_id))
         cluster = msgspec.structs.replace(cluster, state="ready")
         write_cluster_file(folder, cluster)
+        if secure is not None:
+            secure_folder.write_client_files(folder, cluster.bootstrap)
     except BaseException:
         for child in children:
             child.process.terminate()
@@ -266,6 +304,13 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
             child.end()
         raise
     return Started(folder, cluster, children)
+
+
+def _bind(folder: Path, options: StartOptions) -> str:
+    """Where the nodes listen: on loopback alone, unless others are told of them."""
+    secure = secure_folder.secured(folder)
+    hosts = secure.hosts if secure is not None else options.hosts
+    return HOST if all(each in secure_folder.LOOPBACK for each in hosts) else ANY_ADDRESS
 
 
 def _kept_port(before: ClusterFile, name: str) -> int | None:

@@ -58,6 +58,9 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     version: int = FILE_VERSION
     state: Literal["starting", "ready"] = "starting"
     host: str = "127.0.0.1"
+    """Of the addresses that clients are told."""
+    bind: str = "127.0.0.1"
+    """Where the nodes listen."""
     nodes: tuple[NodeProcess, ...] = ()
     options: tuple[str, ...] = ()
     """Arguments that all nodes were started with, for those that are started later."""

@@ -5,12 +5,14 @@ folders and `cluster.json`. Everything here blocks.
 """
 
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.local import secure_folder
 from headrace.local.cluster import STOP_TIMEOUT_S, end_processes, running_cluster
 from headrace.local.folder import (
     ClusterFile,
@@ -44,7 +46,7 @@ def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress
         cluster = _running(folder)
         if len(cluster.nodes) >= MOST_NODES:
             raise NodeRefused(f"{len(cluster.nodes)} nodes are as many as one machine should have")
-        choice = Ports(HOST)
+        choice = Ports(cluster.bind)
         highest = max(node.port for node in cluster.nodes)
         chosen = choice.next_to(highest) if port is None else choice.choose([None], port)[0]
         node = new_node(folder)
@@ -69,7 +71,7 @@ def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
         known = cluster.node(name)
         if known is not None and is_alive(known):
             raise NodeRefused(f"{name} runs already, on port {known.port}")
-        choice = Ports(HOST)
+        choice = Ports(cluster.bind)
         highest = max(node.port for node in cluster.nodes)
         port = choice.next_to(highest) if known is None else choice.choose([known.port], None)[0]
         for line in choice.said:
@@ -148,12 +150,26 @@ def _start(
     own_options: Sequence[str],
     progress: Progress,
 ) -> NodeProcess:
-    child = spawn(folder, name, port=port, options=cluster.options, own_options=own_options)
+    secure = secure_folder.secured(folder) is not None
+    if secure:
+        secure_folder.ensure(folder, [name], now=time.time())
+    child = spawn(
+        folder,
+        name,
+        port=port,
+        options=cluster.options,
+        own_options=own_options,
+        host=cluster.host,
+        bind=cluster.bind,
+    )
     try:
         write_cluster_file(folder, cluster.with_node(child.node))
         ids = await_ready(folder, [child], progress=progress)
         node = msgspec.structs.replace(child.node, node_id=ids[name])
-        write_cluster_file(folder, cluster.with_node(node))
+        whole = cluster.with_node(node)
+        write_cluster_file(folder, whole)
+        if secure:
+            secure_folder.write_client_files(folder, whole.bootstrap)
     except BaseException:
         child.end()
         raise

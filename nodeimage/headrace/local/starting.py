@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.local import secure_folder
 from headrace.local.folder import NodeProcess
 from headrace.local.founding import STORE_FILE
 from headrace.local.processes import birth_of, created_at
@@ -26,6 +27,7 @@ PEER_TLS = "peer-tls"
 """The folder with what the nodes show each other; without it they speak in clear."""
 PEER_SECRETS = "peer-secrets"
 """The file that says by what the nodes know each other, once that has changed (node.peer_secrets)."""
+ANY_ADDRESS = "0.0.0.0"  # asked for by `headrace up --host`
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 SHOWN_LINES = 10
@@ -107,19 +109,24 @@ def spawn(
     options: Sequence[str],
     own_options: Sequence[str],
     first_nodes: int | None = None,
+    host: str = HOST,
+    bind: str = HOST,
 ) -> Child:
     """Starts a node's process in a session of its own; it is not ready yet."""
     ready_path(folder, name).unlink(missing_ok=True)
     path = log_path(folder, name)
     offset = _open_log(path)
     command = [sys.executable, "-m", "headrace.node", "--data", str(folder / name)]
-    command += ["--store", str(folder / STORE_FILE), "--host", HOST, "--port", str(port), "--peer-port", "0"]
+    command += ["--store", str(folder / STORE_FILE), "--host", host, "--port", str(port), "--peer-port", "0"]
+    if bind != host:
+        command += ["--bind", bind, "--peer-host", HOST]
     command += ["--failure-host", name]  # what fails together is the process
     command += ["--peer-secrets", str(folder / PEER_SECRETS)]
     if (folder / PEER_TLS).is_dir():
         command += ["--peer-tls", str(folder / PEER_TLS)]
     if first_nodes is not None:
         command += ["--first-nodes", str(first_nodes)]
+    command += secure_folder.node_options(folder, name)
     command += ["--ready-file", str(ready_path(folder, name)), *options, *own_options]
     with path.open("ab") as log:
         process = subprocess.Popen(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -119,6 +120,17 @@ class Authority:
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return _pair(builder.sign(self._key, hashes.SHA256()), key)
+
+    def has_issued(self, pair: KeyPair, *, hosts: Iterable[str]) -> bool:
+        """Whether it is a certificate of this authority, for these names and addresses alone, with its own key."""
+        try:
+            certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+            key = serialization.load_pem_private_key(pair.key.encode(), password=None)
+            certificate.verify_directly_issued_by(self._certificate)
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return False
+        return key.public_key() == certificate.public_key() and set(names) == {_general_name(each) for each in hosts}
 
 
 def not_after(certificate: str) -> float:

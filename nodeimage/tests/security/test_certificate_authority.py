@@ -45,6 +45,17 @@ def shake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLO
     return ends[1]
 
 
+def test_what_it_has_issued_is_known_by_names_key_and_signature(authority: Authority) -> None:
+    hosts = ["localhost", "127.0.0.1", "::1"]
+    pair = authority.issue("node-1", days=10, now=NOW, hosts=hosts)
+    other = authority.issue("node-1", days=10, now=NOW, hosts=hosts)
+    assert authority.has_issued(pair, hosts=reversed(hosts))
+    assert not authority.has_issued(pair, hosts=hosts[:2])
+    assert not authority.has_issued(KeyPair(pair.certificate, other.key), hosts=hosts)
+    assert not authority.has_issued(KeyPair("", pair.key), hosts=hosts)
+    assert not Authority.create("headrace test", days=30, now=NOW).has_issued(pair, hosts=hosts)
+
+
 @pytest.mark.parametrize("host", ["node-1.example", "10.1.2.3", "fd00::1"])
 def test_a_server_and_a_client_know_each_other(authority: Authority, tmp_path: Path, host: str) -> None:
     server = authority.issue("node-1", days=10, now=NOW, hosts=[host], client=False)

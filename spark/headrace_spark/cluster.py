@@ -6,12 +6,17 @@ all speak, so none are negotiated.
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from headrace.base.errors import Code, HeadraceError
-from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.base.properties import parse_properties
+from headrace.kafka_client.blocking_client import Access, BrokerConnection
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.security import secret_files
+from headrace.security.client_security import of_security, security_of
 from headrace.wire import metadata
 from headrace.wire.api_keys import ApiKey
-from headrace_spark.errors import RETRIABLE, BrokerError, Unreachable, code_name
+from headrace_spark.errors import RETRIABLE, BadOption, BrokerError, Refused, Unreachable, code_name
 from headrace_spark.options import Connection, Partition
 from headrace_spark.retry import Retry
 
@@ -37,6 +42,7 @@ class Cluster:
         self._leaders: dict[Partition, int] = {}
         self._counts: dict[str, int] = {}
         self._open: dict[Address, BrokerConnection] = {}
+        self._access: Access | None = None
 
     def __enter__(self) -> "Cluster":
         return self
@@ -61,7 +67,8 @@ class Cluster:
         return self._nodes[node]
 
     def to_node(self, node: int) -> BrokerConnection:
-        """A connection to a node by its id, kept for later calls. Raises OSError, KeyError for an unknown node."""
+        """A connection to a node by its id, kept for later calls. Raises OSError, KeyError for an unknown node, and
+        Refused, BadOption for what the options say of security."""
         return self._to(self._nodes[node])
 
     def drop(self, node: int) -> None:
@@ -89,14 +96,23 @@ class Cluster:
 
     def _to(self, address: Address) -> BrokerConnection:
         found = self._open.get(address)
+        if found is not None and found.is_stale:
+            self._close(address)
+            found = None
         if found is None:
-            found = self._open[address] = BrokerConnection(
-                *address,
-                CLIENT_ID,
-                ANSWER_TIMEOUT_S,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-                answer_bytes=LARGEST_ANSWER,
-            )
+            if self._access is None:
+                self._access = access_of(self._connection)
+            try:
+                found = self._open[address] = BrokerConnection(
+                    *address,
+                    CLIENT_ID,
+                    ANSWER_TIMEOUT_S,
+                    connect_timeout_s=CONNECT_TIMEOUT_S,
+                    answer_bytes=LARGEST_ANSWER,
+                    access=self._access,
+                )
+            except SourceRefuses as error:
+                raise Refused(f"{error}; see the options kafka.security, kafka.sasl and kafka.ssl") from None
         return found
 
     def _close(self, address: Address | None) -> None:
@@ -171,3 +187,18 @@ class Cluster:
                 else:
                     self._leaders.pop(key, None)
         return response
+
+
+def access_of(connection: Connection) -> Access:
+    """As the options or their file say. Raises BadOption."""
+    if not connection.properties_file:
+        security, source = connection.security, "the options kafka.ssl"
+    else:
+        source = "the option propertiesFile"
+    try:
+        if connection.properties_file:
+            text = secret_files.read_text(Path(connection.properties_file))
+            security = security_of(of_security(parse_properties(text)))
+        return Access(security)
+    except HeadraceError as error:
+        raise BadOption(f"{source}: {error}") from None

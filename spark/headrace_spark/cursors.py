@@ -2,8 +2,9 @@
 
 Spark calls a source's `commit` only when it plans the next batch, which on a quiet stream is when the next record
 comes: until then the lag would look too large. A listener in the driver commits as soon as Spark reports the batch.
-Responsible for nothing else; a failed commit is logged and made good by the next one, since cursors of a Spark query
-are for others to see: the query itself goes on from its checkpoint.
+It knows the cluster by what the source reports, which holds no secret: where options say who asks, and no file does,
+the source alone commits. Responsible for nothing else; a failed commit is logged and made good by the next one, since
+cursors of a Spark query are for others to see: the query itself goes on from its checkpoint.
 """
 
 import json
@@ -48,8 +49,12 @@ class CursorListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Commit what the batch read."""
         for end, reported in _sources(event.progress):
+            if "bootstrap" not in reported:
+                continue
             connection = Connection(
-                bootstrap=tuple((host, port) for host, port in reported["bootstrap"]), timeout_s=_COMMIT_TIMEOUT_S
+                bootstrap=tuple((host, port) for host, port in reported["bootstrap"]),
+                timeout_s=_COMMIT_TIMEOUT_S,
+                properties_file=reported.get("properties_file", ""),
             )
             try:
                 with Cluster(connection) as cluster:

@@ -52,6 +52,10 @@ class BrokerError(SourceError):
         return BrokerError, (self.code, str(self))
 
 
+class Refused(SourceError):
+    """The cluster does not take what the options say of who asks, or is not to be trusted: no use to try again."""
+
+
 class Unreachable(SourceError):
     """No node could be reached, or none answered, until the time allowed was over."""
 

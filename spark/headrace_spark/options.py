@@ -9,10 +9,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from headrace.base.errors import HeadraceError
+from headrace.security.client_security import Security, of_security, security_of
 from headrace.wire.compression import NAMES
 from headrace_spark.errors import BadOption
 
@@ -51,6 +53,10 @@ class Connection:
     bootstrap: tuple[tuple[str, int], ...]
     timeout_s: float
     """How long a request is tried again, with backoff, before the query fails."""
+    security: Security = field(default_factory=Security)
+    """Who asks, and whom to trust, as options say it. Its secrets are in no repr."""
+    properties_file: str = ""
+    """A file that says so instead, on the driver and on each executor; "": there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,11 @@ class WriteOptions:
     """The name under which a batch write is known, where its author wants a repeated job to write once."""
     batch: int
     """Of a named batch write that is one of a row, such as those of foreachBatch: its number, which rises."""
+
+
+def connection_options(raw: Mapping[str, str]) -> Connection:
+    """Those that say where the cluster is, and who asks. Raises BadOption."""
+    return _connection(_lowered(raw))
 
 
 def read_options(raw: Mapping[str, str]) -> ReadOptions:
@@ -219,7 +230,19 @@ def _connection(options: Mapping[str, str]) -> Connection:
         timeout_s = math.nan
     if not 0 <= timeout_s <= LONGEST_S:
         raise BadOption(f"the option timeout is a number of seconds, not {seconds!r}")
-    return Connection(bootstrap=tuple(addresses), timeout_s=timeout_s)
+    security, file = _security(options), options.get("propertiesfile", "")
+    if file and security != Security():
+        raise BadOption("the options propertiesFile and kafka.security.protocol exclude each other")
+    return Connection(bootstrap=tuple(addresses), timeout_s=timeout_s, security=security, properties_file=file)
+
+
+def _security(options: Mapping[str, str]) -> Security:
+    """Of the options of Spark's own connector, `kafka.` before the names of Kafka's clients. Raises BadOption."""
+    named = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    try:
+        return security_of(of_security(named))
+    except HeadraceError as error:
+        raise BadOption(f"the options kafka.security, kafka.sasl and kafka.ssl: {error}") from None
 
 
 def _naming(options: Mapping[str, str]) -> Naming:

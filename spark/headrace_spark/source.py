@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.security.client_security import Security
 from headrace_spark.errors import BadOption, SourceError
 from headrace_spark.options import Partition, ReadOptions, read_options
 from headrace_spark.plan import OffsetRange, StreamOffset, limited, pending, positions_to_json, spread
@@ -222,12 +223,17 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = sum(
             max(offset - self._planned.positions.get(partition, 0), 0) for partition, offset in self._latest.items()
         )
-        return {
+        told: dict[str, Any] = {
             "group": self._planned.group,
             "positions": positions_to_json(self._latest),
             "lag": behind,
-            "bootstrap": [list(address) for address in self._options.connection.bootstrap],
         }
+        connection = self._options.connection
+        if connection.security == Security():  # else the listener (cursors.py) would need secrets, which everybody sees
+            told["bootstrap"] = [list(address) for address in connection.bootstrap]
+        if connection.properties_file:
+            told["properties_file"] = connection.properties_file
+        return told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks that `end` carries. `start` adds nothing: a batch is planned once, from its start."""

@@ -1,14 +1,17 @@
 """The way to the nodes of a cluster: the first one that answers, and leaders until they turn out to be others."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.base.errors import Code
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.security.client_security import Security
 from headrace.wire.api_keys import ApiKey
 from headrace_spark import cluster as module
 from headrace_spark.cluster import Address, Cluster
-from headrace_spark.errors import BrokerError
+from headrace_spark.errors import BadOption, BrokerError, Refused
 from headrace_spark.options import Connection
 
 A, B = ("a", 1), ("b", 2)
@@ -37,6 +40,8 @@ class Nodes:
                 if self.address in nodes.down:
                     raise ConnectionRefusedError("nobody listens")
                 return memoryview(nodes.answer())
+
+            is_stale = False
 
             def close(self) -> None:
                 nodes.closed.append(self.address)
@@ -157,3 +162,40 @@ def test_a_topic_that_is_refused_for_good_is_an_error_with_its_name(nodes: Nodes
     nodes.topics = {"/s:t": (int(Code.TOPIC_AUTHORIZATION_FAILED), [])}
     with pytest.raises(BrokerError, match="topic /s:t: the node answers TOPIC_AUTHORIZATION_FAILED"):
         cluster().partition_counts(["/s:t"])
+
+
+def test_a_session_whose_time_is_over_is_followed_by_another(nodes: Nodes) -> None:
+    with cluster() as one:
+        one.partition_counts(["/s:t"])
+        module.BrokerConnection.is_stale = True  # type: ignore[misc]
+        one.partition_counts(["/s:t"])
+    assert nodes.asked == [A, A]
+    assert nodes.closed == [A, A]
+
+
+def test_a_refusal_is_told_at_once_and_no_other_node_is_asked(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def refusing(*given: object, **_: object) -> None:
+        asked.append(given)
+        raise SourceRefuses("h:1: 'alice' is refused: authentication failed")
+
+    monkeypatch.setattr(module, "BrokerConnection", refusing)
+    with pytest.raises(Refused, match=r"'alice' is refused: authentication failed; see the options kafka\.security"):
+        cluster().partition_counts(["/s:t"])
+    assert len(asked) == 1
+
+
+def test_who_asks_is_said_by_a_file_or_by_options(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "bootstrap.servers=h:1\nacks=all\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.username=alice\nsasl.password=s3cret\n"
+    )
+    access = module.access_of(Connection(bootstrap=(A,), timeout_s=1.0, properties_file=str(file)))
+    assert access.security.username == "alice"
+    with pytest.raises(BadOption, match="the option propertiesFile: /nowhere cannot be read"):
+        module.access_of(Connection(bootstrap=(A,), timeout_s=1.0, properties_file="/nowhere"))
+    missing = Security(tls=True, ca_file="/nowhere")
+    with pytest.raises(BadOption, match=r"the options kafka\.ssl: ssl\.ca\.location cannot be used"):
+        module.access_of(Connection(bootstrap=(A,), timeout_s=1.0, security=missing))

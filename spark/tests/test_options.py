@@ -1,9 +1,19 @@
 """Options are read once, and what cannot work is said in one line."""
 
+import pickle
+
 import pytest
 
 from headrace_spark.errors import BadOption
-from headrace_spark.options import EARLIEST, LATEST, Naming, Place, read_options, write_options
+from headrace_spark.options import (
+    EARLIEST,
+    LATEST,
+    Naming,
+    Place,
+    connection_options,
+    read_options,
+    write_options,
+)
 
 BASE = {"bootstrap": "127.0.0.1:9092,[::1]:9093", "topics": "a, b"}
 
@@ -135,3 +145,42 @@ def test_a_write_takes_one_topic() -> None:
         write_options({"bootstrap": "h:1", "batchId": "5"})
     with pytest.raises(BadOption, match="unknown compression"):
         write_options({"bootstrap": "h:1", "compression": "rar"})
+
+
+LOGIN = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": 'a.ScramLoginModule required username="alice" password="s3cret";',
+    "kafka.ssl.truststore.type": "PEM",
+    "kafka.ssl.truststore.location": "/ca.crt",
+    "kafka.fetch.max.bytes": "1",
+}
+
+
+@pytest.mark.parametrize("raw", [LOGIN, {name.lower(): value for name, value in LOGIN.items()}])
+def test_who_asks_is_said_in_the_names_of_sparks_own_connector(raw: dict[str, str]) -> None:
+    for options in (read_options({**BASE, **raw}), write_options({"bootstrap": "h:1", **raw})):
+        security = options.connection.security
+        assert (security.protocol, security.username, security.password) == ("SASL_SSL", "alice", "s3cret")
+        assert security.ca_file == "/ca.crt"
+        assert "s3cret" not in repr(options)
+        assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_client_certificate_is_one_of_sparks_options_too() -> None:
+    own = {"kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.location": "/own.pem"}
+    security = connection_options({"bootstrap": "h:1", "kafka.security.protocol": "SSL", **own}).security
+    assert (security.protocol, security.certificate_file) == ("SSL", "/own.pem")
+
+
+def test_what_is_wrong_with_security_is_told_without_its_secrets() -> None:
+    for name, value, why in (
+        ("kafka.sasl.mechanism", "GSSAPI", "sasl.mechanism is one of"),
+        ("kafka.ssl.truststore.type", "JKS", "keytool -list -rfc"),
+        ("kafka.sasl.login.class", "s3cret", "sasl.login.class is no property"),
+        ("propertiesFile", "/f", "exclude each other"),
+    ):
+        with pytest.raises(BadOption, match=why) as refused:
+            read_options({**BASE, **LOGIN, name: value})
+        assert "s3cret" not in str(refused.value)
+    assert connection_options({"bootstrap": "h:1", "propertiesFile": "/f"}).properties_file == "/f"

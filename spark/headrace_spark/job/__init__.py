@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFINITION: Final = Path("/etc/headrace/job/job.json")
+CLIENT_PROPERTIES: Final = "client.properties"
+"""Of the files of credentials the one that says who asks."""
 INPUT: Final = "input"
 """What an input is called that is not named."""
 
@@ -100,6 +102,8 @@ class Job:
     def options(self, stream: str | None) -> dict[str, str]:
         """What `format("headrace")` needs to find a stream."""
         found = {"bootstrap": self.bootstrap}
+        if self.credentials is not None and (file := Path(self.credentials, CLIENT_PROPERTIES)).exists():
+            found["propertiesFile"] = str(file)
         if stream is not None:
             found["stream"] = stream
         return found

@@ -10,12 +10,13 @@ from typing import Final
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.cli.connect import Cluster as AdminCluster
-from headrace.cli.connect import connected
-from headrace_spark.cluster import Cluster
+from headrace.cli.connect import connected_to
+from headrace.cli.target import Target
+from headrace_spark.cluster import Cluster, access_of
 from headrace_spark.errors import BadOption, BrokerError, SourceError
 from headrace_spark.job import Input, Job, Output
 from headrace_spark.job.ends import End, JobError
-from headrace_spark.options import Naming, read_options
+from headrace_spark.options import Naming, connection_options, read_options
 
 PAUSE_S: Final = 1.0
 ANSWER_S: Final = 10.0
@@ -40,7 +41,8 @@ def check(job: Job, *, wait_s: float, stopped: Callable[[], bool] = lambda: Fals
 def _missing(job: Job) -> str | None:
     """What is not there, in one line."""
     try:
-        with connected(job.bootstrap, None, timeout_s=ANSWER_S) as admin:
+        target = Target(job.bootstrap, access_of(connection_options(job.options(None))))
+        with connected_to(target, timeout_s=ANSWER_S) as admin:
             for each in job.inputs:
                 if (missing := _no_stream(admin, each.stream) or _no_topic(job, each)) is not None:
                     return missing

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
+from headrace.cli.target import Target
 from headrace_spark.job import Input, Job, Output, preflight
 from headrace_spark.job.ends import End, JobError
 
@@ -20,12 +21,12 @@ class Cluster:
         self.away = 0
         """Calls that are not answered yet."""
         self.paused = 0
-        monkeypatch.setattr(preflight, "connected", self.connected)
+        monkeypatch.setattr(preflight, "connected_to", self.connected_to)
         monkeypatch.setattr(preflight, "_absent", self.absent)
         monkeypatch.setattr(preflight.time, "sleep", self.sleep)
 
     @contextmanager
-    def connected(self, bootstrap: str, data: None, *, timeout_s: float) -> Iterator["Cluster"]:
+    def connected_to(self, target: Target, *, timeout_s: float) -> Iterator["Cluster"]:
         if self.away:
             self.away -= 1
             raise ConnectionRefusedError("nobody listens")

@@ -100,8 +100,9 @@ class PacedTransport(asyncio.Transport):
         self._below.abort()
 
     def forget(self) -> None:
-        """The connection is gone: what waits never goes out."""
+        """The connection is gone: what waits never goes out, and nobody is told of it."""
         self._waiting.clear()
+        self._hold = self._drained = _nothing
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait here or in the transport below; what that has encrypted and handed on may be unsent still."""
@@ -122,3 +123,7 @@ class PacedTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See Transport."""
         return self._below.get_extra_info(name, default)
+
+
+def _nothing() -> None:
+    """Said to nobody."""

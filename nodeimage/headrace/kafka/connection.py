@@ -273,6 +273,7 @@ class Connection(asyncio.BufferedProtocol):
             listener()
         self._close_listeners.clear()
         self._handler.disconnected(self)
+        self._transport = self._paced = None  # each holds the other, and buffers, until garbage is collected
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes from the socket go."""

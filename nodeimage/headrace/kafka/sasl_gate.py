@@ -2,7 +2,8 @@
 
     before authentication   ApiVersions `MOST_VERSIONS` times, SaslHandshake, SaslAuthenticate. Anything else ends the
                             connection, by its key alone: its header and body are not read. Requests are `MOST_BYTES`
-                            long, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`
+                            long, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`; a client that sends more while its
+                            last message is seen to ends too
     behind a handshake      SaslAuthenticate (version 1), or tokens as bare frames without a header (version 0)
     authenticated           everything. A handshake begins a re-authentication (KIP-368), in the order of the requests:
                             those before it are answered first, and none is taken before it is over
@@ -26,13 +27,15 @@ from headrace.kafka.unproven_connections import UnprovenConnections
 from headrace.security.principals import Mechanism, Principal
 from headrace.security.sasl.exchange import Attempt, Done, Failed, SaslExchange
 from headrace.security.sasl.mechanisms import Offered
+from headrace.security.sasl.oauthbearer_server import MOST_MESSAGE_BYTES
 from headrace.security.sasl.outcome import Challenge, Proven
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 
-MOST_BYTES: Final = 512 << 10
-"""Kafka's `sasl.server.max.receive.size`."""
+MOST_BYTES: Final = MOST_MESSAGE_BYTES + (8 << 10)
+"""The longest message of any mechanism, and its header. Kafka's `sasl.server.max.receive.size` is 512 KiB, which TLS
+alone would hold three times."""
 MOST_SHORT_BYTES: Final = 4 << 10
 MOST_VERSIONS: Final = 4
 """ApiVersions before authentication: a client may ask again for a lower version of it."""
@@ -100,6 +103,12 @@ class SaslConnection(Connection):
         self._gate.unproven.leave(self)
         self.exchange.close()
         super().connection_lost(exc)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See Connection."""
+        super().buffer_updated(nbytes)
+        if not self.is_proven and self.parked and self._end - self._start >= UNPROVEN_ROOM_BYTES // 2:
+            self.fail("it sends on before its authentication is answered")
 
     def drop(self) -> None:
         """See Connection."""

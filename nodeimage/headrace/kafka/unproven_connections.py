@@ -6,8 +6,8 @@ client on the other side of the world says its next word sooner. Else the newcom
 work never makes way: what was done for it would be done again, and nobody would get through where the node is slow.
 
 A connection that has not authenticated within `LIMIT_S` ends. Memory of large messages is counted: beyond `MOST_HELD`
-bytes the connection with the largest ends. So all of them together cost less than 64 MiB: `MOST` times 300 KiB at worst
-(buffers of TLS, and the connection itself), and `MOST_HELD`.
+bytes the connection with the largest ends. So all of them together cost less than 64 MiB: `MOST` times 350 KiB at worst
+(buffers of TLS, which hold what a message may have, and the connection itself), and `MOST_HELD`.
 
 What ends so is counted, and logged once for each reason in `LOG_EVERY_S`. All of the loop thread.
 """
@@ -24,7 +24,7 @@ MOST_OF_ADDRESS: Final = 64
 LEAST_S: Final = 0.25
 LIMIT_S: Final = 10.0
 """From the connection to the end of its authentication."""
-MOST_HELD: Final = 16 << 20
+MOST_HELD: Final = 8 << 20
 LOG_EVERY_S: Final = 60.0
 
 TOO_MANY: Final = f"there are {MOST} that have not authenticated"

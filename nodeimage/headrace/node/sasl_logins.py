@@ -27,7 +27,7 @@ from headrace.security.principals import ANONYMOUS
 from headrace.security.sasl.exchange import Attempt
 from headrace.security.sasl.mechanisms import Verifier, offered_mechanisms
 
-NICE: Final = 10
+NICE: Final = 5
 """Of the thread that hashes passwords."""
 AUTHENTICATE: Final = "authenticate"
 """The audit's action."""

@@ -38,7 +38,7 @@ TRIES: Final = 50
 """Of a command: the catalog's leader may hear of the level a moment later than this node."""
 WAITS_FOR: Final = (
     f"the cluster's feature level {int(Level.SECURED)}, which --secure and --bootstrap-admin need: once all nodes have "
-    "this version, `headrace features upgrade`"
+    "this version, `headrace features upgrade` at another node, or at this one started without them"
 )
 
 

@@ -3,24 +3,33 @@
 An input is pieces, each a length and bytes; a piece goes in as a frame of that length, or as it is if its first bit is
 set. Whatever comes, the broker must answer in order or close the connection for a reason of its own ("internal error"
 is none), and serve the next client.
+
+Each input goes in twice: at a listener without security, and at one with SASL, where nothing but ApiVersions may be
+answered before the input has authenticated.
 """
 
 import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from headrace.kafka.connection import Connection
+from headrace.kafka import sasl_gate
+from headrace.kafka.connection import Connection, Handler, Slot
+from headrace.kafka.sasl_gate import SaslConnection, SaslGate
+from headrace.kafka.unproven_connections import UnprovenConnections
 from headrace.node import Node, Options
 from headrace.partitions.cluster_layout import NodeSettings
+from headrace.security.sasl import exchange
+from headrace.security.sasl.mechanisms import offered_mechanisms
 from headrace.wire import fetch, generic_codec, metadata, produce
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
-from headrace.wire.header import request_header
+from headrace.wire.header import RequestHeader, request_header
 from kit.heard_transport import HeardTransport
+from kit.sasl import PASSWORD, MemoryCredentials, run_at_once
 
 PATIENCE_S = 0.05
 """How long a request may wait (a fetch, a group's members) before its client hangs up."""
@@ -29,6 +38,7 @@ FAULTS = frozenset({"request failed", "task failed", "admin call failed", "catal
 loop = asyncio.new_event_loop()
 faults: list[str] = []
 node: Node
+gate: SaslGate
 
 
 def _note(_logger: Any, _method: str, event: Any) -> Any:
@@ -37,9 +47,26 @@ def _note(_logger: Any, _method: str, event: Any) -> Any:
     raise structlog.DropEvent
 
 
+class Proven:
+    """What a gate hands requests to: those of clients that have authenticated, and ApiVersions."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self.connected = handler.connected
+        self.disconnected = handler.disconnected
+
+    def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+        assert isinstance(session, SaslConnection)
+        if not session.is_proven and header.api_key != ApiKey.API_VERSIONS:
+            faults.append(f"key {header.api_key} before authentication")
+        if session.exchange.is_under_way:
+            faults.append(f"key {header.api_key} during authentication")
+        self._handler.handle(session, header, request, slot)
+
+
 def setup(folder: Path) -> None:
     """Start a node in memory."""
-    global node
+    global node, gate
     structlog.configure(processors=[_note], cache_logger_on_first_use=False)
     loop.set_exception_handler(lambda _, context: faults.append(repr(context)))
     folder.mkdir()
@@ -61,6 +88,20 @@ def setup(folder: Path) -> None:
         return made
 
     node = loop.run_until_complete(start())
+    sasl_gate.FAILED_S = 0.0  # type: ignore[misc]  # an input that fails is one of thousands
+    exchange.LEAST_INTERVAL_MS = 0  # type: ignore[misc]
+    credentials = MemoryCredentials()
+    credentials.add("fuzz", "SCRAM-SHA-256")
+    mechanisms = ("SCRAM-SHA-256", "PLAIN")
+    gate = SaslGate(
+        Proven(node.parts.dispatcher),
+        offered=offered_mechanisms(mechanisms, credentials=credentials, run_blocking=run_at_once),
+        max_reauth_ms=60_000,
+        security_protocol="SASL_PLAINTEXT",
+        unproven=UnprovenConnections(loop),
+        runtime=node.parts.runtime,
+        heard=lambda attempt, address, listener: None,
+    )
 
 
 def frame(key: int, version: int, body: bytes) -> bytes:
@@ -76,6 +117,7 @@ def seeds() -> Iterator[bytes]:
             continue
         for version in range(api.versions.lowest, api.versions.highest + 1):
             yield frame(key, version, generic_codec.encode_request(key, version, {}))
+    yield from sasl_seeds()
     talk = b""
     for version in (1, 9, 12):
         talk += frame(
@@ -109,15 +151,42 @@ def seeds() -> Iterator[bytes]:
         )
 
 
+def sasl_seeds() -> Iterator[bytes]:
+    """Authentications: right and wrong, with and without headers, twice, and with what may come around them."""
+
+    def asked(key: ApiKey, version: int, **fields: Any) -> bytes:
+        return frame(key, version, generic_codec.encode_request(key, version, fields))
+
+    versions = asked(ApiKey.API_VERSIONS, 0)
+    table = frame(ApiKey.METADATA, 9, metadata.encode_request(9, metadata.MetadataRequest([("t", None)], True)))
+    plain, scram = (asked(ApiKey.SASL_HANDSHAKE, 1, mechanism=name) for name in ("PLAIN", "SCRAM-SHA-256"))
+    bare = asked(ApiKey.SASL_HANDSHAKE, 0, mechanism="PLAIN")
+    for version in (0, 1, 2):
+        right, wrong = (
+            asked(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=f"\0fuzz\0{word}".encode()) for word in (PASSWORD, "x")
+        )
+        yield versions + plain + right + table
+        yield plain + right + plain + right + table
+        yield plain + wrong + table
+        yield scram + asked(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=b"n,,n=fuzz,r=abc") + right
+    token = f"\0fuzz\0{PASSWORD}".encode()
+    yield bare + struct.pack(">H", len(token)) + token + table
+    yield plain + table
+    yield asked(ApiKey.SASL_HANDSHAKE, 1, mechanism="GSSAPI") + table
+
+
 def run(data: bytes) -> None:
-    """One client, from its first byte to its end."""
-    loop.run_until_complete(_talk(data))
+    """One client of each listener, from its first byte to its end."""
+    loop.run_until_complete(_talk(data, lambda: Connection(node.parts.dispatcher)))
+    loop.run_until_complete(_talk(data, lambda: SaslConnection(gate, listener="sasl")))
+    if len(gate.unproven):
+        faults.append("a connection is unproven that is gone")
     if faults:
         raise AssertionError("; ".join(faults))
 
 
-async def _talk(data: bytes) -> None:
-    connection, wire = Connection(node.parts.dispatcher), HeardTransport()
+async def _talk(data: bytes, connect: Callable[[], Connection]) -> None:
+    connection, wire = connect(), HeardTransport()
     connection.connection_made(wire)
     pos = 0
     sent: list[int] = []
@@ -133,7 +202,10 @@ async def _talk(data: bytes) -> None:
             sent.append(-1)
         await _feed(connection, wire, piece)
     await _quiet(connection, wire)
-    _check(bytes(wire.answers), sent)
+    if isinstance(connection, SaslConnection):
+        wire.frames()  # some have no header: their order cannot be told
+    else:
+        _check(bytes(wire.answers), sent)
     connection.connection_lost(None)
     await asyncio.sleep(0)
     assert connection not in node.parts.connections.open

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import ssl
 import struct
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +196,20 @@ async def test_who_a_client_is_comes_from_its_certificate(node: Node, connect: C
         NOBODY,
         Principal("alice", Mechanism.CERTIFICATE),
     ]
+
+
+async def test_a_connection_that_is_gone_leaves_its_buffers_to_nobody(node: Node, connect: Connect) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        client = await connect()
+        client.writer.write(client.versions())
+        await client.answer()
+        gone = weakref.ref(only_connection(node))
+        client.writer.close()
+        await until(lambda: gone() is None)
+    finally:
+        gc.enable()
 
 
 async def test_clients_are_told_the_addresses_of_their_listener(connect: Connect, listeners: TlsListeners) -> None:

@@ -31,6 +31,13 @@ def test_a_pod_s_node_is_known_by_its_name_and_reached_by_its_address() -> None:
     assert node.settings.chunk_bytes == 65536
 
 
+def test_a_pod_that_is_not_secure_says_that_anybody_may_come_in() -> None:
+    assert options_of(0, 1).allow_anonymous
+    secure = options_of(0, 1, "--secure")
+    assert (secure.secure, secure.allow_anonymous) == (True, False)
+    assert options_of(0, 1, "--secure", "--allow-anonymous").allow_anonymous
+
+
 def test_shards_have_folders_ports_and_slots_of_their_own() -> None:
     nodes = [options_of(shard, 3) for shard in range(3)]
     assert [each.data.name for each in nodes] == ["node-0", "node-1", "node-2"]

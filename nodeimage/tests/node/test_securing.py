@@ -20,6 +20,10 @@ from headrace.node import Node, securing
 from headrace.node.bootstrap_admin import BootstrapAdmin
 from headrace.node.securing import NoAdministrator
 from headrace.security.sasl.scram_credential import ScramCredential
+from headrace.store import features
+from headrace.store.compare_and_set import change
+from headrace.store.record_types import FEATURES_KEY, FeaturesRecord
+from headrace.store.sqlite import SqliteStore
 from kit.parts import node, options
 from kit.patience import PATIENCE
 
@@ -153,3 +157,26 @@ async def secure_node(tmp_path: Path) -> AsyncIterator[Node]:
 async def test_a_node_is_secure_before_it_serves(secure_node: Node) -> None:
     assert await state(secure_node.catalog) == (True, ["u:admin"], ["admin"])
     assert secure_node.parts.authorizer.is_on
+
+
+async def test_a_node_of_a_lower_level_serves_nobody_until_the_level_is_raised(tmp_path: Path) -> None:
+    file = tmp_path / "admin.toml"
+    file.write_text(f'user = "admin"\npassword = "{ADMIN.password}"\n')
+    told = replace(options(tmp_path), secure=True, bootstrap_admin=file)
+    assert isinstance(told.store, Path)
+    store = SqliteStore(told.store)
+    change(store, FEATURES_KEY, FeaturesRecord, lambda present: FeaturesRecord(level=Level.FENCED, epoch=1))
+    made = Node(told)
+    starting = asyncio.ensure_future(made.start())
+    try:
+        async with asyncio.timeout(30 * PATIENCE):
+            while "feature level 2, which --secure" not in made._why_not_ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert not made._acceptors
+            features.ask_for(store, Level.SECURED)
+            await starting
+        assert await state(made.catalog) == (True, ["u:admin"], ["admin"])
+    finally:
+        starting.cancel()
+        await made.stop()
+        store.close()

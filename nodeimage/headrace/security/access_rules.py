@@ -11,7 +11,7 @@ Rules are immutable: a change makes new ones, and what was decided by the former
 no expression (of a later version, say) lets nobody in, and is told in `faults`.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -78,6 +78,10 @@ class AccessRules:
             kind: sorted({len(name) for each, name, _ in self._rules if each is kind}, reverse=True)
             for kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID)
         }
+        self._topics: dict[str, list[Place]] = {}
+        for place in self._rules:
+            if place[0] is Kind.TOPIC:
+                self._topics.setdefault(place[1].partition(":")[0], []).append(place)
         self._decided: dict[tuple[str, frozenset[str], Kind, str, Permission], bool] = {}
 
     @classmethod
@@ -148,6 +152,10 @@ class AccessRules:
         """The rule that decides about a permission on an object, but for the cluster's administrators."""
         found = self._deciding(permission, kind, name)
         return None if found is None else found[0]
+
+    def of_topics(self, path: str) -> Sequence[Place]:
+        """Where topics of a stream have expressions of their own."""
+        return self._topics.get(path, ())
 
     def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
         """Whether somebody has a permission on some topic, stream or path, be there one or not."""

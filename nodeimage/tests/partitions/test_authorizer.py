@@ -91,3 +91,14 @@ async def test_one_of_several_permissions_is_enough_and_lists_are_silent() -> No
     assert asked.told == []
     assert not asked.may.allows_any(BOB, (CONSUME, PRODUCE), Kind.TOPIC, TOPIC)
     assert [each["action"] for each in asked.told] == ["describe"]
+
+
+async def test_a_stream_is_seen_by_whom_one_of_its_topics_lets_in() -> None:
+    asked = Asked()
+    asked.access.rules = AccessRules.of([Rule(Kind.TOPIC, TOPIC, CONSUME, "u:bob")], on=True)
+    assert asked.may.sees_stream(BOB, "/plant")
+    assert not asked.may.sees_stream(ALICE, "/plant")
+    assert not asked.may.sees_stream(BOB, "/plants")
+    assert asked.may.differs_by_topic(CONSUME, "/plant")
+    assert not asked.may.differs_by_topic(PRODUCE, "/plant")
+    assert Asked(on=False).may.sees_stream(BOB, "/plant")

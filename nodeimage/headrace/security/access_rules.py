@@ -20,6 +20,8 @@ from headrace.security.access_syntax import ExpressionFault
 
 _MOST_DECISIONS: Final = 100_000
 """That are kept; then they are decided anew."""
+_LONGEST_KEPT: Final = 300
+"""Characters of a name of which a decision is kept. Clients choose names of groups, which may have 32 KiB."""
 
 
 class Permission(StrEnum):
@@ -124,6 +126,8 @@ class AccessRules:
         if not self.on:
             return True
         key = (user, groups, kind, name, permission)
+        if len(name) > _LONGEST_KEPT:
+            return self._is_allowed(*key)
         found = self._decided.get(key)
         if found is None:
             if len(self._decided) >= _MOST_DECISIONS:

@@ -142,6 +142,12 @@ async def test_makes_a_link_into_a_stream_of_others_to_write_there(callers: Call
     await callers.refused("bob", "link.create", stream="/new", **params)
 
 
+async def test_finds_out_into_which_stream_a_link_of_others_goes_by_its_name(callers: Callers) -> None:
+    params = {"name": "hidden", "source": ["127.0.0.1:1"], "source_stream": "/s", "stream": "/plant/flow"}
+    error = await callers.fails("bob", "link.create", **params)
+    assert str(error) == "there is a link hidden already, of others: choose another name"
+
+
 async def test_makes_a_stream_outside_of_his_path(callers: Callers) -> None:
     await callers.refused("ann", "stream.create", path="/plantation")
     await callers.refused("bob", "stream.create", path="/plant/flow/more")

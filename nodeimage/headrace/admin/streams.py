@@ -13,13 +13,13 @@ from headrace.catalog.names import DEFAULT_STREAM, check_stream
 from headrace.catalog.rows import StreamRow
 from headrace.catalog.streams import AlterStream, DeleteStream, StreamOutcome
 from headrace.partitions.admin_params import Method, Methods, Params
-from headrace.partitions.admin_rights import ADMIN, ANY, Anybody, check, on_path, on_stream, stream_target
+from headrace.partitions.admin_rights import ADMIN, ANY, Anybody, SeesStream, check, on_path, on_stream, stream_target
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, turn
 from headrace.partitions.new_streams import check_new_path, new_stream
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
-from headrace.security.access_rules import Kind, Permission
+from headrace.security.access_rules import Permission
 
 
 class OneStream(Params, frozen=True):
@@ -76,11 +76,11 @@ class StreamCalls:
 
     def methods(self) -> Methods:
         """By name: what a method takes, what runs it, and the right that it asks for."""
-        listed = Anybody("lists the streams on which the caller has any permission")
+        listed = Anybody("lists the streams on which, or on a topic of which, the caller has any permission")
         return {
             "stream.create": Method(NewStream, self._create, on_path(ADMIN), of_caller=True),
             "stream.list": Method(Page, self._list, listed, of_caller=True),
-            "stream.show": Method(OneStream, self._show, on_stream(ANY)),
+            "stream.show": Method(OneStream, self._show, SeesStream()),
             "stream.alter": Method(StreamChange, self._alter, on_stream(ADMIN)),
             "stream.delete": Method(StreamEnd, self._delete, on_stream(ADMIN)),
         }
@@ -125,7 +125,7 @@ class StreamCalls:
         for index, row in enumerate(rows):
             if len(seen) == params.limit:
                 break
-            if self._may.sees(caller, ANY, Kind.STREAM, row.path):
+            if self._may.sees_stream(caller, row.path):
                 seen.append(stream_shown(row))
             await turn(index)
         return seen

@@ -100,7 +100,7 @@ class TopicCalls:
         """A page of a stream's topics in order of name, of those that the caller may see."""
         if not 1 <= params.limit <= MAX_PAGE:
             raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
-        if self._may.sees(caller, ANY, Kind.STREAM, params.stream):
+        if self._may.sees_stream(caller, params.stream):
             await stream_of(self._catalog, params.stream)  # to others it is the same whether there is one
         rows = await self._seen(params, caller)
         return [

@@ -177,9 +177,11 @@ class LinkAdmin:
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
+            is_own = self._may.sees(caller, ADMIN, Kind.STREAM, present.stream)
+            what = f", into {present.stream}; change it with `headrace link alter {name}`"
             raise KafkaError(
                 Code.INVALID_REQUEST,
-                f"there is a link {name} already, into {present.stream}; change it with `headrace link alter {name}`",
+                f"there is a link {name} already{what if is_own else ', of others: choose another name'}",
             )
         hello = await self._greet(config)
         await self._make_stream(params.stream, hello.policy, caller)

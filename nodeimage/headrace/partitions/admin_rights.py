@@ -4,11 +4,12 @@ Every method declares one (`admin_params.Method`): a method without one does not
 method runs, on what its parameters name; a name has one form by then, so that an alias is no way around a rule. A
 refusal does not tell whether the thing is there.
 
-Three kinds of right:
+Kinds of right:
 
-    On        one of some permissions on each object that the parameters name
-    Own       the user that the parameters name, or the cluster's administrators
-    Anybody   the method itself leaves out what its caller may not see, or refuses it
+    On           one of some permissions on each object that the parameters name
+    SeesStream   any permission on a stream or within it
+    Own          the user that the parameters name, or the cluster's administrators
+    Anybody      the method itself leaves out what its caller may not see, or refuses it
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -100,6 +101,28 @@ class On:
     def is_ever_had(self, caller: Caller, may: Authorizer) -> bool:
         """See Right."""
         return any(may.allows_some_topic(caller, each) for each in self.permissions)
+
+
+@dataclass(frozen=True)
+class SeesStream:
+    """Any permission on the stream whose path a parameter is, or on one of its topics."""
+
+    field: str = "path"
+
+    @property
+    def words(self) -> str:
+        """See Right."""
+        return f"any permission on the stream `{self.field}`, or on a topic of it"
+
+    async def check(self, params: Any, caller: Caller, may: Authorizer, *, method: str) -> None:
+        """See Right."""
+        path = getattr(params, self.field)
+        if may.is_on and not may.sees_stream(caller, path[:LONGEST_NAME]):
+            await on_stream(ANY, self.field).check(params, caller, may, method=method)
+
+    def is_ever_had(self, caller: Caller, may: Authorizer) -> bool:
+        """See Right."""
+        return any(may.allows_some_topic(caller, each) for each in ANY)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,18 @@ class Authorizer:
         """As AccessRules.decided_by: two topics with the same are allowed alike, to everybody."""
         return self._access.rules.decided_by(topic)
 
+    def sees_stream(self, caller: Caller, path: str) -> bool:
+        """Whether a client has any permission on a stream, or on a topic of it that has expressions of its own."""
+        access, principal = self._access, caller.principal
+        return self.sees(caller, tuple(Permission), Kind.STREAM, path) or any(
+            access.allows(principal, permission, kind, name) for kind, name, permission in access.rules.of_topics(path)
+        )
+
+    def differs_by_topic(self, permission: Permission, path: str) -> bool:
+        """Whether topics of a stream have expressions of their own for a permission, and security is on."""
+        rules = self._access.rules
+        return rules.on and any(each is permission for _, _, each in rules.of_topics(path))
+
     def allows_some_topic(self, caller: Caller, permission: Permission) -> bool:
         """Whether a client has a permission on some topic, stream or path, be there one or not. Not audited."""
         rules = self._access.rules

@@ -12,7 +12,7 @@ Rules are immutable: a change makes new ones, and what was decided by the former
 no expression (of a later version, say) lets nobody in, and is told in `faults`.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -21,6 +21,8 @@ from headrace.security.access_syntax import ExpressionFault
 
 _MOST_DECISIONS: Final = 100_000
 """That are kept; then they are decided anew."""
+_LONGEST_KEPT: Final = 300
+"""Characters of a name of which a decision is kept. Clients choose names of groups, which may have 32 KiB."""
 
 
 class Permission(StrEnum):
@@ -85,6 +87,10 @@ class AccessRules:
         }
         self._own = frozenset(name for kind, name, _ in self._rules if kind is Kind.TOPIC)
         """Topics with an expression of their own; what is decided of any other one is decided of its stream."""
+        self._topics: dict[str, list[Place]] = {}
+        for place in self._rules:
+            if place[0] is Kind.TOPIC:
+                self._topics.setdefault(place[1].partition(":")[0], []).append(place)
         self._decided: dict[tuple[str, frozenset[str], Kind, str, Permission], bool] = {}
         self._decided_of_some: dict[tuple[str, frozenset[str], Permission], bool] = {}
 
@@ -130,6 +136,8 @@ class AccessRules:
         if kind is Kind.TOPIC and name not in self._own:
             kind, name = Kind.STREAM, name.partition(":")[0]
         key = (user, groups, kind, name, permission)
+        if len(name) > _LONGEST_KEPT:
+            return self._is_allowed(*key)
         found = self._decided.get(key)
         if found is None:
             if len(self._decided) >= _MOST_DECISIONS:
@@ -162,6 +170,10 @@ class AccessRules:
         """The rule that decides about a permission on an object, but for the cluster's administrators."""
         found = self._deciding(permission, kind, name)
         return None if found is None else found[0]
+
+    def of_topics(self, path: str) -> Sequence[Place]:
+        """Where topics of a stream have expressions of their own."""
+        return self._topics.get(path, ())
 
     def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
         """Whether somebody has a permission on some topic, stream or path, be there one or not. Kept, too."""

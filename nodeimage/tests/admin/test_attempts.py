@@ -4,6 +4,8 @@ mallory is a user without any right; ann administers /plant and below; bob admin
 root administers the cluster. /secret is root's, with a topic, a group and a link.
 """
 
+import asyncio
+
 import pytest
 
 from headrace.base.errors import Code
@@ -12,8 +14,10 @@ from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import PutLink
 from headrace.node.parts import NodeParts
 from headrace.security.principals import Mechanism
+from headrace.wire.api_keys import ApiKey
 from kit.admin_calls import create
 from kit.callers import PASSWORD, Callers, principal
+from kit.one_node import until
 from kit.parts import Ask
 
 pytestmark = pytest.mark.usefixtures("node")
@@ -138,6 +142,12 @@ async def test_makes_a_link_into_a_stream_of_others_to_write_there(callers: Call
     await callers.refused("bob", "link.create", stream="/new", **params)
 
 
+async def test_finds_out_into_which_stream_a_link_of_others_goes_by_its_name(callers: Callers) -> None:
+    params = {"name": "hidden", "source": ["127.0.0.1:1"], "source_stream": "/s", "stream": "/plant/flow"}
+    error = await callers.fails("bob", "link.create", **params)
+    assert str(error) == "there is a link hidden already, of others: choose another name"
+
+
 async def test_makes_a_stream_outside_of_his_path(callers: Callers) -> None:
     await callers.refused("ann", "stream.create", path="/plantation")
     await callers.refused("bob", "stream.create", path="/plant/flow/more")
@@ -240,3 +250,42 @@ async def test_takes_a_node_or_a_volume_away(callers: Callers) -> None:
     await callers.refused("ann", "volume.alter", name="default", replicas=1)
     await callers.refused("ann", "container.recover", container=1, node=1, epoch=1)
     await callers.refused("ann", "features.hold", level=2)
+
+
+async def test_sees_the_rest_of_a_stream_of_which_he_may_read_one_topic(callers: Callers, ask: Ask) -> None:
+    await create(ask, "/secret:open")
+    await callers.access("root", {"/secret:open": {"consume": "u:mallory"}})
+    assert [each["name"] for each in await callers.call("mallory", "topic.list", stream="/secret")] == ["open"]
+    assert [each["path"] for each in await callers.call("mallory", "stream.list")] == ["/secret"]
+    assert (await callers.call("mallory", "stream.show", path="/secret"))["path"] == "/secret"
+    await callers.refused("mallory", "topic.show", topic="/secret:t")
+    await callers.refused("mallory", "link.topics", version=1, stream="/secret")
+
+
+async def test_waits_for_changes_until_his_right_is_gone(callers: Callers, ask: Ask) -> None:
+    await callers.access("root", {"/secret": {"copy": "u:mallory"}})
+    asked = {"version": 1, "stream": "/secret", "topics": True}
+    place = await callers.call("mallory", "link.changes", **asked)
+    since = [place["run"], place["serial"]]
+    waiting = asyncio.ensure_future(callers.refused("mallory", "link.changes", since=since, wait_ms=20_000, **asked))
+    await until(lambda: any(each.waiting for each in callers.parts.changes._by_path.values()))
+    await callers.access("root", {"/secret": {"copy": None}})
+    await create(ask, "/secret:news")
+    await waiting
+
+
+async def test_hears_of_changes_of_a_topic_that_is_shut_within_a_stream_that_he_may_copy(
+    callers: Callers, ask: Ask
+) -> None:
+    await callers.access("root", {"/secret": {"copy": "u:bob"}, "/secret:t": {"copy": ""}})
+    asked = {"version": 1, "stream": "/secret", "topics": True}
+    place = await callers.call("bob", "link.changes", **asked)
+    hidden = await id_of(callers, "/secret:t")
+    await ask(ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "/secret:t", "count": 2}], "timeout": 5_000})
+    shown = await create(ask, "/secret:news")
+    heard: set[bytes] = set()
+    while shown not in heard:
+        since = [place["run"], place["serial"]]
+        place = await callers.call("bob", "link.changes", since=since, wait_ms=5_000, **asked)
+        heard |= set(place["topics"]) | {each[0] for each in place["partitions"]}
+    assert hidden not in heard

@@ -1,16 +1,22 @@
 """Every admin method is refused without its right while security is on, and none of them is forgotten."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.base.ids import Millis
+from headrace.catalog.link_config import LinkConfig
+from headrace.catalog.links import PutLink
 from headrace.node.parts import NodeParts
 from headrace.partitions.admin_rights import Anybody, Own
+from headrace.security.access_rules import Permission
 from headrace.security.principals import Mechanism
+from kit.admin_calls import create
 from kit.callers import PASSWORD, Callers, Refusal, principal
+from kit.parts import Ask
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 ID = bytes(range(16))
@@ -89,12 +95,14 @@ async def callers(broker: NodeParts) -> Callers:
     return callers
 
 
-async def forbidden(callers: Callers, who: str, methods: Iterable[str]) -> list[tuple[str, str]]:
+async def forbidden(
+    callers: Callers, who: str, methods: Iterable[str], calls: Mapping[str, dict[str, Any]] = CALLS
+) -> list[tuple[str, str]]:
     """The methods that are refused for want of a right, with what they say."""
     found = []
     for name in methods:
         try:
-            await callers.call(who, name, **CALLS[name])
+            await callers.call(who, name, **calls[name])
         except Refusal as error:
             if error.is_forbidden:
                 found.append((name, str(error)))
@@ -139,6 +147,34 @@ async def test_methods_for_anybody_show_nothing_to_who_has_no_right(callers: Cal
 
 async def test_an_administrator_of_the_cluster_may_call_every_method(callers: Callers) -> None:
     assert await forbidden(callers, "root", callers.parts.admin.methods) == []
+
+
+async def test_a_right_on_one_stream_or_group_opens_what_it_is_for_and_no_more(
+    callers: Callers, broker: NodeParts, ask: Ask
+) -> None:
+    topic_id = await create(ask, "/s:t")
+    config = LinkConfig(source=["127.0.0.1:1"], source_stream="/s", topics=["*"], source_cluster="north")
+    await broker.catalog.submit(PutLink(name="l", stream="/s", config=config, now=Millis(0), create=True))
+    calls = {
+        **CALLS,
+        "home.cede": {"version": 1, "topic_ids": [topic_id], "to": "north"},
+        "stream.delete": {"path": "/s"},
+    }
+    everything = dict.fromkeys(map(str, Permission), "u:owner")
+    await callers.access("root", {"/s": everything | {"copy": "u:copier"}, "group:g*": {"consume": "u:reader"}})
+    seen = {"stream.show", "topic.show", "chain"}
+    copied = {"link.changes", "link.cursors", "link.hello", "link.topics"}
+    owned = {
+        *("access.explain", "access.set", "access.show", "home.cede", "home.move", "roll"),
+        *("stream.alter", "stream.delete", *(name for name in calls if name.startswith("link."))),
+    }
+    anybody = {name for name, method in broker.admin.methods.items() if isinstance(method.right, Anybody)}
+    expected = {"copier": seen | copied, "reader": {"groups.show"}, "owner": (seen | owned) - copied}
+    for who, may in expected.items():
+        # What deletes comes last: it is of what the others are about.
+        order = sorted(broker.admin.methods, key=lambda name: ("delete" in name, name))
+        refused = {name for name, _ in await forbidden(callers, who, order, calls)}
+        assert broker.admin.methods.keys() - refused == may | anybody, who
 
 
 async def test_nothing_is_refused_while_security_is_off(callers: Callers) -> None:

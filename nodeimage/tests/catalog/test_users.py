@@ -51,6 +51,15 @@ def test_a_credential_makes_its_user_and_is_replaced_and_deleted_by_mechanism(ta
     assert tables.reader.users.credential("bob", "SCRAM-SHA-512") is None
 
 
+def test_a_password_of_existing_users_alone_makes_nobody(tables: Tables) -> None:
+    tables.apply(PutUser("alice", [], NOW, create=True))
+    items = [credential("bob"), credential("alice")]
+    done = tables.apply(AlterCredentials([], items, NOW, only_existing=True))
+    assert done == [Code.RESOURCE_NOT_FOUND, Code.NONE]
+    assert [user.name for user in tables.reader.users.page()] == ["alice"]
+    assert tables.reader.users.credential("bob", "SCRAM-SHA-256") is None
+
+
 def test_no_repr_shows_a_key(tables: Tables) -> None:
     tables.apply(command := AlterCredentials([], [credential("alice")], NOW))
     for shown in (repr(command), repr(tables.reader.users.credential("alice", "SCRAM-SHA-256"))):

@@ -339,3 +339,15 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     assert hr("consume", "/risky:topic", "--from-beginning").out == "on both\nand on\n"
     assert reader.wait(timeout=60) == 0
     assert reader.stdout.readline() == "on both\n"
+
+
+def test_a_change_of_access_is_waited_for_on_all_nodes_and_names_one_that_is_down(hr: Headrace) -> None:
+    change = ("access", "set", "/default", "--copy", "u:ANONYMOUS", "-o", "json")
+    assert hr(*change).err == ""
+    assert hr("node", "stop", "3").code == 0
+    ran = hr(*change)
+    assert ran.json[0]["expression"] == "u:ANONYMOUS"
+    assert "the change stands, and node 3 has not said that it is applied there" in ran.err
+    assert hr("node", "start", "3").code == 0
+    until(lambda: hr("access", "set", "/default", "--remove", "copy").err == "")
+    hr("status", "--wait")

@@ -123,3 +123,14 @@ async def test_nobody_is_looked_at_while_security_is_off() -> None:
     assert asked.may.allows_some_topic(nobody, PRODUCE)
     assert asked.may.allows_any(nobody, (PRODUCE,), Kind.TOPIC, TOPIC)
     assert asked.may.permits(nobody, (), Kind.CLUSTER, "")
+
+
+async def test_a_stream_is_seen_by_whom_one_of_its_topics_lets_in() -> None:
+    asked = Asked()
+    asked.access.rules = AccessRules.of([Rule(Kind.TOPIC, TOPIC, CONSUME, "u:bob")], on=True)
+    assert asked.may.sees_stream(BOB, "/plant")
+    assert not asked.may.sees_stream(ALICE, "/plant")
+    assert not asked.may.sees_stream(BOB, "/plants")
+    assert asked.may.differs_by_topic(CONSUME, "/plant")
+    assert not asked.may.differs_by_topic(PRODUCE, "/plant")
+    assert Asked(on=False).may.sees_stream(BOB, "/plant")

@@ -175,6 +175,26 @@ def test_a_topic_that_is_gone_leaves_its_streams_expression() -> None:
     assert not after.allows("alice", NONE, PRODUCE, Kind.TOPIC, "/s:t2")
 
 
+def test_of_long_names_no_decision_is_kept() -> None:
+    rules = AccessRules.of([Rule(Kind.GROUP, "g", Permission.CONSUME, "u:a")], on=True)
+    for name in ("g" * 300, "g" * 30_000):
+        assert rules.allows("a", frozenset(), Permission.CONSUME, Kind.GROUP, name)
+        assert not rules.allows("b", frozenset(), Permission.CONSUME, Kind.GROUP, name)
+    assert {len(key[3]) for key in rules._decided} == {300}
+
+
+def test_the_rule_that_decides_and_topics_that_have_their_own_are_told() -> None:
+    on_stream = Rule(Kind.STREAM, "/a", Permission.COPY, "u:a")
+    on_topic = Rule(Kind.TOPIC, "/a:t", Permission.COPY, "")
+    rules = AccessRules.of([on_stream, on_topic], on=True)
+    assert rules.deciding(Permission.COPY, Kind.TOPIC, "/a:t") == on_topic
+    assert rules.deciding(Permission.COPY, Kind.TOPIC, "/a:other") == on_stream
+    assert rules.deciding(Permission.ADMIN, Kind.CLUSTER) is None
+    assert rules.of_topics("/a") == [(Kind.TOPIC, "/a:t", Permission.COPY)]
+    assert rules.of_topics("/ab") == ()
+    assert rules.without("/a:t").of_topics("/a") == ()
+
+
 def test_a_new_stream_is_its_creators_alone() -> None:
     made = rules(*((Kind.STREAM, "/s", permission, text) for permission, text in owned_by("al|ice").items()))
     for permission in Permission:

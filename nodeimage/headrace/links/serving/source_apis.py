@@ -5,6 +5,7 @@ be asked of any node but for the feed, which is each node's own. A page of rows 
 empty: it is the last one where `after` is null. docs/protocol.md has the parameters and answers.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -18,11 +19,11 @@ from headrace.links.serving.change_feed import WHOLE_GROUP, ChangeFeed, Place
 from headrace.links.serving.change_log import PARTITION, TOPIC
 from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
 from headrace.partitions.admin_params import Method, Methods
-from headrace.partitions.admin_rights import COPY, on_stream
+from headrace.partitions.admin_rights import COPY, check, on_stream, stream_target
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.cluster_layout import Layout
-from headrace.security.access_rules import Kind
+from headrace.security.access_rules import Kind, Permission
 
 MAX_WAIT_MS: Final = 30_000
 """So that a target that is gone is noticed, and so is a connection that is."""
@@ -67,7 +68,7 @@ class SourceApis:
         """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
             "link.hello": Method(OfStream, self.hello, on_stream(COPY, "stream"), of_caller=True),
-            "link.changes": Method(ChangesAsked, self.changes, on_stream(COPY, "stream")),
+            "link.changes": Method(ChangesAsked, self.changes, on_stream(COPY, "stream"), of_caller=True),
             "link.cursors": Method(
                 CommittedOffsetsAsked, self.committed_offsets, on_stream(COPY, "stream"), of_caller=True
             ),
@@ -85,8 +86,9 @@ class SourceApis:
             "problem": f"the source has no stream {params.stream}" if row is None else None,
         }
 
-    async def changes(self, params: ChangesAsked) -> dict[str, object]:
-        """What changed on this node since a place in its feed (change_feed.py)."""
+    async def changes(self, params: ChangesAsked, caller: Caller) -> dict[str, object]:
+        """What changed on this node since a place in its feed (change_feed.py), but for topics that the caller may not
+        copy."""
         check_call(params)
         found = await self._changes.changes(
             params.stream,
@@ -96,10 +98,15 @@ class SourceApis:
             wait_ms=params.wait_ms,
             limit=params.limit,
         )
+        # He may have lost the right while he waited.
+        check(COPY, stream_target(params.stream), caller, self._may, method="link.changes")
+        hidden = await self._hidden(params.stream, [key for key, _ in found.changes], caller)
         partitions: list[list[object]] = []
         topics: list[object] = []
         cursors: list[list[object]] = []
         for (kind, *key), value in found.changes:
+            if hidden and not hidden.isdisjoint(key):
+                continue
             if kind == PARTITION:
                 partitions.append([*key, value])
             elif kind == TOPIC:
@@ -115,6 +122,14 @@ class SourceApis:
             "topics": topics,
             "cursors": cursors,
         }
+
+    async def _hidden(self, stream: str, keys: Sequence[Sequence[object]], caller: Caller) -> set[object]:
+        """The ids of topics among these changes that the caller may not copy."""
+        if not self._may.differs_by_topic(Permission.COPY, stream):
+            return set()
+        ids = {each for key in keys for each in key if isinstance(each, bytes)}
+        rows = await self._catalog.query(lambda reader: reader.topics.by_ids(ids))
+        return {row.topic_id for row in rows.values() if not self._may.sees(caller, COPY, Kind.TOPIC, row.full_name)}
 
     async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
         """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there

@@ -20,6 +20,8 @@ from headrace.wire.header import read_request_header, request_header
 class Answered:
     """A slot whose answer can be waited for."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -7,6 +7,7 @@ where they are others by then: of edits at one time, by whichever node, none is 
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -47,6 +48,8 @@ from headrace.wire.api_keys import ApiKey, Versions
 MOST_CREATIONS: Final = 1000
 MOST_FILTERS: Final = 100
 """Of one request; each is held against every row."""
+MOST_SHOWN: Final = 200_000
+"""Rows of one answer."""
 TRIES: Final = 20
 """While others change the same expressions."""
 _NO_RIGHTS: Final = {
@@ -93,12 +96,12 @@ class AclApis:
             return refused
         try:
             meant = _filter(request)
+            (acls,) = await self._runtime.loop.run_in_executor(
+                self._runtime.executor, partial(shown, self._access.rules, [meant], most=MOST_SHOWN)
+            )
         except KafkaError as error:
             return refusal(error)
-        rules = self._access.rules
-        return await self._runtime.loop.run_in_executor(
-            self._runtime.executor, lambda: {**_DONE, "resources": _grouped(_matching(meant, shown(rules)))}
-        )
+        return {**_DONE, "resources": _grouped(acls)}
 
     # --- CreateAcls
 
@@ -283,10 +286,14 @@ def _filter_or_error(asked: Any) -> AclFilter | KafkaError:
 def _decided(
     rules: AccessRules, filters: Sequence[AclFilter | KafkaError]
 ) -> tuple[list[AclFilter | KafkaError], list[list[Acl]], tuple[Edit, dict[Acl, KafkaError]]]:
-    """[blocking] The filters, or why they cannot be heeded; the rows that each means; and what removes these."""
+    """[blocking] The filters, or why they cannot be heeded; the rows that each means; and what removes these.
+
+    Raises KafkaError where they are too many.
+    """
     meant = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
-    every = shown(rules)
-    matched = [_matching(each, every) if isinstance(each, AclFilter) else [] for each in meant]
+    sound = [each for each in meant if isinstance(each, AclFilter)]
+    found = iter(shown(rules, sound, most=MOST_SHOWN))
+    matched = [next(found) if isinstance(each, AclFilter) else [] for each in meant]
     return meant, matched, revoked(rules, (acl for acls in matched for acl in acls))
 
 
@@ -321,11 +328,6 @@ def _known(kind: type[E], number: int, what: str) -> E:
 
 
 # --- what they are answered
-
-
-def _matching(meant: AclFilter, acls: Sequence[Acl]) -> list[Acl]:
-    """[blocking]"""
-    return [acl for acl in acls if meant.matches(acl)]
 
 
 def _grouped(acls: Sequence[Acl]) -> list[Fields]:

@@ -92,11 +92,23 @@ class QuotaTable:
 
     def __init__(self, limits: Iterable[tuple[Entity, str, float]]) -> None:
         self._limits = {(entity, key): value for entity, key, value in limits}
+        self._keys = frozenset(key for _, key in self._limits)
+        self._found: dict[tuple[Key, str, str], Limit | None] = {}
+        """Of clients that were looked up already."""
 
     def limit(self, key: Key, *, user: str, client_id: str) -> Limit | None:
         """The limit of a client; None: it has none."""
-        if not self._limits:
+        if key not in self._keys:
             return None
+        client = (key, user, client_id)
+        if client in self._found:
+            return self._found[client]
+        if len(self._found) >= _MOST_COUNTS:
+            self._found.clear()
+        found = self._found[client] = self._limit(key, user, client_id)
+        return found
+
+    def _limit(self, key: Key, user: str, client_id: str) -> Limit | None:
         for entity, of_user, of_client in (
             (Entity(user, client_id), user, client_id),
             (Entity(user, ""), user, client_id),

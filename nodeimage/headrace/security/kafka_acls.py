@@ -18,7 +18,7 @@ Nothing is approximated. A permission is given to somebody who is given all that
 whom all of it is taken.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -165,21 +165,34 @@ class AclFilter:
 # --- what is shown
 
 
-def shown(rules: AccessRules) -> list[Acl]:
-    """[blocking] Every row that there is, in order."""
+def rows(rules: AccessRules) -> Iterator[Acl]:
+    """[blocking] Every row that there is, each once: as many as all expressions have users, some times over."""
     holders: dict[Object, dict[Permission, PlainOr]] = {}
     for place in rules.places():
         kind, name, permission = place
         names = _plain(rules, place)
         if names is not None:
             holders.setdefault(Object(kind, name), {})[permission] = names
-    found: set[Acl] = set()
     for each, permissions in holders.items():
         if each.kind is Kind.CLUSTER:
-            found.update(_rows_of_cluster(rules, permissions))
+            yield from _rows_of_cluster(rules, permissions)
         else:
-            found.update(_rows(*_pattern_of(each), permissions, _PERMISSIONS[each.kind]))
-    return sorted(found)
+            yield from _rows(*_pattern_of(each), permissions, _PERMISSIONS[each.kind])
+
+
+def shown(rules: AccessRules, meant: Sequence[AclFilter], *, most: int) -> list[list[Acl]]:
+    """[blocking] By filter, the rows that it means, in order. Raises KafkaError INVALID_REQUEST where they are more
+    than `most` in all."""
+    found: list[list[Acl]] = [[] for _ in meant]
+    count = 0
+    for acl in rows(rules):
+        for each, acls in zip(meant, found, strict=True):
+            if each.matches(acl):
+                acls.append(acl)
+                count += 1
+        if count > most:
+            raise invalid(f"these are more than {most} ACLs: name a resource, a principal or an operation")
+    return [sorted(acls) for acls in found]
 
 
 def _rows_of_cluster(rules: AccessRules, permissions: Mapping[Permission, PlainOr]) -> Iterable[Acl]:
@@ -205,10 +218,11 @@ def _rows(
         if permissions == set(Permission):
             yield Acl(resource, name, pattern, principal, Operation.ALL)
             continue
-        for permission in permissions:
-            if permission in told:
-                for operation in (*_GIVES[permission], *_IMPLIES[permission]):
-                    yield Acl(resource, name, pattern, principal, operation)
+        operations: set[Operation] = set()
+        for permission in permissions.intersection(told):
+            operations.update(_GIVES[permission], _IMPLIES[permission])
+        for operation in operations:
+            yield Acl(resource, name, pattern, principal, operation)
 
 
 _NOBODY: Final = PlainOr(frozenset(), frozenset(), everybody=False)
@@ -444,7 +458,8 @@ def revoked(rules: AccessRules, acls: Iterable[Acl]) -> tuple[Edit, dict[Acl, Ka
     admin = (Kind.CLUSTER, "", Permission.ADMIN)
     if edit.changes.get(admin) == "":
         del edit.changes[admin], edit.expected[admin]
-    still = set(shown(rules.changed(dict(edit.changes))))
+    wanted = set(acls)
+    still = {acl for acl in rows(rules.changed(dict(edit.changes))) if acl in wanted}
     for acl in acls:
         if acl in still and acl not in errors:
             errors[acl] = invalid(_why_it_stays(rules, acl, objects[acl]))

@@ -24,6 +24,8 @@ from kit.access import AuditTold, User, put, secure
 class Answered:
     """A slot whose answer can be waited for."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -15,6 +15,8 @@ from headrace.wire.primitives import Buffer
 class Answered:
     """A slot whose answer can be waited for."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.is_followed = False

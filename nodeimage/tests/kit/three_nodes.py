@@ -86,6 +86,8 @@ async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataRes
 class Answered:
     """A slot whose answer can be waited for."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -20,6 +20,7 @@ from headrace.node import audit_stream as module
 from headrace.node.audit_stream import MOST_WAITING, STREAM, TOPIC, TTL_MS, tell_now_and_then
 from headrace.node.parts import NodeParts
 from headrace.partitions.lookups import now
+from headrace.peer.messages import AppendOnce
 from headrace.security.access_rules import Kind, Permission
 from headrace.security.scram_common import salted_password
 from headrace.wire.api_keys import ApiKey
@@ -138,6 +139,23 @@ async def test_a_write_is_repeated_until_it_succeeds_and_is_there_once(
     assert [each["name"] for each in found] == ["first", "second"]
     told = [line["event"] for line in logged if "audit events" in line["event"]]
     assert told == ["audit events cannot be written to their stream", "audit events are written to their stream again"]
+
+
+async def test_a_node_that_does_not_lead_the_partition_hands_the_batch_to_the_one_that_does(
+    node: Node, secured: SecuredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, asked = secured.parts.audit_stream, []
+    once = stream._once
+
+    async def ask_leader(container: int, message: AppendOnce, buffers: list[bytes], **_: Any) -> None:
+        asked.append((message.partition, len(buffers)))
+        await once.append(message.topic_id, message.partition, bytearray(buffers[0]))
+
+    monkeypatch.setattr(stream, "_led", ())
+    monkeypatch.setattr(secured.parts.cluster, "ask_leader", ask_leader)
+    stream.take(EVENT)
+    assert [each["user"] for each in await written(node, 1)] == ["bob"]
+    assert asked == [(0, 1)]
 
 
 async def test_a_topic_that_was_deleted_is_made_again(node: Node, secured: SecuredNode) -> None:

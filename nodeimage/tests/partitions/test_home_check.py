@@ -130,6 +130,7 @@ async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wi
     slot = SimpleNamespace(
         answer=lambda body: future.set_result(b"".join(map(bytes, body))),
         is_followed=False,
+        throttle_ms=0,
         lose=lambda: future.set_exception(AssertionError("lost")),
     )
     records = [wire.PartitionRecords(name, 0, batch) for name, batch in parts]
@@ -427,7 +428,9 @@ async def test_a_fetch_in_a_gap_at_the_end_waits_and_goes_on_behind_it(broker: N
 async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[tuple[int, bytes]]:
     """What a client's fetch of the copy finds."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    slot = SimpleNamespace(answer=lambda body: future.set_result(b"".join(map(bytes, body))), is_followed=False)
+    slot = SimpleNamespace(
+        answer=lambda body: future.set_result(b"".join(map(bytes, body))), is_followed=False, throttle_ms=0
+    )
     topics = [fetch_wire.FetchTopic("c", None, [fetch_wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])]
     asked = fetch_wire.FetchRequest(wait_ms, 1, 1 << 20, 0, 0, -1, topics, [], "")
     request = memoryview(request_header(ApiKey.FETCH, 12, 1, "test") + fetch_wire.encode_request(12, asked))

@@ -21,6 +21,7 @@ from headrace.security.kafka_acls import (
     granted,
     object_of,
     revoked,
+    rows,
     shown,
     without_form,
 )
@@ -37,11 +38,17 @@ def rules_of(*rules: tuple[Object, Permission, str]) -> AccessRules:
     return AccessRules.of([ADMINS, *(Rule(on.kind, on.name, of, text) for on, of, text in rules)], on=True)
 
 
+def all_of(rules: AccessRules) -> list[Acl]:
+    found = list(rows(rules))
+    assert len(found) == len(set(found)), "each row once"
+    return sorted(found)
+
+
 def lines(rules: AccessRules) -> list[str]:
     """Rows but the administrators'."""
     return [
         f"{acl.resource.name} {acl.pattern.name} {acl.name} {acl.principal} {acl.operation.name}"
-        for acl in shown(rules)
+        for acl in all_of(rules)
         if acl.resource is not Resource.CLUSTER
     ]
 
@@ -101,7 +108,7 @@ def test_who_has_all_five_has_one_row() -> None:
 
 def test_administrators_have_all_of_the_cluster_and_the_rest_of_it_is_everywhere() -> None:
     rules = rules_of((CLUSTER, CONSUME, "u:alice"), (CLUSTER, PRODUCE, "u:bob"))
-    assert Acl(Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL, "User:root", Operation.ALL) in shown(rules)
+    assert Acl(Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL, "User:root", Operation.ALL) in all_of(rules)
     assert lines(rules) == [
         "TOPIC LITERAL * User:alice READ",
         "TOPIC LITERAL * User:alice DESCRIBE",
@@ -239,7 +246,7 @@ def test_an_expression_that_would_be_too_long_is_refused() -> None:
 
 def test_rows_that_are_taken_are_gone_and_nothing_else_is() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice | u:bob"), (TOPIC, CONSUME, "u:alice"))
-    gone = [acl for acl in shown(rules) if acl.principal == "User:alice" and acl.operation is Operation.WRITE]
+    gone = [acl for acl in all_of(rules) if acl.principal == "User:alice" and acl.operation is Operation.WRITE]
     edit, errors = revoked(rules, gone)
     assert errors == {}
     assert edit.changes == {(Kind.TOPIC, "/s:t", PRODUCE): "u:bob"}
@@ -249,7 +256,7 @@ def test_rows_that_are_taken_are_gone_and_nothing_else_is() -> None:
 
 def test_the_last_row_leaves_nobody_and_does_not_inherit_again() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice"), (STREAM, PRODUCE, "p"))
-    edit, _ = revoked(rules, [acl for acl in shown(rules) if acl.name == "/s:t"])
+    edit, _ = revoked(rules, [acl for acl in all_of(rules) if acl.name == "/s:t"])
     assert edit.changes == {(Kind.TOPIC, "/s:t", PRODUCE): ""}
     assert not after(rules, edit).allows("alice", frozenset(), PRODUCE, Kind.TOPIC, "/s:t")
 
@@ -257,7 +264,7 @@ def test_the_last_row_leaves_nobody_and_does_not_inherit_again() -> None:
 def test_what_cannot_be_taken_alone_stays_and_says_why() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice"), (TOPIC, Permission.TOPIC, "u:bob"))
     for operation in (Operation.DESCRIBE, Operation.CREATE):
-        some = [acl for acl in shown(rules) if acl.operation is operation]
+        some = [acl for acl in all_of(rules) if acl.operation is operation]
         edit, errors = revoked(rules, some)
         assert edit.changes == {}
         assert errors.keys() == set(some)
@@ -266,7 +273,7 @@ def test_what_cannot_be_taken_alone_stays_and_says_why() -> None:
 
 def test_the_last_administrator_and_what_stands_on_the_cluster_stay() -> None:
     rules = rules_of((CLUSTER, CONSUME, "u:alice"))
-    edit, errors = revoked(rules, shown(rules))
+    edit, errors = revoked(rules, all_of(rules))
     assert edit.changes == {}
     assert {acl.resource: str(error).partition(":")[0] for acl, error in errors.items()} == {
         Resource.TOPIC: "what the cluster says of all topics holds for groups and transactional ids too, which is more "
@@ -311,6 +318,22 @@ def meant(**others: object) -> AclFilter:
 )
 def test_a_filter_means_what_kafkas_does(of: AclFilter, expected: bool) -> None:
     assert of.matches(ACL) is expected
+
+
+def test_what_is_meant_is_shown_in_order_by_filter_and_within_a_bound() -> None:
+    rules = rules_of((TOPIC, PRODUCE, "u:alice | u:bob"), (STREAM, CONSUME, "u:alice"))
+    found = shown(rules, [meant(principal="User:alice"), meant(operation=Operation.WRITE)], most=6)
+    assert [[(acl.name, acl.principal, acl.operation.name) for acl in acls] for acls in found] == [
+        [
+            ("/s:", "User:alice", "READ"),
+            ("/s:", "User:alice", "DESCRIBE"),
+            ("/s:t", "User:alice", "WRITE"),
+            ("/s:t", "User:alice", "DESCRIBE"),
+        ],
+        [("/s:t", "User:alice", "WRITE"), ("/s:t", "User:bob", "WRITE")],
+    ]
+    with pytest.raises(KafkaError, match="more than 5 ACLs: name a resource"):
+        shown(rules, [meant(principal="User:alice"), meant(operation=Operation.WRITE)], most=5)
 
 
 def test_match_finds_what_holds_for_every_name() -> None:
@@ -367,9 +390,9 @@ def test_a_grant_takes_nobody_out_and_shows_as_its_row_and_goes_with_it(
     if edit.errors:
         assert not edit.changes
         return
-    here = [acl for acl in shown(then) if acl.principal == f"User:{user}" and acl.name != "*"]
+    here = [acl for acl in all_of(then) if acl.principal == f"User:{user}" and acl.name != "*"]
     mine = [acl for acl in here if object_of(*acl[:3]) == on]
     assert {operation, Operation.ALL} & {acl.operation for acl in mine}
     edit, errors = revoked(then, mine)
     assert errors == {}
-    assert not set(mine) & set(shown(after(then, edit)))
+    assert not set(mine) & set(all_of(after(then, edit)))

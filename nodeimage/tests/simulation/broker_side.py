@@ -125,6 +125,8 @@ class Talk:
 class Slot:
     """The place of one answer."""
 
+    throttle_ms = 0
+
     def __init__(self) -> None:
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

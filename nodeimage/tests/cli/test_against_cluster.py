@@ -351,3 +351,27 @@ def test_a_change_of_access_is_waited_for_on_all_nodes_and_names_one_that_is_dow
     assert hr("node", "start", "3").code == 0
     until(lambda: hr("access", "set", "/default", "--remove", "copy").err == "")
     hr("status", "--wait")
+
+
+def test_security_is_turned_on_for_all_nodes_and_off_again(hr: Headrace, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("not a secret 1\n")
+    assert hr("user", "create", "cli-root", "--password-file", str(tmp_path / "password")).code == 0
+    assert hr("access", "set", "cluster", "--admin", "u:cli-root | p").err == "", "so that this test can go on"
+    on = hr("security", "on", "-o", "json")
+    assert (on.json["on"], on.err) == (True, "")
+    status = hr("status", "-o", "json").json
+    assert (status["security"]["on"], status["security"]["problem"]) == (True, None)
+    assert hr("stream", "create", "/owned", "--produce", "g:none").code == 0
+    shown = {each["permission"]: each for each in hr("access", "show", "/owned", "-o", "json").json["permissions"]}
+    assert {name: each["expression"] for name, each in shown.items()} == {
+        "produce": "g:none",
+        **dict.fromkeys(("consume", "topic", "copy", "admin"), "u:ANONYMOUS"),
+    }
+    assert "with force" in hr("access", "set", "cluster", "--admin", "u:cli-root").refused()
+    (told,) = hr("access", "explain", "bob", "/owned", "consume", "-o", "json").json
+    assert "an administrator of the cluster: allowed by p" in told["reason"]
+    assert "--open-everything" in hr("security", "off").refused()
+    assert hr("security", "off", "--open-everything", "-o", "json").json["on"] is False
+    assert hr("access", "set", "cluster", "--remove", "admin").code == 0
+    assert hr("user", "delete", "cli-root").code == 0
+    assert hr("stream", "delete", "/owned").code == 0

@@ -85,7 +85,6 @@ REACHED = {
     "nodeimage/headrace/cli/nodes.py": ("cli/test_against_cluster.py",),
     "nodeimage/headrace/kafka/common_refusals.py": ("kafka/test_groups.py",),
     "nodeimage/headrace/kafka/dispatch.py": ("kafka/test_connection.py", "kafka/test_bad_input.py"),
-    "nodeimage/headrace/kafka/metadata.py": ("partitions/test_cluster_layout.py", "kafka/test_connection.py"),
     "nodeimage/headrace/links/serving/topics.py": ("links/source/test_headrace_source.py",),
     "nodeimage/headrace/links/source/kafka_feed.py": ("links/source/test_kafka_keeps_back.py",),
     "nodeimage/headrace/links/topics/topic_apply.py": ("links/topics/test_topic_syncer.py",),

@@ -15,23 +15,10 @@ EntryKey = tuple[int, str, int]
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = (
-        "deleted",
-        "encoded",
-        "encoded_at",
-        "full_name",
-        "home",
-        "loading",
-        "names",
-        "partitions",
-        "policy",
-        "row",
-    )
+    __slots__ = ("deleted", "encoded", "encoded_at", "home", "loading", "names", "partitions", "policy", "row")
 
     def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
         self.row = row
-        self.full_name = row.full_name
-        """Of each request it is asked what its client may do with the topic of this name."""
         self.home: Home | None = row.home
         """None for the most: at home here since it was made."""
         self.policy = policy
@@ -54,6 +41,11 @@ class Topic:
     def topic_id(self) -> bytes:
         """16 bytes, stable for the topic's life."""
         return self.row.topic_id
+
+    @property
+    def full_name(self) -> str:
+        """`/path/of/stream:topic`, by which it is asked what a client may do with it."""
+        return self.row.full_name
 
     @property
     def partition_count(self) -> int:

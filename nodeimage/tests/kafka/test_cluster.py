@@ -3,8 +3,10 @@
 import pytest
 
 from headrace.base.errors import Code
-from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, AclOperation, bits
+from headrace.security.access_rules import Kind, Permission
 from headrace.wire.api_keys import ApiKey
+from kit.access import User, put, secure
 
 
 async def create(ask, name, partitions=1):
@@ -67,3 +69,39 @@ class TestLogDirs:
         [folder] = (await ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})).results
         [[size]] = [[each.partition_size for each in topic.partitions] for topic in folder.topics]
         assert 10_000 < size < 11_000
+
+
+async def test_whoever_may_connect_sees_the_nodes_and_what_he_may_do_with_the_cluster(broker):
+    await put(
+        broker,
+        {
+            (Kind.CLUSTER, "", Permission.ADMIN): "u:root",
+            (Kind.CLUSTER, "", Permission.TOPIC): "u:maker",
+            (Kind.PREFIX, "/plant", Permission.PRODUCE): "u:maker",
+        },
+    )
+    await secure(broker)
+    told = {}
+    for name in ("root", "maker", "mallory"):
+        answer = await User(broker, name).ask(ApiKey.DESCRIBE_CLUSTER, include_cluster_authorized_operations=True)
+        assert [each.broker_id for each in answer.brokers] == [broker.node.node_id]
+        told[name] = answer.cluster_authorized_operations
+    assert told == {
+        "root": CLUSTER_OPERATIONS - bits([AclOperation.CLUSTER_ACTION]),
+        "maker": bits([AclOperation.CREATE, AclOperation.IDEMPOTENT_WRITE]),
+        "mallory": 0,
+    }
+
+
+async def test_disks_are_shown_to_administrators_of_the_cluster(broker, ask):
+    await create(ask, "t")
+    await put(
+        broker, {(Kind.CLUSTER, "", Permission.ADMIN): "u:root", (Kind.STREAM, "/default", Permission.ADMIN): "p"}
+    )
+    await secure(broker)
+    for version in range(1, 5):
+        refused = await User(broker, "alice").ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
+        assert list(refused.results) == []
+        if version >= 3:
+            assert refused.error_code == Code.CLUSTER_AUTHORIZATION_FAILED
+        assert len((await User(broker, "root").ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)).results) == 1

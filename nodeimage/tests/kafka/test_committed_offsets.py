@@ -6,7 +6,9 @@ import pytest
 
 from headrace.base.errors import Code, StorageFull
 from headrace.node.parts import NodeParts
+from headrace.security.access_rules import Kind, Permission
 from headrace.wire.api_keys import ApiKey
+from kit.access import User, put, secure
 from kit.group_calls import Ask, alone, asker, codes, commit, cursors, fetched, join
 
 
@@ -107,3 +109,68 @@ async def test_cursors_of_an_unknown_or_foreign_group_are_not_deleted(ask: Ask, 
     await join(ask, "workers", protocol_type="connect")
     answer = await ask(ApiKey.OFFSET_DELETE, group_id="workers", topics=topics)
     assert answer.error_code == Code.NON_EMPTY_GROUP
+
+
+async def test_of_several_topics_those_that_a_client_may_read_are_committed_fetched_and_deleted(
+    broker: NodeParts, orders: str
+) -> None:
+    await broker.topics.resolve(["written", "hidden"], create=True)
+    admin = User(broker)
+    assert codes(await commit(admin.ask, cursors("hidden", 7) + cursors("written", 8))) == [Code.NONE] * 2
+    await put(
+        broker,
+        {
+            (Kind.TOPIC, "/default:orders", Permission.CONSUME): "u:alice",
+            (Kind.TOPIC, "/default:written", Permission.PRODUCE): "u:alice",
+            (Kind.GROUP, "g", Permission.CONSUME): "u:alice",
+            (Kind.GROUP, "g", Permission.ADMIN): "u:alice",
+        },
+    )
+    await secure(broker)
+    alice, refused = User(broker, "alice"), Code.TOPIC_AUTHORIZATION_FAILED
+    names = ["written", "default..orders", "hidden", "none", "a b"]
+    topics = [each for name in names for each in cursors(name, 5)]
+    assert codes(await commit(alice.ask, topics)) == [
+        refused,  # it may describe the topic, and not read it
+        Code.NONE,
+        refused,
+        refused,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,  # no name
+    ]
+    assert await fetched(alice.ask, None) == {("orders", 0): 5, ("written", 0): 8}, "what it may describe"
+    asked = [{"name": name, "partition_indexes": [0]} for name in names]
+    for version in (1, 5, 7):
+        answer = await alice.ask(ApiKey.OFFSET_FETCH, version, group_id="g", topics=asked)
+        assert [(part.committed_offset, part.error_code) for each in answer.topics for part in each.partitions] == [
+            (8, Code.NONE),
+            (5, Code.NONE),
+            (-1, refused),
+            (-1, refused),
+            (-1, Code.NONE),
+        ]
+    deleted = await alice.ask(
+        ApiKey.OFFSET_DELETE,
+        group_id="g",
+        topics=[{"name": name, "partitions": [{"partition_index": 0}]} for name in names],
+    )
+    assert deleted.error_code == Code.NONE
+    assert codes(deleted) == [refused, Code.NONE, refused, refused, Code.UNKNOWN_TOPIC_OR_PARTITION]
+    await secure(broker, on=False)
+    assert await fetched(admin.ask, None) == {("hidden", 0): 7, ("written", 0): 8}
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 9])
+async def test_offsets_of_a_group_that_a_client_may_not_describe_are_refused_in_every_version(
+    broker: NodeParts, orders: str, version: int
+) -> None:
+    await put(
+        broker, {(Kind.STREAM, "/default", Permission.CONSUME): "u:alice", (Kind.GROUP, "g", Permission.CONSUME): ""}
+    )
+    await secure(broker)
+    topics = [{"name": orders, "partition_indexes": [0]}]
+    fields = {"groups": [{"group_id": "g", "topics": topics}]} if version >= 8 else {"group_id": "g", "topics": topics}
+    answer = await User(broker, "alice").ask(ApiKey.OFFSET_FETCH, version, **fields)
+    found = answer.groups[0] if version >= 8 else answer
+    if version >= 2:
+        assert found.error_code == Code.GROUP_AUTHORIZATION_FAILED
+    assert [part.committed_offset for topic in found.topics for part in topic.partitions] == [-1]

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError, StorageFull
+from headrace.kafka.authorized_operations import GROUP_OPERATIONS, NOT_ASKED, AclOperation, bits
 from headrace.kafka.groups import MOST_REBALANCE_MS
 from headrace.node import Node
 from headrace.node.parts import NodeParts
+from headrace.security.access_rules import Kind, Permission
 from headrace.wire.api_keys import ApiKey
+from kit.access import User, put, secure
 from kit.group_calls import (
     SUBSCRIPTION,
     Ask,
@@ -310,3 +313,87 @@ async def test_how_long_a_rebalance_may_last_is_bounded_whatever_a_member_names(
     member = service._coordinator._groups["g"].members.get(joined.member_id)
     assert member is not None
     assert member.rebalance_timeout_ms == kept
+
+
+# --- what a client may do with groups
+
+
+@pytest.fixture
+async def secured(broker: NodeParts, orders: str) -> NodeParts:
+    """Alice and bob may consume; the groups of bob's are his alone."""
+    await put(
+        broker,
+        {
+            (Kind.STREAM, "/default", Permission.CONSUME): "u:alice | u:bob",
+            (Kind.GROUP, "bob-", Permission.CONSUME): "u:bob",
+            (Kind.GROUP, "bob-", Permission.ADMIN): "u:keeper",
+        },
+    )
+    await secure(broker)
+    return broker
+
+
+async def test_whoever_consumes_something_uses_a_group_of_which_nothing_is_said(secured: NodeParts) -> None:
+    alice, mallory = User(secured, "alice"), User(secured, "mallory")
+    joined = await alone(alice.ask)
+    assert codes(await commit(alice.ask, cursors("orders", 3), member=joined)) == [Code.NONE]
+    assert await fetched(alice.ask, None) == {("orders", 0): 3}
+    assert (await join(mallory.ask)).error_code == Code.GROUP_AUTHORIZATION_FAILED
+
+
+async def test_a_member_that_may_no_longer_be_one_hears_so_at_its_next_request(secured: NodeParts) -> None:
+    alice = User(secured, "alice")
+    joined = await alone(alice.ask)
+    me = {"group_id": "g", "member_id": joined.member_id, "generation_id": joined.generation_id}
+    assert (await alice.ask(ApiKey.HEARTBEAT, **me)).error_code == Code.NONE
+    await put(secured, {(Kind.GROUP, "g", Permission.CONSUME): "u:bob"})
+    refused = Code.GROUP_AUTHORIZATION_FAILED
+    assert (await alice.ask(ApiKey.HEARTBEAT, **me)).error_code == refused
+    assert codes(await commit(alice.ask, cursors("orders", 3), member=joined)) == [refused]
+
+
+async def test_lists_and_descriptions_have_the_groups_that_a_client_may_describe(secured: NodeParts) -> None:
+    alice, bob, keeper = (User(secured, name) for name in ("alice", "bob", "keeper"))
+    await alone(alice.ask, "shared")
+    await alone(bob.ask, "bob-app")
+    for client, seen in ((alice, ["shared"]), (bob, ["bob-app", "shared"]), (keeper, ["bob-app"])):
+        listed = await client.ask(ApiKey.LIST_GROUPS)
+        assert sorted(group.group_id for group in listed.groups) == seen
+        described = await client.ask(ApiKey.DESCRIBE_GROUPS, groups=["shared", "bob-app", "bob-none"])
+        found = [group.group_id for group in described.groups if not group.error_code]
+        assert set(found) - {"bob-none"} == set(seen)
+
+
+async def test_operations_on_a_group_are_those_that_a_client_may_perform(secured: NodeParts) -> None:
+    keeper, bob = User(secured, "keeper"), User(secured, "bob")
+
+    async def told(client: User, *, asked: bool = True) -> int:
+        answer = await client.ask(ApiKey.DESCRIBE_GROUPS, groups=["bob-app"], include_authorized_operations=asked)
+        return int(answer.groups[0].authorized_operations)
+
+    assert await told(bob) == bits([AclOperation.READ, AclOperation.DESCRIBE])
+    assert await told(keeper) == GROUP_OPERATIONS - bits([AclOperation.READ])
+    assert await told(bob, asked=False) == NOT_ASKED
+    await secure(secured, on=False)
+    assert await told(User(secured)) == GROUP_OPERATIONS
+
+
+async def test_of_several_groups_those_that_may_be_deleted_are(secured: NodeParts) -> None:
+    bob, keeper = User(secured, "bob"), User(secured, "keeper")
+    await commit(bob.ask, cursors("orders", 3), group="bob-app")
+    answer = await keeper.ask(ApiKey.DELETE_GROUPS, groups_names=["g", "bob-app", "bob-none"])
+    assert [(each.group_id, each.error_code) for each in answer.results] == [
+        ("g", Code.GROUP_AUTHORIZATION_FAILED),
+        ("bob-app", Code.NONE),
+        ("bob-none", Code.GROUP_ID_NOT_FOUND),
+    ]
+
+
+async def test_of_several_coordinators_those_are_told_that_may_be_asked_for(secured: NodeParts) -> None:
+    found = await User(secured, "alice").ask(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g", "bob-app"])
+    assert [(each.key, each.error_code, each.port > 0) for each in found.coordinators] == [
+        ("g", Code.NONE, True),
+        ("bob-app", Code.GROUP_AUTHORIZATION_FAILED, False),
+    ]
+    found = await User(secured, "mallory").ask(ApiKey.FIND_COORDINATOR, 0, key="g")
+    assert found.error_code == Code.GROUP_AUTHORIZATION_FAILED

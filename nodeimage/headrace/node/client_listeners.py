@@ -8,7 +8,7 @@ as does a certificate that expires within `SOON_S`. The listeners themselves are
 import asyncio
 import ssl
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
@@ -53,12 +53,14 @@ class ClientListener:
         """Whether there is anything to look at."""
         return self._tls is not None
 
-    def handshakes(self) -> TlsHandshakes | None:
-        """What leads its connections through TLS; None where there is none."""
+    def handshakes(self, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
+        """What leads its connections through TLS; None where there is none. `room`: see TlsHandshakes."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
             protocol = self.config.protocol.value
-            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name, protocol=protocol)
+            self._handshakes = TlsHandshakes(
+                lambda: tls.context, listener=self.config.name, protocol=protocol, room=room
+            )
         return self._handshakes
 
     def identify(self) -> Identify | None:

@@ -206,3 +206,23 @@ async def test_what_fails_is_logged_once_for_each_cause_and_counted(
     with capture_logs() as logs, pytest.raises(OSError, match=r"(?i)certificate.required"):
         await echoed(port, trusting(certificates))
     assert [each["count"] for each in logs if each["event"] == FAILED] == [3]
+
+
+async def test_none_begins_where_there_is_no_room_for_what_comes_behind_it(
+    port: Port, certificates: Certificates
+) -> None:
+    asked: list[int] = []
+    has_room = False
+
+    def room(under_way: int) -> bool:
+        asked.append(under_way)
+        return has_room
+
+    port.handshakes._room = room
+    echoing = asyncio.ensure_future(echoed(port, trusting(certificates)))
+    await until(lambda: len(asked) >= 3)
+    assert not port.handshakes._under_way
+    assert not echoing.done()
+    has_room = True
+    assert await echoing == b"x"
+    assert set(asked) == {0}

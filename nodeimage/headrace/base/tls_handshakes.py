@@ -7,7 +7,8 @@ makes way as `admission` has it:
     silent      it has sent nothing: costs a descriptor, no more
     waiting     its first byte begins a TLS record: waits for its turn
     under way   `MOST` at a time, of which `A_TURN` begin in one turn of the loop; `HANDSHAKE_S` at most. While others
-                wait, the one that began first ends once it has had `LEAST_S`
+                wait, the one that began first ends once it has had `LEAST_S`. Where there is no room for what comes
+                behind a handshake, none begins: it would be done in vain
 
 Each connection takes the context that is in use when its handshake begins. What fails is counted, and logged once for
 each cause in `LOG_EVERY_S`. A port that serves both tells them apart by that first byte. All of the loop thread.
@@ -34,6 +35,8 @@ LEAST_S: Final = 1.0
 """A client on the other side of the world needs two round trips, which is less."""
 SHUTDOWN_S: Final = 5.0
 """A client that does not answer the end of TLS is cut off then."""
+ROOM_S: Final = 0.02
+"""Between two looks whether there is room."""
 LOG_EVERY_S: Final = 60.0
 MOST_CAUSES: Final = 64
 _RECORD: Final = 0x16
@@ -115,9 +118,11 @@ class TlsHandshakes:
         listener: str,
         serves_plain: bool = False,
         plain_fault: str = PLAIN_CLIENT,
+        room: Callable[[int], bool] = lambda _under_way: True,
     ) -> None:
         """`context`: what new connections use. `listener`: for the log. `serves_plain`: connections without TLS come in
-        too; else `plain_fault` is what the log says of them."""
+        too; else `plain_fault` is what the log says of them. `room`: whether one more handshake may begin beside so
+        many."""
         self.failed = 0
         """Since the start."""
         self.plain = 0
@@ -126,6 +131,8 @@ class TlsHandshakes:
         self._listener = listener
         self._serves_plain = serves_plain
         self._plain_fault = plain_fault
+        self._room = room
+        self._looks_for_room: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._turn_left = A_TURN
@@ -221,11 +228,23 @@ class TlsHandshakes:
             turn = self._waiting.popleft()
             if turn.done():
                 continue  # it made way
+            if not self._room(self._taken):
+                self._waiting.appendleft(turn)
+                self._look_for_room()
+                return
             if self._turn_left == A_TURN:
                 self._loop.call_soon(self._next_turn)
             self._turn_left -= 1
             self._taken += 1
             turn.set_result(None)
+
+    def _look_for_room(self) -> None:
+        if self._looks_for_room is None:
+            self._looks_for_room = self._loop.call_later(ROOM_S, self._look)
+
+    def _look(self) -> None:
+        self._looks_for_room = None
+        self._let_in()
 
     def _next_turn(self) -> None:
         self._turn_left = A_TURN

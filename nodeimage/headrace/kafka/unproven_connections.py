@@ -20,7 +20,9 @@ import structlog
 log = structlog.get_logger()
 
 MOST: Final = 128
-MOST_OF_ADDRESS: Final = 64
+MOST_OF_ADDRESS: Final = 96
+MOST_HANDSHAKES: Final = MOST_OF_ADDRESS
+"""Connections here and TLS handshakes beside them: what has cost a handshake is not to be refused."""
 LEAST_S: Final = 0.25
 LIMIT_S: Final = 10.0
 """From the connection to the end of its authentication."""
@@ -76,6 +78,10 @@ class UnprovenConnections:
         self._count_of[address] = self._count_of.get(address, 0) + 1
         self.waits(member)
         return True
+
+    def has_room(self, coming: int) -> bool:
+        """Whether a TLS handshake may begin beside so many others that are coming."""
+        return len(self._members) + coming < MOST_HANDSHAKES or (bool(self._members) and self._make_way(None))
 
     def waits(self, member: Member) -> None:
         """It waits for its client from now on."""

@@ -9,7 +9,7 @@ as does a certificate that expires soon (tls_watch). The listeners themselves ar
 import asyncio
 import ssl
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
@@ -46,12 +46,14 @@ class ClientListener(TlsWatch):
         """Whom TLS to an issuer of tokens trusts; None: the machine's authorities."""
         self._handshakes: TlsHandshakes | None = None
 
-    def handshakes(self) -> TlsHandshakes | None:
-        """What leads its connections through TLS; None where there is none."""
+    def handshakes(self, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
+        """What leads its connections through TLS; None where there is none. `room`: see TlsHandshakes."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
             fault = f"{PLAIN_CLIENT}: its security.protocol has to be {self.config.protocol} at this port"
-            self._handshakes = TlsHandshakes(lambda: tls.context, listener=self.config.name, plain_fault=fault)
+            self._handshakes = TlsHandshakes(
+                lambda: tls.context, listener=self.config.name, plain_fault=fault, room=room
+            )
         return self._handshakes
 
     def identify(self) -> Identify | None:

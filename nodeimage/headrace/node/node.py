@@ -366,11 +366,15 @@ class Node:
         identify = None if listener is None else listener.identify()
         sasl = None if listener is None or listener.config.sasl is None else logins.gate(listener)
         accepted = self.parts.dispatcher.accepted if sasl is None else sasl.accepted
+        if listener is None:
+            handshakes = None
+        else:
+            handshakes = listener.handshakes() if sasl is None else listener.handshakes(logins.unproven.has_room)
         acceptor = Acceptor(
             listening,
             partial(accepted, listener=name, identify=identify),
             self.parts.connections.admission,
-            None if listener is None else listener.handshakes(),
+            handshakes,
             delay_s=self.parts.throttle.connection_delay_s,
         )
         acceptor.start()

@@ -217,3 +217,23 @@ async def test_a_port_may_serve_both(port: Port, certificates: Certificates) -> 
         assert await reader.readexactly(6) == b"\0plain"
     writer.close()
     assert (port.handshakes.plain, port.handshakes.failed) == (1, 0)
+
+
+async def test_none_begins_where_there_is_no_room_for_what_comes_behind_it(
+    port: Port, certificates: Certificates
+) -> None:
+    asked: list[int] = []
+    has_room = False
+
+    def room(under_way: int) -> bool:
+        asked.append(under_way)
+        return has_room
+
+    port.handshakes._room = room
+    echoing = asyncio.ensure_future(echoed(port, trusting(certificates)))
+    await until(lambda: len(asked) >= 3)
+    assert not port.handshakes._under_way
+    assert not echoing.done()
+    has_room = True
+    assert await echoing == b"x"
+    assert set(asked) == {0}

@@ -13,6 +13,7 @@ from headrace.kafka.unproven_connections import (
     LOG_EVERY_S,
     MADE_WAY,
     MOST,
+    MOST_HANDSHAKES,
     MOST_HELD,
     MOST_OF_ADDRESS,
     TOO_LATE,
@@ -113,6 +114,19 @@ def test_those_at_work_make_no_way(unproven: UnprovenConnections, clock: Clock) 
     assert not Member(unproven, "10.0.0.3").join(clock)
     unproven.leave(made[0])
     assert Member(unproven, "10.0.0.3").join(clock)
+
+
+def test_handshakes_begin_while_there_is_room_for_what_comes_of_them(
+    unproven: UnprovenConnections, clock: Clock
+) -> None:
+    assert unproven.has_room(MOST_HANDSHAKES - 1)
+    assert not unproven.has_room(MOST_HANDSHAKES)
+    first, *_ = fill(unproven, clock, 10, "10.0.0.1")
+    assert unproven.has_room(MOST_HANDSHAKES - 11)
+    assert not unproven.has_room(MOST_HANDSHAKES - 10)
+    clock.forward(LEAST_S)
+    assert unproven.has_room(MOST_HANDSHAKES - 10), "one made way"
+    assert first.ended
 
 
 def test_who_does_not_authenticate_in_time_ends(unproven: UnprovenConnections, clock: Clock) -> None:

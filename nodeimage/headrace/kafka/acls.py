@@ -24,23 +24,19 @@ from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.lookups import now, refusal, stream_rows, submitted, topic_rows
 from headrace.security.access_rules import AccessRules, Kind, Permission, Place
 from headrace.security.audit import Change
+from headrace.security.kafka_acl_edits import Edit, Grant, granted, revoked, without_form
 from headrace.security.kafka_acls import (
     EVERY,
     Acl,
     AclFilter,
-    Edit,
     Effect,
-    Grant,
     Object,
     Operation,
     Pattern,
     Resource,
-    granted,
     invalid,
     object_of,
-    revoked,
     shown,
-    without_form,
 )
 from headrace.security.principals import NameRefused, user_of
 from headrace.wire.api_keys import ApiKey, Versions

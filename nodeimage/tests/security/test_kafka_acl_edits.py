@@ -1,0 +1,221 @@
+"""Edits of expressions by ACLs: who is let in and taken out, and what is refused rather than approximated."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.base.errors import Code
+from headrace.security.access_rules import AccessRules, Kind, Permission
+from headrace.security.kafka_acl_edits import Edit, Grant, granted, revoked, without_form
+from headrace.security.kafka_acls import (
+    AclFilter,
+    Effect,
+    Object,
+    Operation,
+    Pattern,
+    Resource,
+    object_of,
+)
+from kit.shown_acls import CLUSTER, GROUPS, STREAM, TOPIC, all_of, lines, rules_of
+
+PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
+
+
+def grant(rules: AccessRules, *grants: Grant) -> tuple[dict[tuple[str, str, str], str], dict[int, str]]:
+    """The expressions that are written, and the refusals."""
+    edit = granted(rules, dict(enumerate(grants)))
+    assert all(error.code is Code.INVALID_REQUEST for error in edit.errors.values())
+    assert set(edit.changes) <= edit.expected.keys()
+    changes = {(str(kind), name, str(of)): text for (kind, name, of), text in edit.changes.items()}
+    return changes, {number: str(error) for number, error in edit.errors.items()}
+
+
+def after(rules: AccessRules, edit: Edit) -> AccessRules:
+    return rules.changed(dict(edit.changes))
+
+
+@pytest.mark.parametrize("text", ["u:a & u:b", "!u:a", "g:ops", "u:a | g:ops", "u:a | (u:b & !u:c)", "no expression ("])
+def test_what_is_no_plain_or_of_users_is_neither_shown_nor_edited(text: str) -> None:
+    rules = rules_of((TOPIC, PRODUCE, text))
+    assert lines(rules) == []
+    changes, errors = grant(rules, Grant(TOPIC, "bob", Operation.WRITE))
+    assert changes == {}
+    assert errors[0].startswith(f"`produce` of topic /s:t is `{text}`, which is no plain OR of users")
+    assert "`headrace access set`" in errors[0]
+    inherits = rules_of((STREAM, PRODUCE, text))
+    _, errors = grant(inherits, Grant(TOPIC, "bob", Operation.WRITE))
+    assert errors[0].startswith(f"`produce` of stream /s is `{text}`")
+    names = AclFilter(Resource.TOPIC, "t", "/s:t", Pattern.LITERAL, None, None, Operation.ANY, Effect.ALLOW)
+    assert "`produce` of topic /s:t" in str(without_form(rules, names))
+    assert without_form(inherits, names) is None
+
+
+# --- granted
+
+
+def test_a_user_joins_those_who_are_there() -> None:
+    rules = rules_of((TOPIC, PRODUCE, "u:alice"))
+    assert grant(rules, Grant(TOPIC, "bob", Operation.WRITE)) == (
+        {("topic", "/s:t", "produce"): "u:alice | u:bob"},
+        {},
+    )
+    assert grant(rules, Grant(TOPIC, "alice", Operation.WRITE)) == ({}, {})
+    assert grant(rules, Grant(TOPIC, "*", Operation.WRITE))[0] == {("topic", "/s:t", "produce"): "p | u:alice"}
+
+
+def test_the_first_expression_of_an_object_begins_with_those_whom_it_inherits() -> None:
+    rules = rules_of((STREAM, PRODUCE, "u:alice | p"), (CLUSTER, CONSUME, "u:carol"))
+    changes, errors = grant(rules, Grant(TOPIC, "bob", Operation.WRITE), Grant(TOPIC, "bob", Operation.READ))
+    assert errors == {}
+    assert changes == {
+        ("topic", "/s:t", "produce"): "p | u:alice | u:bob",
+        ("topic", "/s:t", "consume"): "u:bob | u:carol",
+    }
+    assert grant(rules_of(), Grant(GROUPS, "bob", Operation.READ))[0] == {("group", "ops-", "consume"): "u:bob"}
+
+
+def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
+    rules = rules_of((STREAM, PRODUCE, "u:alice"))
+    edit = granted(rules, {0: Grant(TOPIC, "bob", Operation.WRITE)})
+    assert edit.expected == {
+        (Kind.TOPIC, "/s:t", PRODUCE): None,
+        (Kind.STREAM, "/s", PRODUCE): "u:alice",
+    }
+    edit = granted(rules_of(), {0: Grant(Object(Kind.GROUP, "ab"), "bob", Operation.READ)})
+    assert edit.expected == {
+        (Kind.GROUP, "ab", CONSUME): None,
+        (Kind.GROUP, "a", CONSUME): None,
+        (Kind.GROUP, "", CONSUME): None,
+        (Kind.CLUSTER, "", CONSUME): None,
+    }
+
+
+def test_what_comes_with_something_else_is_a_success_where_that_is_there() -> None:
+    write, describe = Grant(TOPIC, "bob", Operation.WRITE), Grant(TOPIC, "bob", Operation.DESCRIBE)
+    idempotent = Grant(CLUSTER, "bob", Operation.IDEMPOTENT_WRITE)
+    changes, errors = grant(rules_of(), describe, idempotent, write)
+    assert (list(changes.values()), errors) == (["u:bob"], {})
+    _, errors = grant(rules_of(), describe, idempotent)
+    assert errors == {
+        0: "DESCRIBE comes with WRITE or READ or CREATE, and cannot be granted alone: grant one of these",
+        1: "IDEMPOTENT_WRITE comes with WRITE on a topic: grant that",
+    }
+    assert grant(rules_of((STREAM, CONSUME, "g:x | u:bob")), describe) == ({}, {})
+    _, errors = grant(rules_of((STREAM, CONSUME, "!u:eve")), Grant(TOPIC, "*", Operation.DESCRIBE))
+    assert len(errors) == 1, "everybody but one is not everybody"
+    assert grant(rules_of((STREAM, CONSUME, "p")), Grant(TOPIC, "*", Operation.DESCRIBE)) == ({}, {})
+
+
+def test_a_permission_is_given_to_whom_all_of_it_is_given() -> None:
+    parts = [Grant(TOPIC, "bob", each) for each in (Operation.CREATE, Operation.DELETE, Operation.ALTER)]
+    changes, errors = grant(rules_of(), *parts)
+    assert (changes, errors) == ({("topic", "/s:t", "topic"): "u:bob"}, {})
+    for some in itertools.combinations(parts, 2):
+        changes, errors = grant(rules_of(), *some)
+        assert changes == {}
+        assert len(errors) == 2
+        assert "grant CREATE, DELETE, ALTER in one request, or ALL" in errors[0]
+    assert grant(rules_of((STREAM, Permission.TOPIC, "u:bob")), parts[0]) == ({}, {})
+
+
+def test_all_is_all_five_or_none() -> None:
+    changes, errors = grant(rules_of(), Grant(STREAM, "bob", Operation.ALL))
+    assert {of for _, _, of in changes} == set(Permission)
+    assert errors == {}
+    assert changes["stream", "/s", "admin"] == "u:bob | u:root", "administrators stay"
+    changes, errors = grant(rules_of((STREAM, Permission.COPY, "g:links")), Grant(STREAM, "bob", Operation.ALL))
+    assert changes == {}
+    assert "`copy` of stream /s is `g:links`" in errors[0]
+
+
+def test_of_the_cluster_there_is_all_alone() -> None:
+    assert grant(rules_of(), Grant(CLUSTER, "bob", Operation.ALL))[0] == {("cluster", "", "admin"): "u:bob | u:root"}
+    assert grant(rules_of(), Grant(CLUSTER, "root", Operation.ALTER)) == ({}, {})
+    _, errors = grant(rules_of(), Grant(CLUSTER, "bob", Operation.ALTER))
+    assert errors == {0: "the cluster's administrators may do everything, ALTER alone cannot be granted: grant ALL"}
+
+
+def test_operations_that_an_object_does_not_have_are_refused() -> None:
+    _, errors = grant(rules_of(), Grant(GROUPS, "bob", Operation.WRITE), Grant(TOPIC, "b", Operation.CLUSTER_ACTION))
+    assert "no permission for WRITE on a group" in errors[0]
+    assert "no permission for CLUSTER_ACTION on a topic" in errors[1]
+
+
+def test_an_expression_that_would_be_too_long_is_refused() -> None:
+    names = "|".join(f"u:{index:0100d}" for index in range(636))
+    changes, errors = grant(rules_of((TOPIC, PRODUCE, names)), Grant(TOPIC, "b" * 249, Operation.WRITE))
+    assert changes == {}
+    assert errors[0].startswith("`produce` of topic /s:t: ")
+
+
+# --- revoked
+
+
+def test_rows_that_are_taken_are_gone_and_nothing_else_is() -> None:
+    rules = rules_of((TOPIC, PRODUCE, "u:alice | u:bob"), (TOPIC, CONSUME, "u:alice"))
+    gone = [acl for acl in all_of(rules) if acl.principal == "User:alice" and acl.operation is Operation.WRITE]
+    edit, errors = revoked(rules, gone)
+    assert errors == {}
+    assert edit.changes == {(Kind.TOPIC, "/s:t", PRODUCE): "u:bob"}
+    assert edit.expected == {(Kind.TOPIC, "/s:t", PRODUCE): "u:alice | u:bob"}
+    assert "TOPIC LITERAL /s:t User:alice DESCRIBE" in lines(after(rules, edit)), "it comes with consume"
+
+
+def test_the_last_row_leaves_nobody_and_does_not_inherit_again() -> None:
+    rules = rules_of((TOPIC, PRODUCE, "u:alice"), (STREAM, PRODUCE, "p"))
+    edit, _ = revoked(rules, [acl for acl in all_of(rules) if acl.name == "/s:t"])
+    assert edit.changes == {(Kind.TOPIC, "/s:t", PRODUCE): ""}
+    assert not after(rules, edit).allows("alice", frozenset(), PRODUCE, Kind.TOPIC, "/s:t")
+
+
+def test_what_cannot_be_taken_alone_stays_and_says_why() -> None:
+    rules = rules_of((TOPIC, PRODUCE, "u:alice"), (TOPIC, Permission.TOPIC, "u:bob"))
+    for operation in (Operation.DESCRIBE, Operation.CREATE):
+        some = [acl for acl in all_of(rules) if acl.operation is operation]
+        edit, errors = revoked(rules, some)
+        assert edit.changes == {}
+        assert errors.keys() == set(some)
+        assert f"{operation.name} is part of what else is granted" in str(errors[some[0]])
+
+
+def test_the_last_administrator_and_what_stands_on_the_cluster_stay() -> None:
+    rules = rules_of((CLUSTER, CONSUME, "u:alice"))
+    edit, errors = revoked(rules, all_of(rules))
+    assert edit.changes == {}
+    assert {acl.resource: str(error).partition(":")[0] for acl, error in errors.items()} == {
+        Resource.TOPIC: "what the cluster says of all topics holds for groups and transactional ids too, which is more "
+        "than this",
+        Resource.GROUP: "it stands on the cluster",
+        Resource.CLUSTER: "somebody has to administer the cluster",
+    }
+
+
+users = st.sampled_from(["alice", "bob", "carol", "*"])
+objects = st.sampled_from([STREAM, TOPIC, Object(Kind.PREFIX, "/s"), GROUPS])
+operations = st.sampled_from([Operation.WRITE, Operation.READ, Operation.ALTER_CONFIGS, Operation.ALL])
+
+
+@given(st.lists(st.tuples(objects, users, operations), max_size=8), st.data())
+def test_a_grant_takes_nobody_out_and_shows_as_its_row_and_goes_with_it(
+    before: list[tuple[Object, str, Operation]], data: st.DataObject
+) -> None:
+    rules = rules_of((CLUSTER, PRODUCE, "u:carol"))
+    for each in before:
+        rules = after(rules, granted(rules, {0: Grant(*each)}))
+    on, user, operation = data.draw(st.tuples(objects, users, operations))
+    edit = granted(rules, {0: Grant(on, user, operation)})
+    then = after(rules, edit)
+    for who, of, (kind, name) in itertools.product(("alice", "bob", "carol"), Permission, (TOPIC, GROUPS, STREAM)):
+        if rules.allows(who, frozenset(), of, kind, name):
+            assert then.allows(who, frozenset(), of, kind, name)
+    if edit.errors:
+        assert not edit.changes
+        return
+    here = [acl for acl in all_of(then) if acl.principal == f"User:{user}" and acl.name != "*"]
+    mine = [acl for acl in here if object_of(*acl[:3]) == on]
+    assert {operation, Operation.ALL} & {acl.operation for acl in mine}
+    edit, errors = revoked(then, mine)
+    assert errors == {}
+    assert not set(mine) & set(all_of(after(then, edit)))

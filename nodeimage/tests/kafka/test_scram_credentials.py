@@ -1,11 +1,22 @@
 """SCRAM credentials through Kafka's APIs: who may see and set them, what is refused, and what is kept."""
 
+import asyncio
 from typing import Any
 
+import kafka.admin
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 
 from headrace.base.errors import Code
 from headrace.kafka.scram_credentials import MOST_ALTERATIONS
+from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import salted_password
 from headrace.wire.api_keys import ApiKey
 from kit.secured_node import ROOT, SecuredNode
@@ -128,3 +139,52 @@ async def test_the_audit_hears_of_each_user_and_of_no_secret(secured: SecuredNod
     assert told == [(ROOT, "users", "alice", True), ("mallory", "admin", "", False)]
     assert SECRET not in str(secured.told)
     assert repr(upsert()["salted_password"]) not in str(secured.told)
+
+
+async def kept(node: SecuredNode, user: str, mechanism: str) -> ScramCredential:
+    """What the catalog has of a user."""
+    row = await node.parts.catalog.query(lambda reader: reader.users.credential(user, mechanism))
+    assert row is not None
+    return ScramCredential(row.salt, row.stored_key, row.server_key, row.iterations)
+
+
+async def test_librdkafkas_admin_client_sets_shows_and_deletes_them(secured: SecuredNode) -> None:
+    await secured.access("cluster", "", "admin", f"u:{ROOT} | u:ANONYMOUS")
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{secured.parts.node.port}"})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)
+
+    async def altered(alteration: Any) -> None:
+        (future,) = admin.alter_user_scram_credentials([alteration]).values()
+        await asyncio.to_thread(future.result, 30)
+
+    await altered(UserScramCredentialUpsertion("alice", info, SECRET.encode()))
+    assert (await kept(secured, "alice", "SCRAM-SHA-512")).fits_password(SECRET)
+    found = await asyncio.to_thread(admin.describe_user_scram_credentials(["alice"])["alice"].result, 30)
+    assert [(each.mechanism, each.iterations) for each in found.scram_credential_infos] == [
+        (ScramMechanism.SCRAM_SHA_512, 8192)
+    ]
+    few = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 1000)
+    with pytest.raises(KafkaException, match=r"too few iterations \(1000\)"):
+        await altered(UserScramCredentialUpsertion("alice", few, SECRET.encode()))
+    await altered(UserScramCredentialDeletion("alice", ScramMechanism.SCRAM_SHA_512))
+    with pytest.raises(KafkaException, match="user 'alice' has no such credential"):
+        await asyncio.to_thread(admin.describe_user_scram_credentials(["alice"])["alice"].result, 30)
+
+
+async def test_kafka_pythons_admin_client_sets_and_shows_them(secured: SecuredNode) -> None:
+    await secured.access("cluster", "", "admin", f"u:{ROOT} | u:ANONYMOUS")
+
+    def used() -> tuple[Any, Any]:
+        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{secured.parts.node.port}")
+        try:
+            made = kafka.admin.UserScramCredentialUpsertion(
+                "alice", kafka.admin.ScramMechanism.SCRAM_SHA_256, SECRET, iterations=4096
+            )
+            return admin.alter_user_scram_credentials([made]), admin.describe_user_scram_credentials()
+        finally:
+            admin.close()
+
+    done, found = await asyncio.to_thread(used)
+    assert done == {"alice": None}
+    assert [each["iterations"] for each in found["alice"]["credential_infos"]] == [4096]
+    assert (await kept(secured, "alice", "SCRAM-SHA-256")).fits_password(SECRET)

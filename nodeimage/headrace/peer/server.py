@@ -40,7 +40,7 @@ MAX_UNDER_WAY: Final = 256
 """Calls of one session."""
 MAX_ALL_UNDER_WAY: Final = 4_096
 CLOSE_GRACE_S: Final = 5.0
-MOST_UNPROVEN: Final = 1_024
+MOST_UNPROVEN: Final = 4_096
 """Sessions at a time that have not proven whose they are; the one that came first makes way."""
 PLAIN_NODE: Final = "the other node speaks no TLS: start it with --peer-tls"
 

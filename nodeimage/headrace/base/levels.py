@@ -38,6 +38,11 @@ def format_of(level: int) -> int:
     return max(format for since, format in _FORMATS.items() if since <= level)
 
 
+def level_of(format: int) -> int:
+    """The highest level at which a cluster's record has this format."""
+    return max(level for level, of in _FORMATS.items() if of <= format)
+
+
 FEATURE: Final = "headrace.version"
 """The cluster's level, among the features that Kafka's clients are told of."""
 FORMAT: Final = format_of(NEWEST)

@@ -49,9 +49,16 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 
 def command(
-    shard: int, *, cluster: str, shards: int, data: Path, environment: Mapping[str, str], more: Sequence[str]
+    shard: int,
+    *,
+    cluster: str,
+    shards: int,
+    data: Path,
+    environment: Mapping[str, str],
+    more: Sequence[str],
+    listeners: Path | None = None,
 ) -> list[str]:
-    """What runs one shard."""
+    """What runs one shard. `listeners`: a folder with a file of listeners for each, `shard-0.toml` and so on."""
     pod, namespace, address = environment["POD_NAME"], environment["POD_NAMESPACE"], environment["POD_IP"]
     host = f"{pod}.{cluster}-nodes.{namespace}.svc"
     found = [sys.executable, "-m", "headrace.node", "--data", str(data / f"node-{shard}")]
@@ -59,7 +66,10 @@ def command(
     found += ["--peer-secrets", str(PEER_SECRETS)]
     found += ["--bind", "::" if ":" in address else "0.0.0.0", "--host", host, "--peer-host", address]
     found += ["--port", str(CLIENT_PORT + shard), "--peer-port", str(PEER_PORT + shard)]
-    found += ["--listener", f"external={EXTERNAL_PORT + shard}"]
+    if listeners is None:
+        found += ["--listener", f"external={EXTERNAL_PORT + shard}"]
+    else:
+        found += ["--listeners", str(listeners / f"shard-{shard}.toml")]
     found += ["--admin-port", str(_admin_port(shard, shards))]
     found += ["--slot", f"{pod}/{shard}", "--failure-host", environment.get("HOST_NAME") or pod]
     if "--secure" not in more and "--allow-anonymous" not in more:
@@ -78,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hand-over", action="store_true", help="have the nodes that run hand over, and return")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--data", type=Path, default=Path("/data"))
+    parser.add_argument("--listeners-folder", type=Path, help="has the listeners of each shard: shard-0.toml, ...")
     given, more = parser.parse_known_args(arguments)
     if given.hand_over:
         return asyncio.run(_hand_over(given.shards))
@@ -86,7 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing := [name for name in NEEDED if not os.environ.get(name)]:
         parser.error(f"{', '.join(missing)} is not set; see Kubernetes' downward API")
     commands = [
-        command(shard, cluster=given.cluster, shards=given.shards, data=given.data, environment=os.environ, more=more)
+        command(
+            shard,
+            cluster=given.cluster,
+            shards=given.shards,
+            data=given.data,
+            environment=os.environ,
+            more=more,
+            listeners=given.listeners_folder,
+        )
         for shard in range(given.shards)
     ]
     for shard in range(given.shards):

@@ -71,9 +71,11 @@ def check_level(features: FeaturesRecord) -> None:
         )
 
 
-def found(store: ClusterStore) -> FeaturesRecord:
-    """Of a store that has no cluster yet: it starts at the newest level, as there is nothing to go back to."""
-    return change(store, FEATURES_KEY, FeaturesRecord, lambda present: present or FeaturesRecord(level=NEWEST, epoch=1))
+def found(store: ClusterStore, *, level: int = NEWEST) -> FeaturesRecord:
+    """Of a store that has no cluster yet: it starts at the newest level, as there is nothing to go back to; or at the
+    one that whoever made the cluster's record chose by its format.
+    """
+    return change(store, FEATURES_KEY, FeaturesRecord, lambda present: present or FeaturesRecord(level=level, epoch=1))
 
 
 def hold(store: ClusterStore, most: int | None) -> FeaturesRecord:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from headrace.base.errors import FolderRefused, HeadraceError
 from headrace.base.ids import NodeId
-from headrace.base.levels import NEWEST, Level, format_of
+from headrace.base.levels import NEWEST, Level, format_of, level_of
 from headrace.store.compare_and_set import NEXT_PREFIX, change, had_id, read, skip_ids, take_id
 from headrace.store.container_records import containers
 from headrace.store.features import found
@@ -141,6 +141,8 @@ def ensure_cluster(store: ClusterStore, *, first_nodes: int = 1) -> ClusterRecor
     if store.get(CLUSTER_KEY) is None:
         found(store)
     record = change(store, CLUSTER_KEY, ClusterRecord, decide)
+    if 1 < record.format_version <= FORMAT_VERSION:  # made elsewhere (by the operator): no version below may read it
+        found(store, level=level_of(record.format_version))
     if record.format_version > FORMAT_VERSION:
         raise FolderRefused(
             f"the cluster has format {record.format_version}, this version reads {FORMAT_VERSION}; use a newer headrace"

@@ -13,9 +13,15 @@ from kit.own_ports import own_port
 POD = {"POD_NAME": "c-1", "POD_NAMESPACE": "ns", "POD_IP": "10.0.0.7", "HOST_NAME": "worker-2"}
 
 
-def options_of(shard: int, shards: int, *more: str, **environment: str) -> Options:
+def options_of(shard: int, shards: int, *more: str, listeners: Path | None = None, **environment: str) -> Options:
     command = pod.command(
-        shard, cluster="c", shards=shards, data=Path("/data"), environment=POD | environment, more=more
+        shard,
+        cluster="c",
+        shards=shards,
+        data=Path("/data"),
+        environment=POD | environment,
+        more=more,
+        listeners=listeners,
     )
     assert command[1:3] == ["-m", "headrace.node"]
     return parse(command[3:])
@@ -44,6 +50,13 @@ def test_shards_have_folders_ports_and_slots_of_their_own() -> None:
     assert [each.slot for each in nodes] == ["c-1/0", "c-1/1", "c-1/2"]
     ports = [port for each in nodes for port in (each.port, each.peer_port, each.admin_port, *each.listeners.values())]
     assert len({*ports, pod.ADMIN_PORT}) == 13
+
+
+def test_shards_have_files_of_listeners_of_their_own() -> None:
+    node = options_of(1, 2, "--secure", listeners=Path("/etc/headrace/listeners"))
+    assert node.listeners_file == Path("/etc/headrace/listeners/shard-1.toml")
+    assert node.listeners == {}
+    assert (node.secure, node.allow_anonymous) == (True, False)
 
 
 def test_a_pod_without_a_host_s_name_fails_alone_and_may_have_an_address_of_either_kind() -> None:

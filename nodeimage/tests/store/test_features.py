@@ -10,7 +10,7 @@ from msgspec import structs
 
 from headrace.base.errors import Code, FolderRefused, KafkaError, NewerFormat
 from headrace.base.ids import Millis, NodeId
-from headrace.base.levels import NEWEST, format_of
+from headrace.base.levels import NEWEST, Level, format_of
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore
 from headrace.store.records import CLUSTER_KEY, FEATURES_KEY, ClusterRecord, FeaturesRecord, NodeRecord, SupportedLevels
@@ -53,6 +53,17 @@ def test_a_cluster_of_before_is_at_level_0_and_its_record_is_as_it_was(store: Cl
     assert records.ensure_cluster(store).format_version == 1
     assert features.get_features(store) == FeaturesRecord()
     assert store.get(FEATURES_KEY) is None
+
+
+def test_a_cluster_whose_record_somebody_else_makes_begins_at_the_level_of_its_format(store: ClusterStore) -> None:
+    """The operator's, of a cluster with security: it has users from its first node on."""
+    records.ensure_cluster(store)
+    present = store.get(CLUSTER_KEY)
+    assert present is not None
+    made = msgspec.json.decode(present.value) | {"format_version": format_of(Level.SECURED)}
+    store.put(CLUSTER_KEY, msgspec.json.encode(made), present.version)
+    records.ensure_cluster(store)
+    assert features.get_features(store) == FeaturesRecord(level=Level.SECURED, epoch=1)
 
 
 def test_a_range_counts_for_the_run_that_published_it(store: ClusterStore) -> None:

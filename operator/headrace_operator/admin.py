@@ -17,7 +17,9 @@ import structlog
 
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.kafka_client.blocking_client import BrokerConnection
+from headrace.kafka_client.errors import SourceRefuses
 from headrace.wire.api_keys import ApiKey
+from headrace_operator.routes import Routes, Way
 
 log = structlog.get_logger()
 
@@ -31,6 +33,14 @@ CLIENT_ID: Final = "headrace-operator"
 
 class Unreachable(HeadraceError):
     """No node of a cluster answers."""
+
+    def again(self) -> "Unreachable":
+        """The same, to be raised another time."""
+        return type(self)(str(self))
+
+
+class NotKnown(Unreachable):
+    """A cluster does not take the operator's password, or the operator does not trust its certificate."""
 
 
 class Calls(Protocol):
@@ -59,17 +69,20 @@ class _Endpoint:
 
     idle: list[tuple[float, BrokerConnection]] = field(default_factory=list)
     failed_at: float = float("-inf")
-    failure: str = ""
+    failure: Unreachable | None = None
 
 
 class Admin:
     """All clusters."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
+        """`routes`: how clusters are reached; without them all in clear."""
+        self._routes = Routes() if routes is None else routes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin")
         # Those with a patience of their own do not wait behind calls that hang.
         self._patient_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="admin-patient")
-        self._endpoints: dict[str, _Endpoint] = {}
+        self._endpoints: dict[tuple[str, str], _Endpoint] = {}
+        """By address, and what is proved there."""
         self._lock = threading.Lock()
         self.calls = 0
 
@@ -82,6 +95,8 @@ class Admin:
         patience_s: float | None = None,
     ) -> Any:
         """See Calls."""
+        if method in PASSWORDS and self._routes.way(bootstrap).access is None:
+            raise Unreachable(f"{bootstrap} is not told a password in clear: the cluster has no security yet")
         if patience_s is None:
             return await self._with(bootstrap, lambda connection: _admin(connection, method, params))
         self.calls += 1
@@ -108,63 +123,68 @@ class Admin:
 
     def _blocking(self, address: str, use: Callable[[BrokerConnection], Any]) -> Any:
         """[blocking]"""
-        kept = self._take(address)
+        way = self._way(address)
+        kept = self._take(way)
         try:
             if kept is not None:
                 try:
-                    return self._used(address, kept, use)
+                    return self._used(way, kept, use)
                 except TimeoutError:
                     raise  # it is not the connection
                 except OSError:
                     pass  # the node may have ended an idle connection: once more, over a new one
-            host, _, port = address.rpartition(":")
-            connection = BrokerConnection(host, int(port), CLIENT_ID, CALL_S, connect_timeout_s=min(CONNECT_S, CALL_S))
-            return self._used(address, connection, use)
-        except OSError as error:
-            failure = f"{address} does not answer: {error}"
+            return self._used(way, _connected(way, CALL_S, connect_timeout_s=min(CONNECT_S, CALL_S)), use)
+        except (OSError, SourceRefuses) as error:
+            failure = _failure(way.address, error)
             with self._lock:
-                endpoint = self._endpoints.setdefault(address, _Endpoint())
+                endpoint = self._endpoints.setdefault((way.address, way.mark), _Endpoint())
                 endpoint.failed_at, endpoint.failure = time.monotonic(), failure
-            raise Unreachable(failure) from error
+            raise failure from error
 
     def _patient(self, address: str, method: str, params: Mapping[str, Any] | None, patience_s: float) -> Any:
         """[blocking] Over a connection of its own."""
-        host, _, port = address.rpartition(":")
+        way = self._way(address)
         try:
-            with BrokerConnection(host, int(port), CLIENT_ID, patience_s) as connection:
+            with _connected(way, patience_s) as connection:
                 return _admin(connection, method, params)
-        except OSError as error:
-            raise Unreachable(f"{address} does not answer {method}: {error}") from error
+        except (OSError, SourceRefuses) as error:
+            raise _failure(way.address, error, method) from error
 
-    def _used(self, address: str, connection: BrokerConnection, use: Callable[[BrokerConnection], Any]) -> Any:
+    def _way(self, address: str) -> Way:
+        way = self._routes.way(address)
+        if way.closed:
+            raise Unreachable(way.closed)
+        return way
+
+    def _used(self, way: Way, connection: BrokerConnection, use: Callable[[BrokerConnection], Any]) -> Any:
         try:
             answer = use(connection)
         except KafkaError:
-            self._give_back(address, connection)
+            self._give_back(way, connection)
             raise
         except BaseException:
             connection.close()
             raise
-        self._give_back(address, connection)
+        self._give_back(way, connection)
         return answer
 
-    def _take(self, address: str) -> BrokerConnection | None:
+    def _take(self, way: Way) -> BrokerConnection | None:
         """One that is kept. Raises Unreachable where the last call failed a moment ago."""
         now = time.monotonic()
         with self._lock:
-            endpoint = self._endpoints.setdefault(address, _Endpoint())
-            if now - endpoint.failed_at < PEACE_S:
-                raise Unreachable(endpoint.failure)
+            endpoint = self._endpoints.setdefault((way.address, way.mark), _Endpoint())
+            if endpoint.failure is not None and now - endpoint.failed_at < PEACE_S:
+                raise endpoint.failure.again()
             while endpoint.idle:
                 since, connection = endpoint.idle.pop()
-                if now - since < IDLE_S:
+                if now - since < IDLE_S and not connection.is_stale:
                     return connection
                 connection.close()
         return None
 
-    def _give_back(self, address: str, connection: BrokerConnection) -> None:
+    def _give_back(self, way: Way, connection: BrokerConnection) -> None:
         with self._lock:
-            endpoint = self._endpoints.get(address)
+            endpoint = self._endpoints.get((way.address, way.mark))
             if endpoint is None:
                 connection.close()
                 return
@@ -172,15 +192,33 @@ class Admin:
             endpoint.idle.append((time.monotonic(), connection))
 
 
+def _connected(way: Way, timeout_s: float, *, connect_timeout_s: float | None = None) -> BrokerConnection:
+    """[blocking] Raises OSError, SourceRefuses."""
+    host, _, port = way.address.rpartition(":")
+    return BrokerConnection(
+        host, int(port), CLIENT_ID, timeout_s, connect_timeout_s=connect_timeout_s, access=way.access
+    )
+
+
+def _failure(address: str, error: Exception, what: str = "") -> Unreachable:
+    if isinstance(error, SourceRefuses):
+        return NotKnown(f"{address} and the operator do not know each other: {error}")
+    return Unreachable(f"{address} does not answer{f' {what}' if what else ''}: {error}")
+
+
 LOOKS: Final = frozenset(
     {
-        *("balance", "cluster.events", "cluster.status", "features.show", "groups.show", "link.hello", "link.show"),
-        *("link.topics", "stream.show", "topic.show", "volume.list"),
+        *("access.show", "balance", "cluster.events", "cluster.status", "features.show", "groups.show", "link.hello"),
+        *("link.show", "link.topics", "security.show", "status", "stream.show", "topic.show", "user.list"),
+        *("user.show", "volume.list"),
     }
 )
 """Calls that change nothing; `balance` where it says nothing."""
+PASSWORDS: Final = frozenset({"user.create", "user.passwd"})
+"""Calls that hold a password: they go over TLS alone."""
 NAMES: Final = ("name", "path", "topic", "volume", "node", "drain", "cancel", "level")
 """Parameters that the log may have: others may be secrets."""
+LOOKS_OF_KAFKA: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS})
 OF_KAFKA: Final = ("topics", "resources")
 """Fields of Kafka's requests that list what is changed."""
 
@@ -200,6 +238,8 @@ def _admin(connection: BrokerConnection, method: str, params: Mapping[str, Any] 
 
 def _kafka(connection: BrokerConnection, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
     answer = connection.ask(api_key, version, fields)
+    if api_key in LOOKS_OF_KAFKA:
+        return answer
     what = [each.get("name", each.get("resource_name")) for key in OF_KAFKA for each in fields.get(key, ())]
     log.info("told a cluster", method=api_key.name, of=connection.address, topics=what)
     return answer

@@ -73,6 +73,7 @@ _PLURALS: Final = {
     "Job": "jobs",
     "Lease": "leases",
     "Namespace": "namespaces",
+    "NetworkPolicy": "networkpolicies",
     "Node": "nodes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",

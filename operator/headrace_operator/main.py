@@ -46,6 +46,7 @@ from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.revision_watch import RevisionWatch
+from headrace_operator.routes import Routes
 from headrace_operator.specs import API, GROUP, OWN_NAMESPACE, VERSION
 
 log = structlog.get_logger()
@@ -89,7 +90,8 @@ class Operator:
         self._namespaces = namespaces
         self._refused: set[str] = set()
         """Namespaces that could not be looked at."""
-        self.kube, self._admin, self._pods, cache = Kube(api), Admin(), PodHttp(), Cache()
+        self._routes = Routes()
+        self.kube, self._admin, self._pods, cache = Kube(api), Admin(self._routes), PodHttp(), Cache()
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
         self._watch = ClusterWatch(admin=self._admin, wake=lambda cluster: self.engine.enqueue(cluster))
@@ -137,7 +139,7 @@ class Operator:
         self.engine.seen(body, deleted=deleted)
         if not is_ending(cache, name):
             return
-        for kind in ("StreamCluster", "Stream", "Topic", "ReplicationLink"):
+        for kind in ("StreamCluster", "Stream", "Topic", "StreamUser", "ReplicationLink"):
             for key in map(key_of, cache.all(kind)):
                 if name in (key.namespace, OWN_NAMESPACE):
                     self.engine.enqueue(key)
@@ -145,6 +147,14 @@ class Operator:
     def _reconcilers(self, cache: Cache, *, image: str, spark: str, sees_workers: bool) -> dict[str, Reconcile]:
         kube, admin, reporter, index = self.kube, self._admin, self._reporter, self._index
         pods = self._pods
+        common: dict[str, Any] = {
+            "kube": kube,
+            "admin": admin,
+            "reporter": reporter,
+            "cache": cache,
+            "index": index,
+            "routes": self._routes,
+        }
         clusters = Clusters(
             kube=kube,
             admin=admin,
@@ -152,19 +162,18 @@ class Operator:
             reporter=reporter,
             cache=cache,
             image=image,
+            routes=self._routes,
             sees_workers=sees_workers,
             wake=self._wake,
             saw=self._watch.saw,
         )
         return {
             "StreamCluster": clusters.reconcile,
-            "Volume": Volumes(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
-            "Stream": Streams(
-                kube=kube, admin=admin, reporter=reporter, cache=cache, index=index, wake=self._wake_all
-            ).reconcile,
-            "Topic": Topics(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
-            "StreamUser": Users(kube=kube, reporter=reporter, cache=cache).reconcile,
-            "ReplicationLink": Links(kube=kube, admin=admin, reporter=reporter, cache=cache, index=index).reconcile,
+            "Volume": Volumes(**common).reconcile,
+            "Stream": Streams(**common, wake=self._wake_all).reconcile,
+            "Topic": Topics(**common).reconcile,
+            "StreamUser": Users(**common).reconcile,
+            "ReplicationLink": Links(**common).reconcile,
             "StreamJob": Jobs(kube=kube, admin=admin, pods=pods, reporter=reporter, cache=cache, image=spark).reconcile,
         }
 

@@ -45,7 +45,48 @@ class Replication(Spec, frozen=True):
     min_in_sync: int | None = None
 
 
-class External(Spec, frozen=True):
+class SecretRef(Spec, frozen=True):
+    name: str
+
+
+class SecretKey(Spec, frozen=True):
+    """An entry of a Secret."""
+
+    name: str
+    key: str = "password"
+
+
+class Certificate(Spec, frozen=True):
+    """Of a listener: somebody else's (cert-manager's), in place of one by the cluster's own authority."""
+
+    secret_ref: SecretRef
+
+
+class OAuth(Spec, frozen=True):
+    """Whose tokens a listener takes."""
+
+    jwks_url: str
+    issuer: str
+    audience: list[str]
+    user_claim: str | None = None
+    scope_claim: str | None = None
+    required_scopes: list[str] = []
+    groups_claim: str | None = None
+
+
+class Listener(Spec, frozen=True):
+    """How clients come in. Without a protocol: SASL_SSL where security is enabled, else PLAINTEXT."""
+
+    protocol: str | None = None
+    mechanisms: list[str] = []
+    client_auth: str | None = None
+    principal_mapping_rules: str | None = None
+    oauth: OAuth | None = None
+    max_reauth_seconds: int = 0
+    certificate: Certificate | None = None
+
+
+class External(Listener, frozen=True, kw_only=True):
     type: str
     node_ports: list[int] = []
     host: str | None = None
@@ -53,7 +94,45 @@ class External(Spec, frozen=True):
 
 
 class Listeners(Spec, frozen=True):
+    internal: Listener = Listener()
+    secure: Listener | None = None
+    """A second one inside, for clients that move there while the first is plain still."""
     external: External | None = None
+
+
+class Certificates(Spec, frozen=True):
+    """How long the cluster's own authorities and what they sign live, and when they are made anew."""
+
+    validity_days: int = 365
+    renewal_days: int = 30
+    overlap: str = "1h"
+    """How long a new authority is trusted before it is used, and the former one afterwards."""
+
+
+class Permissions(Spec, frozen=True):
+    """Access expressions of one object; None: it has none of its own."""
+
+    produce: str | None = None
+    consume: str | None = None
+    topic: str | None = None
+    copy: str | None = None
+    admin: str | None = None
+
+    def given(self) -> dict[str, str]:
+        """By permission, those that are said."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
+class Security(Spec, frozen=True):
+    """Of a cluster."""
+
+    enabled: bool = False
+    authorization: bool = True
+    """Whether access expressions hold."""
+    certificates: Certificates = Certificates()
+    permissions: Permissions = Permissions()
+    """Of the cluster as a whole."""
+    network_policy: bool = True
 
 
 class Floors(Spec, frozen=True):
@@ -132,6 +211,7 @@ class ClusterSpec(Spec, frozen=True):
     listeners: Listeners = Listeners()
     balance: Balance = Balance()
     version: str | None = None
+    security: Security = Security()
     feature_level: Annotated[int, msgspec.Meta(ge=0)] | Literal["auto"] = AUTO
     settings: dict[str, str] = {}
     spark: SparkDefaults = SparkDefaults()
@@ -178,7 +258,7 @@ class StreamSpec(Spec, frozen=True):
     max_message_bytes: int = 1_048_588
     timestamp_type: str = "CreateTime"
     description: str = ""
-    permissions: dict[str, str] = {}
+    permissions: Permissions = Permissions()
     reclaim_policy: str = "Retain"
 
 
@@ -190,7 +270,35 @@ class TopicSpec(Spec, frozen=True):
     name: str | None = None
     partitions: int | None = None
     config: dict[str, str] = {}
+    permissions: Permissions = Permissions()
     reclaim_policy: str = "Retain"
+
+
+class Scram(Spec, frozen=True):
+    """A password: of a Secret beside the resource, or generated."""
+
+    mechanism: str = "SCRAM-SHA-512"
+    password: SecretKey | None = None
+
+
+class TlsCertificate(Spec, frozen=True):
+    """A certificate of the clients' authority."""
+
+
+class Authentication(Spec, frozen=True):
+    """By what a user proves who it is; without either: by a password that is generated."""
+
+    scram: Scram | None = None
+    tls: TlsCertificate | None = None
+
+
+class Quotas(Spec, frozen=True):
+    """Kafka's client quotas of a user."""
+
+    producer_byte_rate: int | None = None
+    consumer_byte_rate: int | None = None
+    request_percentage: float | None = None
+    controller_mutation_rate: float | None = None
 
 
 class UserSpec(Spec, frozen=True):
@@ -200,6 +308,15 @@ class UserSpec(Spec, frozen=True):
     user: str | None = None
     secret_name: str | None = None
     listener: str = "internal"
+    authentication: Authentication = Authentication()
+    groups: list[str] = []
+    quotas: Quotas = Quotas()
+
+
+class UserRef(Spec, frozen=True):
+    """A StreamUser beside the resource."""
+
+    name: str
 
 
 class LinkSource(Spec, frozen=True):
@@ -209,6 +326,7 @@ class LinkSource(Spec, frozen=True):
     cluster_ref: ClusterRef | None = None
     stream: str = ""
     """None, for an Apache Kafka cluster."""
+    user_ref: UserRef | None = None
     credentials_secret: str | None = None
 
 
@@ -315,6 +433,7 @@ class JobSpec(Spec, frozen=True):
     inputs: list[JobInput] = []
     output: JobOutput | None = None
     user: str | None = None
+    credentials_secret: str | None = None
     parameters: dict[str, str] = {}
     env: list[dict[str, Any]] = []
     spark_conf: dict[str, str] = {}

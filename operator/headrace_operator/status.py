@@ -8,9 +8,13 @@ from typing import Any, Final
 READY: Final = "Ready"
 WARNED: Final = frozenset(
     {
+        "CertificateExpired",
+        "CertificateExpires",
+        "CertificateUnfit",
         "ClaimWaits",
         "DiskFull",
         "DrainRefused",
+        "NodeDisagrees",
         "PodsCannotRun",
         "Refused",
         "WrongSettings",

@@ -6,10 +6,11 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.base.errors import Code, KafkaError
-from headrace_operator.admin import Unreachable
+from headrace_operator.admin import NotKnown, Unreachable
 from headrace_operator.engine import Cache, Engine, Key, key_of
 from headrace_operator.kinds.cluster import Clusters, balance_policy
 from headrace_operator.kinds.cluster_level import ORIGINAL
@@ -22,6 +23,7 @@ from headrace_operator.kinds.users import Users
 from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
 from headrace_operator.pod_http import Answer
+from headrace_operator.routes import Routes
 from headrace_operator.specs import API, Balance
 
 from .fake_api import FakeApi, Object
@@ -33,6 +35,7 @@ IMAGE = "registry:5000/headrace/node:1"
 LOOKS = (
     *("cluster.status", "cluster.events", "topic.show", "stream.show", "volume.list"),
     *("link.show", "link.hello", "link.topics", "features.show"),
+    *("status", "access.show", "security.show", "user.list", "user.show"),
 )
 """Calls that change nothing."""
 
@@ -86,6 +89,17 @@ class FakeCluster:
         self.asked: Callable[[str], None] = lambda _bootstrap: None
         """Hears of the address of every admin call."""
         self._asked = ""
+        self.users: dict[str, Object] = {}
+        """By name: groups, password, mechanisms."""
+        self.quotas: dict[str, dict[str, float]] = {}
+        """By user."""
+        self.expressions: dict[tuple[str, str], str] = {}
+        """By object and permission."""
+        self.listeners: list[Object] = []
+        """As each node tells of them."""
+        self.secured = False
+        self.refuses_operator = ""
+        """Why the cluster does not take the operator's proofs; "": it does."""
 
     async def call(
         self,
@@ -98,6 +112,8 @@ class FakeCluster:
         self.asked(bootstrap)
         if self.away or bootstrap in self.silent:
             raise Unreachable(f"{bootstrap} does not answer")
+        if self.refuses_operator:
+            raise NotKnown(self.refuses_operator)
         params = params or {}
         if method not in LOOKS:
             self.calls.append((method, params))
@@ -122,6 +138,9 @@ class FakeCluster:
             topics: tuple[()] = ()
             results: tuple[()] = ()
             responses: tuple[()] = ()
+            entries: tuple[Any, ...] = ()
+            error_code = 0
+            error_message: str | None = None
 
         match api_key.name:  # type: ignore[attr-defined]
             case "CREATE_TOPICS":
@@ -143,6 +162,18 @@ class FakeCluster:
                             configs.pop(change["name"], None)
                         else:
                             configs[change["name"]] = change["value"]
+            case "DESCRIBE_CLIENT_QUOTAS":
+                self.calls.pop()
+                ((user),) = [each["match"] for each in fields["components"]]
+                found = [SimpleNamespace(key=key, value=value) for key, value in self.quotas.get(user, {}).items()]
+                Answer.entries = (SimpleNamespace(values=found),)
+            case "ALTER_CLIENT_QUOTAS":
+                for entry in fields["entries"]:
+                    quotas = self.quotas.setdefault(entry["entity"][0]["entity_name"], {})
+                    for op in entry["ops"]:
+                        quotas.pop(op["key"], None)
+                        if not op["remove"]:
+                            quotas[op["key"]] = op["value"]
         return Answer
 
     async def get(self, pod: Object, port: int, path: str) -> Answer | None:
@@ -316,6 +347,68 @@ class FakeCluster:
     def link_topics(self, version: int, stream: str, after: str | None, limit: int) -> Object:
         return {"topics": self.homes, "after": None}
 
+    def status(self) -> Object:
+        return {"listeners": self.listeners}
+
+    def security_show(self) -> Object:
+        return {"on": self.secured}
+
+    def security_on(self) -> Object:
+        self.secured = True
+        return self.security_show()
+
+    def security_off(self, open_everything: bool) -> Object:
+        assert open_everything
+        self.secured = False
+        return self.security_show()
+
+    def access_show(self, object: str) -> Object:
+        shown = []
+        for permission in ("produce", "consume", "topic", "copy", "admin"):
+            own = self.expressions.get((object, permission))
+            inherited = self.expressions.get(("cluster", permission))
+            is_inherited = own is None and inherited is not None
+            told = {"permission": permission, "expression": inherited if own is None else own}
+            shown.append({**told, "inherited": is_inherited})
+        return {"object": object, "security": self.secured, "permissions": shown}
+
+    def access_set(self, items: list[Object]) -> Object:
+        for each in items:
+            place = each["object"], each["permission"]
+            self.expressions.pop(place, None)
+            if each["expression"] is not None:
+                self.expressions[place] = each["expression"]
+        return {"items": items, "not_applied": [], "warnings": []}
+
+    def user_list(self, after: str, limit: int) -> list[Object]:
+        return [self.user_show(name) for name in sorted(self.users) if name > after][:limit]
+
+    def user_show(self, name: str) -> Object:
+        if name not in self.users:
+            raise KafkaError(Code.RESOURCE_NOT_FOUND, f"there is no user {name!r}")
+        found = self.users[name]
+        mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512"] if found["password"] is not None else []
+        return {"user": name, "groups": found["groups"], "mechanisms": mechanisms}
+
+    def user_create(self, name: str, groups: list[str], password: str | None = None) -> Object:
+        if name in self.users:
+            raise KafkaError(Code.DUPLICATE_RESOURCE, f"there is a user {name} already")
+        self.users[name] = {"groups": groups, "password": password}
+        return self.user_show(name)
+
+    def user_alter(self, name: str, groups: list[str]) -> Object:
+        self.users[name]["groups"] = groups
+        return self.user_show(name)
+
+    def user_passwd(self, name: str, password: str) -> Object:
+        self.users[name]["password"] = password
+        return self.user_show(name)
+
+    def user_delete(self, name: str) -> Object:
+        shown = self.user_show(name)
+        del self.users[name]
+        return shown
+
     # --- what Kubernetes and the nodes do
 
     def converge(self) -> None:
@@ -395,6 +488,7 @@ class World:
 
     def start_operator(self, *, image: str = IMAGE, sees_workers: bool = True) -> None:
         """Anew: nothing is remembered."""
+        self.routes = Routes()
         self.kube, self.cache = Kube(self.api), Cache()
         self.index = Index(self.cache)
         self.reporter = Reporter(self.kube, cache=self.cache)
@@ -403,15 +497,16 @@ class World:
             "StreamCluster": Clusters(
                 **common,
                 pods=self.cluster,
+                routes=self.routes,
                 image=image,
                 sees_workers=sees_workers,
                 saw=lambda key, status: self.saw(key, status),
             ).reconcile,
-            "Volume": Volumes(**common, index=self.index).reconcile,
-            "Stream": Streams(**common, index=self.index, wake=self.woken.extend).reconcile,
-            "Topic": Topics(**common, index=self.index).reconcile,
-            "StreamUser": Users(kube=self.kube, reporter=self.reporter, cache=self.cache).reconcile,
-            "ReplicationLink": Links(**common, index=self.index).reconcile,
+            "Volume": Volumes(**common, index=self.index, routes=self.routes).reconcile,
+            "Stream": Streams(**common, index=self.index, routes=self.routes, wake=self.woken.extend).reconcile,
+            "Topic": Topics(**common, index=self.index, routes=self.routes).reconcile,
+            "StreamUser": Users(**common, index=self.index, routes=self.routes).reconcile,
+            "ReplicationLink": Links(**common, index=self.index, routes=self.routes).reconcile,
         }
 
     def saw(self, key: Key, status: Mapping[str, Any] | None) -> None:

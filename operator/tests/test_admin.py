@@ -11,6 +11,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.wire.admin_call import decode_admin_request, encode_admin_response
 from headrace_operator import admin as admin_module
 from headrace_operator.admin import Admin, Unreachable
+from headrace_operator.routes import Routes
 
 
 class Node:
@@ -161,3 +162,22 @@ def test_the_log_has_what_a_cluster_was_told_to_change_and_no_secret() -> None:
     ]
     assert logged[1]["path"] == "/s"
     assert "open-sesame" not in str(logged)
+
+
+@pytest.mark.parametrize("method", ["user.create", "user.passwd"])
+async def test_a_password_is_told_nobody_in_clear(node: Node, method: str) -> None:
+    admin = Admin()
+    with pytest.raises(Unreachable, match="not told a password in clear"):
+        await admin.call(node.address, method, {"name": "alice", "password": "secret"})
+    assert node.connections == 0
+    await admin.close()
+
+
+async def test_a_cluster_whose_proofs_are_not_known_is_not_asked() -> None:
+    routes = Routes()
+    routes.close("ns", "c", "no Secret yet")
+    admin = Admin(routes)
+    for patience_s in (None, 1.0):
+        with pytest.raises(Unreachable, match="no Secret yet"):
+            await admin.call("c-bootstrap.ns.svc:9092", "cluster.status", patience_s=patience_s)
+    await admin.close()

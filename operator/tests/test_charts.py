@@ -105,6 +105,7 @@ IN_A_NAMESPACE = {
     ("batch", "jobs"): "get list watch create patch delete",
     ("batch", "cronjobs"): "get create patch delete",
     ("policy", "poddisruptionbudgets"): "get list watch create patch delete",
+    ("networking.k8s.io", "networkpolicies"): "get create patch delete",
     ("rbac.authorization.k8s.io", "roles rolebindings"): "get create patch",
     ("sparkoperator.k8s.io", "sparkapplications"): "get create patch delete",
 }

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.control import events
 from headrace_operator.actions import ACTIONS
-from headrace_operator.kinds import cluster, job, kind, link_status
+from headrace_operator.kinds import cluster, job, kind, link_status, permissions
 from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
 from headrace_operator.status import WARNED
 
@@ -81,7 +81,13 @@ def test_the_reference_of_resources_is_up_to_date() -> None:
 
 
 def test_every_condition_is_explained() -> None:
-    assert names(KUBERNETES, "condition") == {*cluster.TYPES, *kind.TYPES, *job.TYPES, *link_status.TYPES}
+    assert names(KUBERNETES, "condition") == {
+        *cluster.TYPES,
+        *kind.TYPES,
+        *job.TYPES,
+        *link_status.TYPES,
+        *permissions.TYPES,
+    }
 
 
 def test_every_reason_is_explained() -> None:

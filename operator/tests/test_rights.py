@@ -69,6 +69,9 @@ async def of_a_cluster() -> set[Right]:
         world.api.remove(kind, name)
         await world.run(Key(kind, NS, name))
     assert not world.api.find("StreamCluster")
+    for network_policy in (True, False):
+        secured = {"nodes": 1, "security": {"enabled": True, "networkPolicy": network_policy}}
+        await world.run(world.declare("StreamCluster", "d", secured))
     return world.api.used
 
 

@@ -7,28 +7,36 @@ its Role. What outlives it has none: the claims, the Secret with the cluster's o
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 
 from headrace.store.kubernetes.objects import lease_name, store_name
+from headrace_operator.builders import listeners, secured_pods
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import pull_policy
 from headrace_operator.builders.names import (
     ADMIN_PORT,
     CLIENT_PORT,
     EXTERNAL_PORT,
+    OPERATOR_PORT,
     PEER_PORT,
     POD_LABEL,
     Manifest,
     bootstrap,
+    bootstrap_service,
+    listeners_name,
     metadata,
     peer_secrets_name,
+    nodes_service,
     record_name,
     selector,
 )
+from headrace_operator.builders.network_policy import network_policy
 from headrace_operator.builders.passed_on import add, security_context
+from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.specs import GROUP, ClusterSpec
 
 DATA: Final = "/data"
@@ -60,10 +68,11 @@ class ClusterObjects:
         replicas: int | None = None,
         record_format: int = 1,
         node_ports: Mapping[str, Sequence[int]] | None = None,
+        secured: Secured | None = None,
     ) -> None:
         """`image`: of the storage nodes (`node_image`). `replicas`: of the volume that has most of them; None: as the
         resource asks of the default one. `record_format`: of the record that pods get. `node_ports`: by pod, those that
-        its Service had, which it gets again.
+        its Service had, which it gets again. `secured`: None: pods get nothing of security.
         """
         self.resource = resource
         self._spec = spec
@@ -71,8 +80,15 @@ class ClusterObjects:
         self._replicas = spec.replicas if replicas is None else replicas
         self._record_format = record_format
         self._node_ports = node_ports or {}
+        self._secured = secured
         self.name: str = resource["metadata"]["name"]
         self.namespace: str = resource["metadata"]["namespace"]
+
+    def with_security(self, secured: Secured | None) -> "ClusterObjects":
+        """The same, with so much of security in the pods."""
+        made = copy(self)
+        made._secured = secured
+        return made
 
     def all(self) -> list[Manifest]:
         """In the order in which they are applied; the Secret apart, which is made once."""
@@ -87,6 +103,10 @@ class ClusterObjects:
         if self.has_disruption_budget:
             found.append(self.disruption_budget())
         found += self.external_services()
+        if self._secured is not None:
+            found.append(self.listeners_config())
+        if self._secured is not None and self._spec.security.network_policy:
+            found.append(self.network_policy())
         found.append(self.stateful_set())
         return found
 
@@ -160,15 +180,15 @@ class ClusterObjects:
 
     def nodes_service(self) -> Manifest:
         """Gives each pod a name, ready or not: nodes that start need each other."""
-        return self._service(
-            f"{self.name}-nodes",
-            {"clusterIP": "None", "publishNotReadyAddresses": True},
-            [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)],
-        )
+        ports = [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)]
+        for name, first in self._secured_ports():
+            ports += self._ports(name, first)
+        return self._service(nodes_service(self.name), {"clusterIP": "None", "publishNotReadyAddresses": True}, ports)
 
     def bootstrap_service(self) -> Manifest:
         """Where clients inside begin: any node that is ready."""
-        return self._service(f"{self.name}-bootstrap", {}, [_port("client", CLIENT_PORT)])
+        ports = [_port("client", CLIENT_PORT), *(_port(name, first) for name, first in self._secured_ports())]
+        return self._service(bootstrap_service(self.name), {}, ports)
 
     def external_services(self) -> list[Manifest]:
         """One per pod, with a port per node."""
@@ -197,6 +217,22 @@ class ClusterObjects:
             service["metadata"]["annotations"] = dict(external.annotations)
             made.append(service)
         return made
+
+    def _secured_ports(self) -> list[tuple[str, int]]:
+        return [] if self._secured is None else secured_pods.service_ports(self._spec)
+
+    def listeners_config(self) -> Manifest:
+        """The nodes' listeners."""
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": self._metadata(listeners_name(self.name)),
+            "data": listeners.files(self._spec),
+        }
+
+    def network_policy(self) -> Manifest:
+        """Who reaches the pods."""
+        return network_policy(self._metadata(self.name), self.name, self._spec)
 
     def _ports(self, name: str, first: int) -> list[Manifest]:
         return [_port(f"{name}-{shard}", first + shard) for shard in range(self._spec.shards)]
@@ -254,7 +290,7 @@ class ClusterObjects:
             "metadata": self._metadata(self.name),
             "spec": {
                 "replicas": self._spec.nodes,
-                "serviceName": f"{self.name}-nodes",
+                "serviceName": nodes_service(self.name),
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "OnDelete"},
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
@@ -282,6 +318,7 @@ class ClusterObjects:
                 "volumes": [
                     {"name": "cluster", "projected": {"sources": self._record_sources()}},
                     {"name": "tmp", "emptyDir": {}},
+                    *({"name": mount["name"], **volume} for mount, volume in self._secured_volumes()),
                 ],
             },
         }
@@ -298,6 +335,9 @@ class ClusterObjects:
         add(pod, spec)
         return template
 
+    def _secured_volumes(self) -> list[tuple[Manifest, Manifest]]:
+        return [] if self._secured is None else secured_pods.volumes(self.name, self._spec)
+
     def _restart(self) -> dict[str, str]:
         asked = (self.resource["metadata"].get("annotations") or {}).get(RESTART)
         return {RESTART: str(asked)} if asked else {}
@@ -305,7 +345,7 @@ class ClusterObjects:
     def rolled(self) -> str:
         """The digest for ROLLED."""
         spec = self._spec
-        asked = {
+        asked: dict[str, Any] = {
             "image": self.image,
             "shards": spec.shards,
             "settings": spec.settings,
@@ -317,6 +357,8 @@ class ClusterObjects:
             "resources": msgspec.to_builtins(spec.resources),
             "pull": [spec.image_pull_policy, spec.image_pull_secrets],
         }
+        if self._secured is not None:  # former operators knew nothing of it
+            asked["security"] = secured_pods.rolled(spec, self._secured)
         return digest(asked)
 
     def _spread(self) -> list[Manifest]:
@@ -345,6 +387,8 @@ class ClusterObjects:
 
     def _container(self) -> Manifest:
         command = ["python", "-m", "headrace.node.pod", "--cluster", self.name, "--shards", str(self._spec.shards)]
+        if self._secured is not None:
+            command += secured_pods.arguments(self._spec, self._secured)
         for name, value in sorted(self._spec.settings.items()):
             command += [f"--{name}", value] if value else [f"--{name}"]
         container: Manifest = {
@@ -357,12 +401,15 @@ class ClusterObjects:
                 _from_field("POD_NAMESPACE", "metadata.namespace"),
                 _from_field("POD_IP", "status.podIP"),
                 _from_field("HOST_NAME", "spec.nodeName"),
-                {"name": "HEADRACE_BOOTSTRAP", "value": bootstrap(self.name, self.namespace)},  # for `headrace status`
+                *self._of_commands(),
                 *self._spec.pod.env,
             ],
             "ports": [
                 {"name": f"{name}-{shard}", "containerPort": first + shard, "protocol": "TCP"}
-                for name, first in (("client", CLIENT_PORT), ("peer", PEER_PORT), ("external", EXTERNAL_PORT))
+                for name, first in (
+                    *(("client", CLIENT_PORT), ("peer", PEER_PORT), ("external", EXTERNAL_PORT)),
+                    *self._secured_ports(),
+                )
                 for shard in range(self._spec.shards)
             ],
             "startupProbe": _probe("/livez", period=2, failures=300),
@@ -378,6 +425,7 @@ class ClusterObjects:
                 {"name": "data", "mountPath": DATA},
                 {"name": "cluster", "mountPath": RECORD_FOLDER, "readOnly": True},
                 {"name": "tmp", "mountPath": "/tmp"},
+                *(mount for mount, _ in self._secured_volumes()),
             ],
         }
         container["ports"].append({"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"})
@@ -388,6 +436,17 @@ class ClusterObjects:
         """The cluster's own record, and beside it the secrets by which nodes know each other, once these change."""
         found = [{"name": record_name(self.name, self._record_format)}, {"name": peer_secrets_name(self.name)}]
         return [{"secret": found[0]}, {"secret": {**found[1], "optional": True}}]
+
+    def _of_commands(self) -> list[Manifest]:
+        """Where `headrace status` and the like begin that somebody runs in a pod, and as whom."""
+        where = bootstrap(self.name, self.namespace)
+        if self._secured is None:
+            return [{"name": "HEADRACE_BOOTSTRAP", "value": where}]
+        host, _, _ = where.rpartition(":")
+        return [
+            {"name": "HEADRACE_BOOTSTRAP", "value": f"{host}:{OPERATOR_PORT}"},
+            {"name": "HEADRACE_CONFIG", "value": f"{secured_pods.OPERATOR}/{secured_pods.PROPERTIES_FILE}"},
+        ]
 
     def _resources(self) -> Manifest:
         """As asked for; of what nothing is said of, REQUESTS. (Kubernetes requests what is a limit, else nothing.)"""

@@ -60,6 +60,8 @@ class Placed:
     image_pull_policy: str | None = None
     secret: str | None = None
     """Of the StreamUser that the job is."""
+    bootstrap: str = ""
+    """Where that user goes; "": where all clients begin."""
     file_digest: str = ""
     """Of the application's file in its ConfigMap, so that a change of it starts the driver again."""
 
@@ -113,7 +115,7 @@ def definition(placed: Placed) -> dict[str, Any]:
     ref = spec.cluster_ref
     found: dict[str, Any] = {
         "name": f"{placed.namespace}.{placed.name}",
-        "bootstrap": bootstrap(ref.name, ref.namespace or placed.namespace),
+        "bootstrap": placed.bootstrap or bootstrap(ref.name, ref.namespace or placed.namespace),
         "checkpoint": f"{(spec.checkpoint.url or CHECKPOINT).rstrip('/')}/{placed.name}",
         "available_now": spec.trigger.available_now,
         "interval": spark_duration(spec.trigger.interval),

@@ -9,6 +9,12 @@ from headrace_operator.specs import API, GROUP
 
 __all__ = ["ADMIN_PORT", "CLIENT_PORT", "CLUSTER_LABEL", "EXTERNAL_PORT", "PEER_PORT"]
 
+SECURE_PORT: Final = 9192
+"""Of a second listener for clients inside, of shard 0."""
+OPERATOR_PORT: Final = 8092
+"""Of the operator's own listener, of shard 0: TLS and a password that the operator has made, whatever clients have."""
+OPERATOR_USER: Final = "headrace-operator"
+"""Whom nodes know the operator as."""
 POD_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 JOB_LABEL: Final = f"{GROUP}/job"
@@ -75,6 +81,51 @@ def record_name(cluster: str, format: int = 1) -> str:
 def peer_secrets_name(cluster: str) -> str:
     """Of the Secret with the secrets by which nodes know each other, in place of the record's. People make it."""
     return f"{cluster}-peer-secrets"
+
+
+def bootstrap_service(cluster: str) -> str:
+    """Of the Service where clients inside begin."""
+    return f"{cluster}-bootstrap"
+
+
+def nodes_service(cluster: str) -> str:
+    """Of the headless Service that gives pods their names."""
+    return f"{cluster}-nodes"
+
+
+def cluster_ca_name(cluster: str) -> str:
+    """Of the Secret with the authority of the nodes' certificates."""
+    return f"{cluster}-cluster-ca"
+
+
+def clients_ca_name(cluster: str) -> str:
+    """Of the Secret with the authority of the users' certificates."""
+    return f"{cluster}-clients-ca"
+
+
+def ca_name(cluster: str) -> str:
+    """Of the Secret with what clients trust."""
+    return f"{cluster}-ca"
+
+
+def server_name(cluster: str) -> str:
+    """Of the Secret with what nodes show clients."""
+    return f"{cluster}-server"
+
+
+def peers_name(cluster: str) -> str:
+    """Of the Secret with what nodes show each other."""
+    return f"{cluster}-peers"
+
+
+def operator_name(cluster: str) -> str:
+    """Of the Secret with what the operator proves to nodes."""
+    return f"{cluster}-operator"
+
+
+def listeners_name(cluster: str) -> str:
+    """Of the ConfigMap with the nodes' listeners."""
+    return f"{cluster}-listeners"
 
 
 def bootstrap(cluster: str, namespace: str) -> str:

@@ -30,11 +30,14 @@ from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
+from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.engine import Body, Cache, Key
+from headrace_operator.kinds import cluster_security
 from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
 from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
+from headrace_operator.kinds.cluster_security import Securing, kept_secrets
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
@@ -57,6 +60,7 @@ from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kinds.rolling_restart import RollingRestart
 from headrace_operator.kube import REFUSALS, Kube, NameTaken, path
 from headrace_operator.pod_http import Pods
+from headrace_operator.routes import Routes
 from headrace_operator.specs import API, FINALIZER, PAUSED, Balance, ClusterSpec, quantity
 from headrace_operator.status import Condition
 
@@ -64,8 +68,11 @@ log = structlog.get_logger()
 
 STORE: Final = "StoreCurrent"
 """The condition that the cluster store is no old copy of itself, as after a restore of etcd."""
-TYPES: Final = ("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", STORE, LEVEL)
-ASIDE: Final = (LEVEL,)
+TYPES: Final = (
+    *("Reconciled", "Available", "Redundant", "Sized", "Current", "Storage", STORE, LEVEL),
+    *cluster_security.TYPES,
+)
+ASIDE: Final = (LEVEL, *cluster_security.ASIDE)
 COUNTS: Final = (
     *("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers"),
     *("controller", "version", "externalBootstrap"),
@@ -93,11 +100,13 @@ class Clusters:
         reporter: Reporter,
         cache: Cache,
         image: str,
+        routes: Routes | None = None,
         sees_workers: bool = True,
         wake: Callable[[Key], None] = lambda _key: None,
         saw: Callable[[Key, Mapping[str, Any] | None], None] = lambda _key, _status: None,
     ) -> None:
-        """`image`: of the storage nodes, where neither a resource nor a running cluster names one.
+        """`image`: of the storage nodes, where neither a resource nor a running cluster names one. `routes`: those by
+        which `admin` reaches clusters.
 
         `sees_workers`: whether this operator has the right to look at them, for zones and for addresses outside.
 
@@ -117,6 +126,8 @@ class Clusters:
         self._exposing = Exposing(kube=kube, recording=self._recording, reporter=reporter)
         self._replicating = Replicating(admin=admin, cache=cache, recording=self._recording, reporter=reporter)
         self._levelling = Levelling(admin=admin, recording=self._recording)
+        self._routes = Routes() if routes is None else routes
+        self._securing = Securing(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
@@ -127,6 +138,7 @@ class Clusters:
         """See engine.Reconcile."""
         self._saw(key, None)
         if body is None:
+            self._routes.forget(key.namespace, key.name)
             await self._left.mark(key)
             return None
         if body["metadata"].get("deletionTimestamp"):
@@ -134,15 +146,24 @@ class Clusters:
         try:
             spec = msgspec.convert(body["spec"], ClusterSpec)
         except msgspec.ValidationError as error:
+            if not self._routes.is_known(key.namespace, key.name):
+                self._routes.close(key.namespace, key.name, f"the spec of StreamCluster {key.name} cannot be read")
             await self._reporter.report(body, [invalid(error)], {}, types=TYPES)
             return None
         await keep_finalizer(self._kube, self._cache, body, wanted=spec.reclaim_policy == "Delete")
         if (body["metadata"].get("annotations") or {}).get(PAUSED) == "true":
+            pods = await self._kube.list("v1", "Pod", key.namespace, labels=selector(key.name))
+            await self._securing.find_way(key, spec, pods)  # what lies in it is looked after
             paused = Condition("Reconciled", False, "Paused", f"annotation {PAUSED} is set: take it away to go on")
             await self._reporter.report(body, [paused], {}, types=TYPES)
             return None
         try:
-            seen = await look(self._kube, self._admin, key)
+            seen = await look(
+                self._kube,
+                self._admin,
+                key,
+                prepare=lambda found: self._securing.find_way(key, spec, found.pods),
+            )
         except NameTaken as error:
             await self._reporter.report(body, [_name_taken(error)], {}, types=TYPES)
             return QUIET_S
@@ -172,11 +193,18 @@ class Clusters:
             seen.again_s = max(seen.again_s, STUCK_S)
             return
         await self._recording.keep_image(objects, spec, seen)
+        try:
+            secured = await self._securing.step(objects, spec, seen)
+        except NameTaken as error:
+            seen.conditions.append(_name_taken(error))
+            self._availability(spec, seen)
+            return
+        objects = objects.with_security(secured)
         size = await self._sizing.next_size(objects, spec, seen)
         await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)
         self._sizing.check(objects, spec, seen, size)
         try:
-            await self._apply(objects, spec, seen, size)
+            await self._apply(objects, spec, seen, size, secured)
         except NameTaken as error:
             seen.conditions.append(_name_taken(error))
             self._availability(spec, seen)
@@ -190,7 +218,9 @@ class Clusters:
 
     # --- objects
 
-    async def _apply(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int) -> None:
+    async def _apply(
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, size: int, secured: Secured | None
+    ) -> None:
         storage = await self._storing.step(objects, spec, seen)
         sized = msgspec.structs.replace(spec, nodes=size, storage=storage)
         wanted = ClusterObjects(
@@ -200,6 +230,7 @@ class Clusters:
             replicas=most_replicas(spec, seen),
             record_format=seen.record_format,
             node_ports=known_node_ports(seen),
+            secured=secured,
         )
         is_ours = partial(belongs, cluster=objects.name)
         await self._exposing.apply(wanted, spec, seen, is_ours)
@@ -212,6 +243,8 @@ class Clusters:
                 seen.stateful_set = await self._kube.apply(manifest, is_ours=is_ours)
         if not wanted.has_disruption_budget and seen.status is not None:
             await self._drop("policy/v1", "PodDisruptionBudget", objects.namespace, objects.name, of=objects.name)
+        if secured is not None and not spec.security.network_policy:
+            await self._drop("networking.k8s.io/v1", "NetworkPolicy", objects.namespace, objects.name, of=objects.name)
         seen.note("Reconciled", True, "Applied")
 
     async def _drop(self, api_version: str, kind: str, namespace: str, name: str, *, of: str) -> None:
@@ -276,6 +309,7 @@ class Clusters:
                 await self._admin.call(where, "balance", wanted)
             await self._replicating.step(objects, spec, seen)
             await self._levelling.step(objects, spec, seen)
+            await self._securing.turn_on(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # they are not the cluster's
         except KafkaError as error:
@@ -429,6 +463,8 @@ class Clusters:
         await self._drop("coordination.k8s.io/v1", "Lease", key.namespace, lease_name(key.name), of=key.name)
         for format in range(1, FORMAT + 1):
             await self._drop("v1", "Secret", key.namespace, record_name(key.name, format), of=key.name)
+        for name in kept_secrets(key.name):
+            await self._drop("v1", "Secret", key.namespace, name, of=key.name)
         await keep_finalizer(self._kube, self._cache, body, wanted=False)
         self._reporter.forget(body["metadata"]["uid"])
         return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.levels import format_of
+from headrace.base.levels import Level, format_of
 from headrace_operator.admin import Calls
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.names import bootstrap
@@ -21,6 +21,8 @@ from headrace_operator.status import Condition
 
 LEVEL: Final = "FeatureLevel"
 """The condition. Ready does not sum it up: a level that waits keeps nobody from anything."""
+SECURED: Final = int(Level.SECURED)
+"""What security needs."""
 Order = tuple[str, dict[str, Any]]
 
 
@@ -37,7 +39,8 @@ class Levelling:
         try:
             shown = await self._admin.call(where, "features.show", {}, patience_s=ANSWER_S)
             refusal = ""
-            for method, params in orders(spec.feature_level, shown):
+            least = SECURED if spec.security.enabled else 0
+            for method, params in orders(spec.feature_level, shown, least=least):
                 try:
                     shown = await self._admin.call(where, method, params)
                 except KafkaError as error:
@@ -65,20 +68,26 @@ ORIGINAL: Final[Mapping[str, Any]] = {
 """As `features.show` would have it of nodes that know of no levels."""
 
 
-def orders(asked: int | str, shown: Mapping[str, Any]) -> list[Order]:
-    """What the cluster is to be told so that its level is as the resource asks. Pure."""
+def orders(asked: int | str, shown: Mapping[str, Any], *, least: int = 0) -> list[Order]:
+    """What the cluster is to be told so that its level is as the resource asks. `least`: what `auto` does not wait for.
+    Pure.
+    """
     if asked == AUTO:
-        return [] if shown["held_at"] is None else [("features.hold", {"off": True})]
+        found: list[Order] = [] if shown["held_at"] is None else [("features.hold", {"off": True})]
+        at = max(shown["level"], shown["raising"] or 0)
+        if at < least <= shown["supported_by_all"] and (shown["wanted"] or 0) < least:
+            found.append(("features.upgrade", {"level": least, "wait_s": 0}))
+        return found
     level = int(asked)
     at = max(shown["level"], shown["raising"] or 0)
     if level < at:
         return []
-    found: list[Order] = []
+    told: list[Order] = []
     if shown["held_at"] != level:
-        found.append(("features.hold", {"level": level}))
+        told.append(("features.hold", {"level": level}))
     if at < level <= shown["supported_by_all"] and (shown["wanted"] or 0) < level:
-        found.append(("features.upgrade", {"level": level, "wait_s": 0}))
-    return found
+        told.append(("features.upgrade", {"level": level, "wait_s": 0}))
+    return told
 
 
 def condition(asked: int | str, shown: Mapping[str, Any], refusal: str) -> Condition:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headrace.base.levels import Level, format_of
 from headrace.store.record_types import SECRET_BYTES
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.images import image_of
@@ -110,6 +111,10 @@ class Recording:
             "min_in_sync": spec.min_in_sync,
         }
         await self._kube.create(objects.secret(record))
+        if spec.security.enabled:  # it begins at the level that has users: there is nothing to go back to
+            format = format_of(Level.SECURED)
+            await self._kube.create(objects.secret({**record, "format_version": format}))
+            seen.record_format = format
         return True
 
     async def fence(self, objects: ClusterObjects, seen: Seen, format: int) -> None:

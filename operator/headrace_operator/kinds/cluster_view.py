@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -119,8 +119,15 @@ class Seen:
         return any(pod["metadata"]["name"] == name for pod in self.pods)
 
 
-async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
-    """What there is now. Raises NameTaken where what a cluster rests on is another's; ApiError, ApiSilent."""
+async def _nothing(_seen: Seen) -> None:
+    """Before a cluster is asked."""
+
+
+async def look(kube: Kube, admin: Calls, key: Key, *, prepare: Callable[[Seen], Awaitable[None]] = _nothing) -> Seen:
+    """What there is now. `prepare` is called with what Kubernetes tells, before the cluster is asked.
+
+    Raises NameTaken where what a cluster rests on is another's; ApiError, ApiSilent.
+    """
     storage = selector(key.name)
     stateful_set = await kube.get("apps/v1", "StatefulSet", key.namespace, key.name)
     if stateful_set is not None and not belongs(stateful_set, key.name):
@@ -128,9 +135,14 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
     secret = await kube.get("v1", "Secret", key.namespace, record_name(key.name))
     if secret is not None and not is_record(secret, key.name):
         raise NameTaken(secret)
-    fenced = await kube.get("v1", "Secret", key.namespace, record_name(key.name, FORMAT))
-    if fenced is not None and not is_record(fenced, key.name):
-        raise NameTaken(fenced)
+    record_format = 1
+    for format in range(FORMAT, 1, -1):  # any between was made by a version that knew no newer one
+        fenced = await kube.get("v1", "Secret", key.namespace, record_name(key.name, format))
+        if fenced is not None and not is_record(fenced, key.name):
+            raise NameTaken(fenced)
+        if fenced is not None:
+            record_format = format
+            break
     nodes = await kube.list(API, "StorageNode", key.namespace, labels={CLUSTER_LABEL: key.name})
     seen = Seen(
         stateful_set=stateful_set,
@@ -140,8 +152,9 @@ async def look(kube: Kube, admin: Calls, key: Key) -> Seen:
         services=await kube.list("v1", "Service", key.namespace, labels=storage),
         claims=await kube.list("v1", "PersistentVolumeClaim", key.namespace, labels=storage),
         status=None,
-        record_format=1 if fenced is None else FORMAT,
+        record_format=record_format,
     )
+    await prepare(seen)
     if not seen.pods:
         seen.problem = "it has no pods yet"
         return seen

@@ -115,6 +115,8 @@ def _spoken(key: Key, body: Body) -> _Spoken | None:
         case "Topic":
             stream = str(spec.get("stream"))
             return _Spoken(cluster, (key.kind, cluster, f"{stream}:{spec.get('name') or key.name}"), stream)
+        case "StreamUser":
+            return _Spoken(cluster, (key.kind, cluster, str(spec.get("user") or key.name)))
         case "ReplicationLink":
             name = str(spec.get("name") or key.name)
             stream = str((spec.get("target") or {}).get("stream"))

@@ -24,7 +24,8 @@ from headrace_operator.builders.digest import digest
 from headrace_operator.builders.job import FORMS, SPARK_API, JobObjects
 from headrace_operator.builders.job_definition import Placed, fault, group_name
 from headrace_operator.builders.job_pods import ASKED, DEFINITION, PROGRESS_PORT, claim_name, driver_selector
-from headrace_operator.builders.names import JOB_LABEL, Manifest, bootstrap
+from headrace_operator.builders.listeners import ports
+from headrace_operator.builders.names import JOB_LABEL, SECURE_PORT, Manifest, bootstrap
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.causes import (
     is_never_bound,
@@ -133,7 +134,8 @@ class Jobs:
             spec=spec,
             image=spec.image or cluster.spark.image or self._image,
             image_pull_policy=_pull_policy(spec, cluster),
-            secret=await self._secret(key, spec),
+            secret=await self._secret(key, spec, cluster),
+            bootstrap=self._bootstrap(key, spec),
             file_digest=await self._file_digest(key, spec),
         )
 
@@ -153,8 +155,23 @@ class Jobs:
                 " name one that is, or set executors to 0",
             )
 
-    async def _secret(self, key: Key, spec: JobSpec) -> str | None:
+    def _bootstrap(self, key: Key, spec: JobSpec) -> str:
+        """Where its user goes; "": where all clients begin."""
+        user = None if spec.user is None else self._cache.get(Key("StreamUser", key.namespace, spec.user))
+        if user is None or (user.get("spec") or {}).get("listener") != "secure":
+            return ""
+        host, _, _ = bootstrap(spec.cluster_ref.name, spec.cluster_ref.namespace or key.namespace).rpartition(":")
+        return f"{host}:{SECURE_PORT}"
+
+    async def _secret(self, key: Key, spec: JobSpec, cluster: ClusterSpec) -> str | None:
+        if (given := spec.credentials_secret) is not None:
+            found = await self._kube.get("v1", "Secret", key.namespace, given)
+            if "client.properties" not in ((found or {}).get("data") or {}):
+                raise Unresolved("NoSecret", f"there is no Secret {given} with client.properties in it: make it")
+            return given
         if spec.user is None:
+            if cluster.security.enabled and not ports(cluster)[0].lets_anybody_in:
+                raise Unresolved("NoUser", "the cluster lets in whom it knows alone: name a StreamUser in spec.user")
             return None
         user = self._cache.get(Key("StreamUser", key.namespace, spec.user))
         if user is None:

@@ -19,15 +19,18 @@ from headrace_operator.admin import Calls
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds.finalizers import is_ending, is_leaving, keep_finalizer
 from headrace_operator.kinds.index import Index
-from headrace_operator.kinds.references import Unresolved, check_oldest, invalid, resolve
+from headrace_operator.kinds.permissions import Permitting
+from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, invalid, resolve
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube
-from headrace_operator.specs import FINALIZER, LinkSpec, Spec, StreamSpec, TopicSpec, VolumeSpec
+from headrace_operator.routes import Routes
+from headrace_operator.specs import FINALIZER, LinkSpec, Spec, StreamSpec, TopicSpec, UserSpec, VolumeSpec
 from headrace_operator.status import Condition
 
 AGAIN_S: Final = 15.0
 FIGURES_AGAIN_S: Final = 60.0
 END_AGAIN_S: Final = 5.0
+EARLY_S: Final = 2.0
 ENDING_S: Final = 3.0
 """So long what is to be deleted with its namespace may take; then there is no time left (kinds.finalizers)."""
 AGAIN_EACH_S: Final = 0.05
@@ -46,7 +49,7 @@ FINAL: Final = frozenset(
 )
 """Refusals that the same request meets again."""
 
-S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec, LinkSpec)
+S = TypeVar("S", VolumeSpec, StreamSpec, TopicSpec, LinkSpec, UserSpec)
 Figures = Mapping[str, Any]
 Wake = Callable[[Collection[Key]], None]
 
@@ -57,6 +60,8 @@ class Made:
 
     figures: Figures
     problem: str = ""
+    conditions: Sequence[Condition] = ()
+    """Beside those that all kinds have."""
 
 
 class Kind(ABC, Generic[S]):
@@ -77,14 +82,17 @@ class Kind(ABC, Generic[S]):
         cache: Cache,
         index: Index,
         wake: Wake = lambda _keys: None,
+        routes: Routes | None = None,
     ) -> None:
-        """`wake`: is called with resources that waited for what has been made."""
+        """`wake`: is called with resources that waited for what has been made. `routes`: by which `admin` asks."""
+        self._routes = routes
         self._wake = wake
         self._kube = kube
         self._admin = admin
         self._reporter = reporter
         self._cache = cache
         self._index = index
+        self._permitting = Permitting(admin=admin)
 
     async def reconcile(self, key: Key, body: Body | None) -> float | None:
         """See engine.Reconcile."""
@@ -99,6 +107,8 @@ class Kind(ABC, Generic[S]):
             return None
         if body["metadata"].get("deletionTimestamp") or is_ending(self._cache, key.namespace):
             return await self._end(body, spec)
+        if self._is_early(body, spec):
+            return EARLY_S
         await keep_finalizer(self._kube, self._cache, body, wanted=self._deletes(spec))
         conditions, figures, again = await self._advance(body, spec)
         await self._report(body, conditions, figures)
@@ -111,7 +121,7 @@ class Kind(ABC, Generic[S]):
         try:
             _, _, bootstrap = resolve(self._cache, body, spec.cluster_ref)
             check_oldest(self._cache, self._index, body)
-            made = await self._make(bootstrap, body, spec)
+            made: Made = await self._make(bootstrap, body, spec)
         except Unresolved as error:
             return [error.condition], {}, None  # the index calls again when that changes
         except KafkaError as error:
@@ -126,7 +136,16 @@ class Kind(ABC, Generic[S]):
             else Condition("Usable", True, "Usable")
         )
         again = AGAIN_S if made.problem else self._again(FIGURES_AGAIN_S, FIGURES_EACH_S)
-        return [Condition("Reconciled", True, "AsAsked"), usable], made.figures, again
+        return [Condition("Reconciled", True, "AsAsked"), usable, *made.conditions], made.figures, again
+
+    def _is_early(self, body: Body, spec: S) -> bool:
+        """Whether nobody has looked yet, since the operator began, how the cluster is to be asked."""
+        key = cluster_key(body, spec.cluster_ref)
+        found = self._cache.get(key)
+        if self._routes is None or found is None or found["metadata"].get("deletionTimestamp"):
+            return False
+        security = (found.get("spec") or {}).get("security") or {}
+        return bool(security.get("enabled")) and not self._routes.is_known(key.namespace, key.name)
 
     # --- of each kind
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import HeadraceError
-from headrace_operator.engine import Body, Cache, key_of
+from headrace_operator.builders.authorities import decoded
+from headrace_operator.engine import Body, Cache, Key, key_of
 from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link_credentials import properties_of
 from headrace_operator.kinds.references import Unresolved, check_oldest, claim, is_allowed, resolve
@@ -60,7 +61,8 @@ class Asking:
         source_bootstrap = None
         if spec.source.cluster_ref is not None:
             _, _, source_bootstrap = resolve(self._cache, body, spec.source.cluster_ref, field="source.clusterRef")
-        source = addresses(source_bootstrap or spec.source.bootstrap or "")
+        credentials, version, of_user = await self._credentials(body, spec)
+        source = addresses(of_user or source_bootstrap or spec.source.bootstrap or "")
         if spec.target.bootstrap is not None:
             reach = addresses(spec.target.bootstrap)
         elif source_bootstrap is not None:
@@ -74,7 +76,6 @@ class Asking:
                 "with MultiHome the source copies from here, and this cluster has no address outside of Kubernetes"
                 " (yet): give it listeners.external, or say in target.bootstrap which addresses the source reaches",
             )
-        credentials, version = await self._credentials(body, spec)
         fields: dict[str, Any] = {
             "source": source,
             "topics": list(dict.fromkeys(spec.topics)),
@@ -94,11 +95,12 @@ class Asking:
             fields=fields,
         )
 
-    async def _credentials(self, body: Body, spec: LinkSpec) -> tuple[Mapping[str, str], str]:
-        """The properties, and which version of the Secret they are from."""
-        name = spec.source.credentials_secret
+    async def _credentials(self, body: Body, spec: LinkSpec) -> tuple[Mapping[str, str], str, str]:
+        """The properties, which version of the Secret they are from, and where a StreamUser goes; "": there is none."""
+        user = spec.source.user_ref
+        name = spec.source.credentials_secret if user is None else self._secret_of(body, user.name)
         if name is None:
-            return {}, ""
+            return {}, "", ""
         secret = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
         if secret is None:
             raise Unheard("NoSecret", f"there is no Secret {name} beside this resource: make it, or name another")
@@ -106,7 +108,16 @@ class Asking:
             properties = properties_of(secret)
         except HeadraceError as error:
             raise Unheard("BadSecret", f"Secret {name} cannot be used: {error}") from None
-        return properties, f"{name}@{secret['metadata']['resourceVersion']}"
+        where = ""
+        if user is not None and spec.source.cluster_ref is not None:
+            where = decoded(secret).get("bootstrap", "")
+        return properties, f"{name}@{secret['metadata']['resourceVersion']}", where
+
+    def _secret_of(self, body: Body, user: str) -> str:
+        found = self._cache.get(Key("StreamUser", body["metadata"]["namespace"], user))
+        if found is None:
+            raise Unheard("NoUser", f"there is no StreamUser {user} beside this resource: make it, or name another")
+        return str((found.get("spec") or {}).get("secretName") or user)
 
     def declared(self, body: Body) -> Body | None:
         """The Stream that declares the target's path."""

@@ -15,10 +15,18 @@ from headrace.base.properties import parse_properties
 from headrace.security.client_security import security_of
 
 FILE: Final = "client.properties"
-OF_A_USER: Final = frozenset({"bootstrap", "user", "password"})
+OF_A_USER: Final = frozenset(
+    {"bootstrap", "user", "password", "user.crt", "user.key", "user.pem", "ca.crt", "java.properties"}
+)
 """Entries that StreamUser makes beside the file."""
 NOT_SECURITY: Final = frozenset({"bootstrap.servers", "client.id"})
 """Properties that a client's file has, and a link has elsewhere."""
+INSIDE: Final = {
+    "ssl.ca.location": "ssl.ca.pem",
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
+"""Properties that name files: those of the Secret itself are taken by what they hold."""
 OPEN: Final = frozenset({"security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username"})
 """Properties whose values may be shown."""
 LEAST_SECRET: Final = 3
@@ -35,6 +43,10 @@ def properties_of(secret: Mapping[str, Any]) -> dict[str, str]:
         except ValueError:
             raise HeadraceError(f"its entry {name} is not text") from None
     found = _of_file(entries.pop(FILE)) if FILE in entries else {}
+    for location, pem in INSIDE.items():
+        if (held := entries.get(found.get(location, "").rpartition("/")[2])) is not None:
+            del found[location]
+            found[pem] = held
     made_by_user = bool(found)
     for name, value in entries.items():
         if not (made_by_user and name in OF_A_USER):

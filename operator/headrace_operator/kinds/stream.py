@@ -4,9 +4,9 @@ from typing import Any
 
 from headrace.base.errors import Code, KafkaError
 from headrace_operator.engine import Body, key_of
-from headrace_operator.expressions import fault
-from headrace_operator.kinds.kind import Kind, Made
-from headrace_operator.kinds.references import Unresolved
+from headrace_operator.kinds import permissions
+from headrace_operator.kinds.kind import TYPES, Kind, Made
+from headrace_operator.kinds.references import resolve
 from headrace_operator.specs import StreamSpec, milliseconds, quantity
 from headrace_operator.status import instant
 
@@ -16,11 +16,11 @@ class Streams(Kind[StreamSpec]):
 
     name = "Stream"
     spec = StreamSpec
+    types = (*TYPES, *permissions.TYPES)
+    aside = permissions.TYPES
 
     async def _make(self, bootstrap: str, body: Body, spec: StreamSpec) -> Made:
-        for name, expression in spec.permissions.items():
-            if wrong := fault(expression):
-                raise Unresolved("BadExpression", f"permissions.{name} cannot be read: {wrong}")
+        expressions = permissions.read(spec.permissions)
         policy: dict[str, Any] = {
             "ttl_ms": milliseconds(spec.ttl),
             "retention_bytes": quantity(spec.size_limit) if spec.size_limit else -1,
@@ -45,6 +45,8 @@ class Streams(Kind[StreamSpec]):
             await self._admin.call(bootstrap, "stream.alter", {"path": spec.path, "changes": changes})
             # What is wrong with it was said of what it was.
             shown = await self._admin.call(bootstrap, "stream.show", {"path": spec.path, "figures": True})
+        _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        permitted = await self._permitting.step(bootstrap, cluster, spec.path, expressions)
         oldest = shown.get("oldest_ms")
         figures = {
             "topics": shown.get("topics"),
@@ -53,7 +55,7 @@ class Streams(Kind[StreamSpec]):
             "bytes": shown.get("bytes"),
             "oldest": instant(oldest / 1000) if oldest is not None else "" if shown.get("messages") == 0 else None,
         }
-        return Made(figures, str(shown.get("problem") or ""))
+        return Made(figures, str(shown.get("problem") or ""), [permitted])
 
     async def _unmake(self, bootstrap: str, body: Body, spec: StreamSpec) -> None:
         await self._admin.call(bootstrap, "stream.delete", {"path": spec.path, "force": True})

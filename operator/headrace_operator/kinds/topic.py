@@ -7,7 +7,9 @@ from typing import Any, Final
 from headrace.base.errors import Code, KafkaError, code_of
 from headrace.wire.api_keys import ApiKey
 from headrace_operator.engine import Body
-from headrace_operator.kinds.kind import Kind, Made
+from headrace_operator.kinds import permissions
+from headrace_operator.kinds.kind import TYPES, Kind, Made
+from headrace_operator.kinds.references import resolve
 from headrace_operator.specs import TopicSpec
 
 SHOWN_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
@@ -19,6 +21,8 @@ class Topics(Kind[TopicSpec]):
 
     name = "Topic"
     spec = TopicSpec
+    types = (*TYPES, *permissions.TYPES)
+    aside = permissions.TYPES
 
     @staticmethod
     def _full(body: Body, spec: TopicSpec) -> str:
@@ -26,6 +30,7 @@ class Topics(Kind[TopicSpec]):
 
     async def _make(self, bootstrap: str, body: Body, spec: TopicSpec) -> Made:
         full = self._full(body, spec)
+        expressions = permissions.read(spec.permissions)
         try:
             shown = await self._admin.call(bootstrap, "topic.show", {"topic": full})
         except KafkaError as error:
@@ -43,6 +48,8 @@ class Topics(Kind[TopicSpec]):
             await self._grow(bootstrap, full, spec.partitions)
         if spec.config != shown["configs"]:
             await self._configure(bootstrap, full, spec.config, shown["configs"])
+        _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        permitted = await self._permitting.step(bootstrap, cluster, full, expressions)
         figures = {
             "topic": full,
             "topicId": shown["topic_id"],
@@ -50,7 +57,7 @@ class Topics(Kind[TopicSpec]):
             "chainLength": max((each["partitionlets"] for each in shown["partitions"]), default=0),
             "bytes": shown["bytes"],
         }
-        return Made(figures)
+        return Made(figures, conditions=[permitted])
 
     async def _unmake(self, bootstrap: str, body: Body, spec: TopicSpec) -> None:
         fields = {"topics": [{"name": self._full(body, spec), "topic_id": None}], "timeout": 10_000}

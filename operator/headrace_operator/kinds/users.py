@@ -1,67 +1,267 @@
-"""StreamUser: a Secret beside it with all that a client needs."""
+"""StreamUser: a user of a cluster, and a Secret beside the resource with all that a client of theirs needs.
+
+In a cluster without security there is the Secret alone. With it:
+
+1. A user is made that there was not. One that somebody else has made is not taken over: whoever may make StreamUsers
+   would be given anybody's password. So the Secret says before the user is made that it is this resource's.
+2. What the cluster has of it (groups, quotas, whether it has a password) is put back; a password is told when it is
+   another one than was told last, by its digest in the Secret.
+3. Deleting the resource deletes the user, so a finalizer holds it as long as the cluster can be asked.
+"""
 
 import base64
-import secrets
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
-import msgspec
-
+from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.security.certificate_authority import CertificateRefused, KeyPair
 from headrace.store.kubernetes.api import ApiError
-from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, labels, owner
-from headrace_operator.engine import Body, Cache, Key
-from headrace_operator.kinds.references import Unresolved, invalid, resolve
-from headrace_operator.kinds.reporting import Reporter
-from headrace_operator.kube import REFUSALS, Kube
-from headrace_operator.specs import UserSpec
+from headrace_operator.builders import authorities, certificates, operator_secret
+from headrace_operator.builders.authorities import FORCE, decoded, encoded
+from headrace_operator.builders.digest import digest
+from headrace_operator.builders.listeners import Port, port_of
+from headrace_operator.builders.names import (
+    CLIENT_PORT,
+    CLUSTER_LABEL,
+    OPERATOR_USER,
+    SECURE_PORT,
+    Manifest,
+    ca_name,
+    clients_ca_name,
+    labels,
+    owner,
+)
+from headrace_operator.builders.user_secret import Entry, mechanism_of, password_fault, values
+from headrace_operator.engine import Body
+from headrace_operator.kinds.cluster_view import annotation
+from headrace_operator.kinds.kind import AGAIN_S, FIGURES_AGAIN_S, Figures, Kind, Made
+from headrace_operator.kinds.references import Unresolved, check_oldest, cluster_key, resolve
+from headrace_operator.kinds.user_quotas import alter_quotas
+from headrace_operator.kube import REFUSALS, path
+from headrace_operator.specs import GROUP, ClusterSpec, Quotas, Scram, Spec, UserSpec
 from headrace_operator.status import Condition
 
-AGAIN_S: Final = 15.0
+__all__ = ["Users"]
+
 REFUSED_AGAIN_S: Final = 60.0
-PASSWORD_BYTES: Final = 24
+MADE: Final = f"{GROUP}/made-user"
+"""Annotation of the Secret: the user that is this resource's, in the cluster of that id."""
+TOLD: Final = f"{GROUP}/told-password"
+"""Annotation of the Secret: a digest of what the cluster was told last."""
 
 
-class Users:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a resource comes to."""
+
+    entry: Entry
+    scram: bool
+    forced: bool
+
+
+class Users(Kind[UserSpec]):
     """Reconciles StreamUsers."""
 
-    def __init__(self, *, kube: Kube, reporter: Reporter, cache: Cache) -> None:
-        self._kube = kube
-        self._reporter = reporter
-        self._cache = cache
+    name = "StreamUser"
+    types: ClassVar[Sequence[str]] = ("Reconciled",)
+    spec = UserSpec
 
-    async def reconcile(self, key: Key, body: Body | None) -> float | None:
-        """See engine.Reconcile."""
-        if body is None or body["metadata"].get("deletionTimestamp"):
-            return None
+    def __init__(self, *, now: Callable[[], float] = lambda: time.time(), **common: Any) -> None:
+        """As Kind. `now`: seconds since 1970."""
+        super().__init__(**common)
+        self._now = now
+
+    def _deletes(self, spec: Spec) -> bool:
+        return True
+
+    async def _advance(self, body: Body, spec: UserSpec) -> tuple[list[Condition], Figures, float | None]:
+        meta = body["metadata"]
+        name, user = spec.secret_name or meta["name"], _user(body, spec)
         try:
-            spec = msgspec.convert(body["spec"], UserSpec)
-        except msgspec.ValidationError as error:
-            await self._reporter.report(body, [invalid(error)], {})
-            return None
-        name = spec.secret_name or key.name
-        user = spec.user or key.name
-        try:
-            cluster, _, internal = resolve(self._cache, body, spec.cluster_ref)
-            bootstrap = internal
-            if spec.listener == "external":
-                bootstrap = str((cluster.get("status") or {}).get("externalBootstrap") or "")
-                if not bootstrap:
-                    raise Unresolved("NoAddress", "the cluster has no address outside of Kubernetes (yet)")
-            present = await self._kube.get("v1", "Secret", key.namespace, name)
+            cluster, of, bootstrap = resolve(self._cache, body, spec.cluster_ref)
+            check_oldest(self._cache, self._index, body)
+            present = await self._kube.get("v1", "Secret", meta["namespace"], name)
             if present is not None and not _is_ours(present, body):
                 raise Unresolved("SecretTaken", f"Secret {name} is somebody else's: name another with secretName")
-            await self._kube.apply(secret(dict(body), name=name, user=user, bootstrap=bootstrap, present=present))
+            wanted = await self._wanted(body, spec, cluster, of, present)
+            if of.security.enabled:
+                await self._secured(body, spec, bootstrap, name, present, wanted)
+            else:
+                await self._kube.apply(_secret(body, name, wanted.entry, {}))
             await self._drop_former(body, name)
         except Unresolved as error:
-            await self._reporter.report(body, [error.condition], {})
-            return AGAIN_S
+            return [error.condition], {}, AGAIN_S
         except ApiError as error:
             if error.status not in REFUSALS:
                 raise
             why = f"Secret {name} cannot be so: {error}: change what it names"
-            await self._reporter.report(body, [Condition("Reconciled", False, "Refused", why)], {})
-            return REFUSED_AGAIN_S
-        await self._reporter.report(body, [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user})
-        return None
+            return [Condition("Reconciled", False, "Refused", why)], {}, REFUSED_AGAIN_S
+        except (KafkaError, CertificateRefused) as error:
+            return [Condition("Reconciled", False, "Refused", str(error))], {}, AGAIN_S
+        except HeadraceError as error:
+            return [Condition("Reconciled", False, "NoAnswer", str(error))], {}, AGAIN_S
+        again = self._again(FIGURES_AGAIN_S, 0.1) if of.security.enabled else None
+        return [Condition("Reconciled", True, "AsAsked")], {"secret": name, "user": user}, again
+
+    async def _make(self, bootstrap: str, body: Body, spec: UserSpec) -> Made:
+        raise NotImplementedError  # _advance does it its own way
+
+    async def _unmake(self, bootstrap: str, body: Body, spec: UserSpec) -> None:
+        user = _user(body, spec)
+        _, cluster, _ = resolve(self._cache, body, spec.cluster_ref)
+        name = spec.secret_name or body["metadata"]["name"]
+        present = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
+        if not cluster.security.enabled or not _has_made(present, body, user):
+            return
+        if spec.quotas != Quotas():
+            await alter_quotas(self._admin, bootstrap, user, Quotas())
+        try:
+            await self._admin.call(bootstrap, "user.delete", {"name": user})
+        except KafkaError as error:
+            if error.code is not Code.RESOURCE_NOT_FOUND:
+                raise
+
+    # --- what it comes to
+
+    async def _wanted(
+        self, body: Body, spec: UserSpec, cluster: Body, of: ClusterSpec, present: Manifest | None
+    ) -> _Wanted:
+        user = _user(body, spec)
+        if user == OPERATOR_USER:
+            raise Unresolved("UserTaken", f"{user} is the operator's own user: name another with spec.user")
+        before = decoded(present)
+        forced = (body["metadata"].get("annotations") or {}).get(FORCE) == "true"
+        scram = spec.authentication.scram
+        if scram is None and spec.authentication.tls is None:
+            scram = Scram()
+        password = "" if scram is None else await self._password(body, user, scram, before, forced=forced)
+        port = port_of(of, spec.listener) if of.security.enabled else None
+        if of.security.enabled and port is None:
+            raise Unresolved("NoListener", f"the cluster has no listener {spec.listener}: add it to its listeners")
+        bootstrap = self._bootstrap(cluster, spec)
+        if port is None:
+            mechanism = "" if scram is None else scram.mechanism
+            return _Wanted(Entry(user, bootstrap, None, mechanism, password), scram=False, forced=forced)
+        mechanism = "" if scram is None else mechanism_of(port, scram.mechanism)
+        if scram is not None and spec.authentication.tls is None and not mechanism and not port.lets_anybody_in:
+            raise Unresolved(
+                "NoWayIn",
+                f"listener {port.name} takes no passwords ({port.protocol}): give the user authentication.tls, or "
+                "another listener",
+            )
+        key = cluster_key(body, spec.cluster_ref)
+        ca = await self._trusted(key.namespace, key.name, port)
+        certificate = None
+        if spec.authentication.tls is not None:
+            certificate = await self._certificate(key.namespace, key.name, of, user, before, forced=forced)
+        # A listener without SASL has the password in the Secret too: another one may take it.
+        known = mechanism or (scram.mechanism if scram is not None else "")
+        entry = Entry(user, bootstrap, port, known, password, certificate, ca)
+        return _Wanted(entry, scram=scram is not None, forced=forced)
+
+    @staticmethod
+    def _bootstrap(cluster: Body, spec: UserSpec) -> str:
+        if spec.listener == "external":
+            found = str((cluster.get("status") or {}).get("externalBootstrap") or "")
+            if not found:
+                raise Unresolved("NoAddress", "the cluster has no address outside of Kubernetes (yet)")
+            return found
+        meta = cluster["metadata"]
+        port = SECURE_PORT if spec.listener == "secure" else CLIENT_PORT
+        return f"{meta['name']}-bootstrap.{meta['namespace']}.svc:{port}"
+
+    async def _password(self, body: Body, user: str, scram: Scram, before: Mapping[str, str], *, forced: bool) -> str:
+        if scram.password is None:
+            kept = before.get("password", "")
+            return kept if kept and not forced else operator_secret.generated()
+        ref = scram.password
+        found = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], ref.name)
+        try:
+            told = base64.b64decode(((found or {}).get("data") or {}).get(ref.key, "")).decode().rstrip("\n")
+        except ValueError:
+            raise Unresolved("BadPassword", f"Secret {ref.name}: its entry {ref.key} is no text") from None
+        if not told:
+            raise Unresolved("NoSecret", f"there is no Secret {ref.name} with {ref.key} in it: make it")
+        if fault := password_fault(told, user):
+            raise Unresolved("BadPassword", f"Secret {ref.name}: {ref.key} is no password: {fault}")
+        return told
+
+    async def _trusted(self, namespace: str, cluster: str, port: Port) -> str:
+        """What clients of a listener trust, in PEM; "": what their machine trusts."""
+        if not port.has_tls:
+            return ""
+        name = port.given_secret or ca_name(cluster)
+        found = decoded(await self._kube.get("v1", "Secret", namespace, name)).get("ca.crt", "")
+        if not found and port.given_secret is None:
+            raise Unresolved("NoSecret", f"the cluster has no Secret {name} yet: see its conditions")
+        return found
+
+    async def _certificate(
+        self, namespace: str, cluster: str, of: ClusterSpec, user: str, before: Mapping[str, str], *, forced: bool
+    ) -> KeyPair:
+        found = await self._kube.get("v1", "Secret", namespace, clients_ca_name(cluster))
+        if found is None:
+            raise Unresolved(
+                "NoSecret", f"the cluster has no Secret {clients_ca_name(cluster)} yet: see its conditions"
+            )
+        authority = authorities.read(found)
+        known = before.get("user.crt"), before.get("user.key")
+        present = KeyPair(*known) if known[0] and known[1] else None  # type: ignore[arg-type]
+        terms = authorities.terms_of(of.security.certificates)
+        return certificates.issued(present, authority, user, terms, client=True, forced=forced, now=self._now())
+
+    # --- what is made
+
+    async def _secured(
+        self,
+        body: Body,
+        spec: UserSpec,
+        bootstrap: str,
+        name: str,
+        present: Manifest | None,
+        wanted: _Wanted,
+    ) -> None:
+        entry = wanted.entry
+        shown = await self._shown(bootstrap, entry.user)
+        is_made = _has_made(present, body, entry.user)
+        if shown is not None and not is_made:
+            raise Unresolved(
+                "UserTaken",
+                f"the cluster has a user {entry.user} that is not this resource's: delete it with `headrace user "
+                f"delete {entry.user}`, or name another with spec.user",
+            )
+        notes = {MADE: _mark(body, entry.user)}
+        mark = digest([entry.user, entry.password]) if wanted.scram else ""
+        told = annotation(present, TOLD) if present is not None else ""
+        if told and not wanted.forced:
+            notes[TOLD] = told
+        await self._kube.apply(_secret(body, name, entry, notes))  # before the cluster: no password is told and lost
+        if wanted.forced:
+            where = path(body["apiVersion"], body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
+            await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
+        groups = sorted(set(spec.groups))
+        if shown is None:
+            asked = {"name": entry.user, "groups": groups, **({"password": entry.password} if wanted.scram else {})}
+            await self._admin.call(bootstrap, "user.create", asked)
+        else:
+            if sorted(shown["groups"]) != groups:
+                await self._admin.call(bootstrap, "user.alter", {"name": entry.user, "groups": groups})
+            if wanted.scram and (told != mark or not shown["mechanisms"]):
+                await self._admin.call(bootstrap, "user.passwd", {"name": entry.user, "password": entry.password})
+        if wanted.scram and told != mark:
+            await self._kube.apply(_secret(body, name, entry, {**notes, TOLD: mark}))
+        await alter_quotas(self._admin, bootstrap, entry.user, spec.quotas)
+
+    async def _shown(self, bootstrap: str, user: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = await self._admin.call(bootstrap, "user.show", {"name": user})
+        except KafkaError as error:
+            if error.code is not Code.RESOURCE_NOT_FOUND:
+                raise
+            return None
+        return found
 
     async def _drop_former(self, body: Body, name: str) -> None:
         """The Secret of another name that this user had: nobody would look for its password there."""
@@ -74,28 +274,33 @@ class Users:
             await self._kube.delete("v1", "Secret", namespace, str(former), uid=present["metadata"].get("uid"))
 
 
+def _user(body: Body, spec: UserSpec) -> str:
+    return spec.user or str(body["metadata"]["name"])
+
+
+def _mark(body: Body, user: str) -> str:
+    return f"{user} {body['metadata']['uid']}"
+
+
+def _has_made(secret: Manifest | None, body: Body, user: str) -> bool:
+    """Whether a user is this resource's own."""
+    return secret is not None and _is_ours(secret, body) and annotation(secret, MADE) == _mark(body, user)
+
+
 def _is_ours(present: Manifest, body: Body) -> bool:
     uid = body["metadata"]["uid"]
     return any(each.get("uid") == uid for each in present["metadata"].get("ownerReferences") or [])
 
 
-def secret(resource: Manifest, *, name: str, user: str, bootstrap: str, present: Manifest | None) -> Manifest:
-    """The Secret; a password that it has already stays."""
-    known = (present or {}).get("data", {}).get("password")
-    password = base64.b64decode(known).decode() if known else secrets.token_urlsafe(PASSWORD_BYTES)
-    # The listeners do not ask who somebody is yet: what is here connects as it is, and will with them too.
-    properties = f"bootstrap.servers={bootstrap}\nsecurity.protocol=PLAINTEXT\nclient.id={user}\n"
-    values = {"bootstrap": bootstrap, "user": user, "password": password, "client.properties": properties}
+def _secret(body: Body, name: str, entry: Entry, notes: Mapping[str, str]) -> Manifest:
+    resource = dict(body)
     cluster = resource["spec"]["clusterRef"]["name"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": name,
-            "namespace": resource["metadata"]["namespace"],
-            "labels": {**labels(cluster, "user"), CLUSTER_LABEL: cluster},
-            "ownerReferences": [owner(resource)],
-        },
-        "type": "Opaque",
-        "data": {entry: base64.b64encode(value.encode()).decode() for entry, value in values.items()},
+    made: Manifest = {
+        "name": name,
+        "namespace": resource["metadata"]["namespace"],
+        "labels": {**labels(cluster, "user"), CLUSTER_LABEL: cluster},
+        "ownerReferences": [owner(resource)],
     }
+    if notes:
+        made["annotations"] = dict(notes)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": made, "type": "Opaque", "data": encoded(values(entry))}

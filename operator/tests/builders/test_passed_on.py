@@ -4,6 +4,8 @@ import re
 
 import yaml
 
+from headrace_operator.builders.secured_pods import REQUIRE, Secured
+
 from .test_cluster import EXAMPLES, built, pod
 
 
@@ -30,16 +32,20 @@ def test_names_that_are_the_operators_own_are_refused_by_the_schema() -> None:
     """What the CRD lists is what the builder makes."""
     crd = yaml.safe_load((EXAMPLES.parents[1] / "crds/streamclusters.yaml").read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["pod"]
-    (node,) = pod(built({}))["containers"]
+    secured = pod(built({}).with_security(Secured(REQUIRE, from_start=True)))
+    (node,) = secured["containers"]
     for field, name, made in (
         ("env", "name", node["env"]),
-        ("volumes", "name", pod(built({}))["volumes"]),
+        ("volumes", "name", secured["volumes"]),
         ("volumeMounts", "mountPath", node["volumeMounts"]),
         ("sidecars", "name", [node]),
     ):
         (rule,) = schema["properties"][field]["x-kubernetes-validations"]
         claims = {"data"} if field == "volumes" else set()
-        assert set(re.findall(r"'([^']+)'", rule["rule"])) == {each[name] for each in made} | claims
+        names = set(re.findall(r"'([^']+)'", rule["rule"]))
+        prefixes = set(re.findall(r"startsWith\('([^']+)'\)", rule["rule"]))
+        rest = {each[name] for each in made if not each[name].startswith(tuple(prefixes))}
+        assert names - prefixes == rest | claims
 
 
 def test_whom_pods_run_as_can_be_left_to_the_namespace() -> None:

@@ -18,3 +18,12 @@ async def two(world: World) -> World:
     """A second cluster, in another namespace, that does not allow this one yet."""
     world.declare("StreamCluster", "d", {"nodes": 1}, namespace="far")
     return world
+
+
+@pytest.fixture
+async def secure(world: World) -> World:
+    """The same cluster, with security."""
+    world.cluster.levels = {**(world.cluster.levels or {}), "level": 2, "supported_by_all": 2}
+    await world.run(world.declare("StreamCluster", "c", {"nodes": 3, "security": {"enabled": True}}))
+    assert world.condition("StreamCluster", "c", "Secured")[1] == "Secured"
+    return world

@@ -59,6 +59,8 @@ async def test_a_new_cluster_has_its_objects_and_is_ready() -> None:
         "Storage",
         "StoreCurrent",
         "FeatureLevel",
+        "Secured",
+        "Certificates",
     ]
     assert status["bootstrap"] == "c-bootstrap.ns.svc:9092"
     assert status["version"] == "1"
@@ -70,7 +72,7 @@ async def test_all_conditions_are_there_at_first_sight() -> None:
     world.cluster.away = True
     world.declare("StreamCluster", "c", SPEC)
     await world.once(KEY)
-    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 9
+    assert len(world.api.one("StreamCluster", "c")["status"]["conditions"]) == 11
     assert world.condition("StreamCluster", "c", "Available")[:2] == ("False", "NoAnswer")
 
 

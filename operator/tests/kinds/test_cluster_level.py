@@ -146,3 +146,30 @@ async def test_both_records_go_with_a_cluster_that_is_deleted() -> None:
         for pod in pods(world):
             world.api.remove("Pod", pod)
     assert {each["kind"] for each in world.api.objects.values()} <= {"Node", "Event"}
+
+
+async def test_a_record_of_a_format_between_is_not_forgotten_by_a_version_that_knows_a_newer_one() -> None:
+    """Or pods would be made anew with one that the nodes' own folders refuse."""
+    world = await started()
+    levels(world, supported_by_all=1, level=1)
+    await world.run(KEY)
+    world.start_operator()
+    await world.run(KEY)
+    assert mounted(world) == "c-cluster-2"
+    levels(world, supported_by_all=2, level=2)
+    await world.run(KEY)
+    assert mounted(world) == "c-cluster-3"
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"level": 0, "supported_by_all": 2}, [("features.upgrade", {"level": 2, "wait_s": 0})]),
+        ({"level": 0, "supported_by_all": 1}, []),
+        ({"level": 0, "supported_by_all": 2, "wanted": 2}, []),
+        ({"level": 1, "supported_by_all": 2, "raising": 2}, []),
+        ({"level": 2, "supported_by_all": 2}, []),
+    ],
+)
+def test_what_security_needs_is_not_waited_for(found: dict[str, Any], told: list[Any]) -> None:
+    assert orders("auto", shown(**found), least=2) == told

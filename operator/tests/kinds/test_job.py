@@ -568,3 +568,26 @@ async def test_a_driver_of_a_former_definition_does_not_count_as_running(world: 
     )
     _, status = await world.reconcile(application={"sql": "SELECT key FROM input"})
     assert running(status)["status"] == "True"
+
+
+async def test_a_job_goes_where_its_user_does_and_needs_one_where_nobody_else_is_let_in(world: World) -> None:
+    secure = {"security": {"enabled": True}, "listeners": {"secure": {}}}
+    world.sees("StreamCluster", "quickstart", secure)
+    _, status = await world.reconcile()
+    assert status["conditions"][0]["reason"] == "NoUser"
+    world.sees("StreamUser", "alice", {"clusterRef": {"name": "quickstart"}, "listener": "secure"})
+    world.kube.objects["Secret", "alice"] = {}
+    await world.reconcile(user="alice")
+    told = json.loads(world.kube.objects["ConfigMap", "copy-job"]["data"]["job.json"])
+    assert told["bootstrap"] == "quickstart-bootstrap.plant.svc:9192"
+    assert told["credentials"] == "/etc/headrace/user"
+    _, status = await world.reconcile(credentialsSecret="given")  # a name
+    assert status["conditions"][0]["reason"] == "NoSecret"
+    world.kube.objects["Secret", "given"] = {"data": {"client.properties": "eA=="}}
+    await world.reconcile(credentialsSecret="given")
+    volumes = world.kube.objects["StatefulSet", "copy-job"]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "user", "secret": {"secretName": "given", "defaultMode": 0o440}} in volumes
+    world.sees("StreamCluster", "quickstart", {**secure, "listeners": {"internal": {"protocol": "PLAINTEXT"}}})
+    await world.reconcile()
+    told = json.loads(world.kube.objects["ConfigMap", "copy-job"]["data"]["job.json"])
+    assert told["bootstrap"] == "quickstart-bootstrap.plant.svc:9092"

@@ -6,6 +6,8 @@ import json
 import pytest
 
 from headrace.base.errors import HeadraceError
+from headrace.security.client_security import security_of
+from headrace_operator.builders.authorities import decoded
 from headrace_operator.kinds.link_credentials import properties_of, without_secrets
 
 from ..fake_cluster import World
@@ -97,3 +99,31 @@ def test_the_secret_of_a_stream_user_will_do() -> None:
 
 def test_what_is_no_secret_is_left_in_a_text() -> None:
     assert without_secrets("outpost: open-sesame", SCRAM) == "outpost: ***"
+
+
+async def test_a_user_that_is_declared_has_the_credentials_and_the_address(secure: World) -> None:
+    await secure.run(secure.declare("StreamCluster", "c", {"nodes": 3, "security": {"enabled": True}, **SECOND}))
+    source = {"clusterRef": {"name": "c"}, "stream": "/north", "userRef": {"name": "copier"}}
+    secure.declare("StreamCluster", "near", {"nodes": 1})
+    target = {"clusterRef": {"name": "near"}, "source": source, "target": {"stream": "/copy"}}
+    key = secure.declare("ReplicationLink", "l", target)
+    await secure.once(key)
+    assert secure.condition("ReplicationLink", "l")[1] == "NoUser"
+    user = {"clusterRef": {"name": "c"}, "listener": "secure", "secretName": "copier-kafka"}
+    await secure.run(secure.declare("StreamUser", "copier", user))
+    await secure.run(key)
+    (link,) = [each for (where, _), each in secure.cluster.links.items() if where.startswith("near")]
+    held = decoded(secure.api.one("Secret", "copier-kafka"))
+    assert link["source"] == ["c-bootstrap.ns.svc:9192"]
+    assert link["credentials"] == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "copier",
+        "sasl.password": held["password"],
+        "sasl.jaas.config": held["sasl.jaas.config"],
+        "ssl.ca.pem": held["ca.crt"],
+    }
+    assert security_of(link["credentials"]).protocol == "SASL_SSL"
+
+
+SECOND = {"listeners": {"secure": {}}}

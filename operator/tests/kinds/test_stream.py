@@ -6,17 +6,6 @@ from ..fake_cluster import World
 from .declared import REF, STREAM, TOPIC
 
 
-async def test_an_access_expression_that_cannot_be_read_is_a_condition(world: World) -> None:
-    key = world.declare("Stream", "plant", {**STREAM, "permissions": {"produce": "u:alice |"}})
-    await world.run(key)
-    assert world.condition("Stream", "plant")[:2] == ("False", "BadExpression")
-    assert "permissions.produce" in world.condition("Stream", "plant")[2]
-    assert not world.cluster.streams
-    world.declare("Stream", "plant", {**STREAM, "permissions": {"produce": "u:alice | g:ops & !u:bob"}})
-    await world.run(key)
-    assert world.condition("Stream", "plant")[0] == "True"
-
-
 async def test_how_much_is_in_a_stream_is_shown(world: World) -> None:
     key = world.declare("Stream", "plant", STREAM)
     world.cluster.figures = {"messages": None, "bytes": None, "oldest_ms": None}

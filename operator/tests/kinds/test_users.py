@@ -1,11 +1,166 @@
 """StreamUsers: a Secret for each, which is nobody else's, and whose password stays."""
 
 import base64
+from typing import Any
+
+import pytest
+from cryptography import x509
 
 from headrace.store.kubernetes.api import ApiError
+from headrace_operator.builders.authorities import FORCE, decoded
+from headrace_operator.engine import Key
+from headrace_operator.kinds.kind import EARLY_S
+from headrace_operator.specs import FINALIZER
 
 from ..fake_cluster import NS, World
 from .declared import REF
+
+ALICE = Key("StreamUser", NS, "alice")
+
+
+async def declared(world: World, **fields: Any) -> dict[str, str]:
+    """What the Secret of alice holds then."""
+    await world.run(world.declare("StreamUser", "alice", {**REF, **fields}))
+    return decoded(world.api.one("Secret", "alice"))
+
+
+def annotated(world: World, name: str, value: str) -> None:
+    found = world.api.one("StreamUser", "alice")
+    world.api.put({**found, "metadata": {**found["metadata"], "annotations": {name: value}}})
+
+
+async def test_a_user_of_a_secure_cluster_can_come_in(secure: World) -> None:
+    held = await declared(secure, groups=["ops", "sensors"], quotas={"producerByteRate": 1000})
+    assert secure.cluster.users["alice"] == {"groups": ["ops", "sensors"], "password": held["password"]}
+    assert secure.cluster.quotas["alice"] == {"producer_byte_rate": 1000.0}
+    assert held["bootstrap"] == "c-bootstrap.ns.svc:9092"
+    assert "security.protocol=SASL_SSL" in held["client.properties"]
+    assert held["ca.crt"] == decoded(secure.api.one("Secret", "c-ca"))["ca.crt"]
+    assert "ScramLoginModule" in held["sasl.jaas.config"]
+    assert secure.condition("StreamUser", "alice")[0] == "True"
+    secure.start_operator()
+    assert await secure.once(ALICE) == EARLY_S
+    await secure.once(Key("StreamCluster", NS, "c"))
+    before = len(secure.cluster.calls), list(secure.api.writes)
+    await secure.once(ALICE)
+    assert (len(secure.cluster.calls), secure.api.writes) == before
+
+
+async def test_a_user_may_prove_who_it_is_by_a_certificate_alone(secure: World) -> None:
+    spec = {"nodes": 3, "security": {"enabled": True}, "listeners": {"internal": {"protocol": "SSL"}}}
+    await secure.run(secure.declare("StreamCluster", "c", spec))
+    await secure.run(secure.declare("StreamUser", "alice", REF))
+    assert secure.condition("StreamUser", "alice")[1] == "NoWayIn"
+    held = await declared(secure, authentication={"tls": {}})
+    assert secure.cluster.users["alice"] == {"groups": [], "password": None}
+    certificate = x509.load_pem_x509_certificate(held["user.crt"].encode())
+    ca = x509.load_pem_x509_certificate(decoded(secure.api.one("Secret", "c-clients-ca"))["ca.crt"].encode())
+    certificate.verify_directly_issued_by(ca)
+    assert certificate.subject.rfc4514_string() == "CN=alice"
+    assert "ssl.key.location=/etc/headrace/user/user.key" in held["client.properties"]
+    assert "password" not in held
+    assert await declared(secure, authentication={"tls": {}}) == held
+    annotated(secure, FORCE, "true")
+    await secure.run(ALICE)
+    assert decoded(secure.api.one("Secret", "alice"))["user.crt"] != held["user.crt"]
+    assert not secure.api.one("StreamUser", "alice")["metadata"]["annotations"]
+
+
+async def test_what_the_cluster_has_of_a_user_is_put_back(secure: World) -> None:
+    held = await declared(secure, groups=["ops"])
+    secure.cluster.users["alice"]["groups"] = ["admins"]
+    secure.cluster.quotas["alice"] = {"consumer_byte_rate": 1.0}
+    await secure.run(ALICE)
+    assert (secure.cluster.users["alice"]["groups"], secure.cluster.quotas["alice"]) == (["ops"], {})
+    del secure.cluster.users["alice"]
+    await secure.run(ALICE)
+    assert secure.cluster.users["alice"] == {"groups": ["ops"], "password": held["password"]}
+
+
+async def test_a_password_of_somebodys_own_is_taken_up_when_it_changes(secure: World) -> None:
+    own = {"authentication": {"scram": {"password": {"name": "own", "key": "word"}}}}
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, **own}))
+    assert secure.condition("StreamUser", "alice")[1] == "NoSecret"
+    for password, reason in (("c2hvcnQ=", "BadPassword"), ("/w==", "BadPassword"), ("bG9uZyBlbm91Z2g=", "Ready")):
+        meta = {"name": "own", "namespace": NS}
+        secure.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"word": password}})
+        await secure.run(ALICE)
+        assert secure.condition("StreamUser", "alice")[1] == reason
+        assert "short" not in secure.condition("StreamUser", "alice")[2]
+    assert secure.cluster.users["alice"]["password"] == "long enough"
+    found = secure.api.one("Secret", "own")
+    secure.api.put({**found, "data": {"word": "YW5vdGhlciBvbmU="}})
+    await secure.run(ALICE)
+    assert secure.cluster.users["alice"]["password"] == "another one"
+
+
+async def test_a_password_is_made_anew_on_request(secure: World) -> None:
+    before = (await declared(secure))["password"]
+    annotated(secure, FORCE, "true")
+    await secure.run(ALICE)
+    after = decoded(secure.api.one("Secret", "alice"))["password"]
+    assert before != after == secure.cluster.users["alice"]["password"]
+
+
+async def test_a_password_whose_telling_was_lost_is_told_again(secure: World) -> None:
+    await declared(secure)
+    annotated(secure, FORCE, "true")
+    secure.cluster.loses = ("user.passwd", False)
+    await secure.once(ALICE)
+    assert secure.condition("StreamUser", "alice")[1] == "NoAnswer"
+    secure.start_operator()
+    await secure.once(Key("StreamCluster", NS, "c"))
+    await secure.run(ALICE)
+    assert secure.cluster.users["alice"]["password"] == decoded(secure.api.one("Secret", "alice"))["password"]
+
+
+@pytest.mark.parametrize("user", ["bob", "headrace-operator"])
+async def test_nobody_elses_user_is_taken_over(secure: World, user: str) -> None:
+    secure.cluster.users["bob"] = {"groups": ["admins"], "password": "bob's own"}
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "user": user, "groups": ["ops"]}))
+    assert secure.condition("StreamUser", "alice")[1] == "UserTaken"
+    assert secure.cluster.users["bob"] == {"groups": ["admins"], "password": "bob's own"}
+    assert not secure.api.find("Secret", "alice")
+    secure.api.remove("StreamUser", "alice")
+    await secure.run(ALICE)
+    assert not secure.api.find("StreamUser")
+    assert "bob" in secure.cluster.users
+
+
+async def test_of_two_resources_about_one_user_the_older_holds(secure: World) -> None:
+    await declared(secure)
+    second = secure.declare("StreamUser", "second", {**REF, "user": "alice"}, creationTimestamp="2026-02-01T00:00:00Z")
+    await secure.run(second)
+    assert secure.condition("StreamUser", "second")[1] == "Clash"
+
+
+async def test_with_the_resource_the_user_goes(secure: World) -> None:
+    await declared(secure, quotas={"consumerByteRate": 7})
+    assert secure.api.one("StreamUser", "alice")["metadata"]["finalizers"] == [FINALIZER]
+    secure.cluster.away = True
+    secure.api.remove("StreamUser", "alice")
+    await secure.once(ALICE)
+    assert secure.condition("StreamUser", "alice")[1] == "NotDeleted"
+    secure.cluster.away = False
+    await secure.run(ALICE)
+    assert not secure.api.find("StreamUser")
+    assert "alice" not in secure.cluster.users
+    assert secure.cluster.quotas["alice"] == {}
+
+
+async def test_a_listener_that_is_not_there_is_a_condition(secure: World) -> None:
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "listener": "secure"}))
+    assert secure.condition("StreamUser", "alice")[1] == "NoListener"
+
+
+async def test_a_listener_has_its_own_address_and_authority(secure: World) -> None:
+    given = {"certificate": {"secretRef": {"name": "given"}}}
+    spec = {"nodes": 3, "security": {"enabled": True}, "listeners": {"secure": given}}
+    await secure.run(secure.declare("StreamCluster", "c", spec))
+    meta = {"name": "given", "namespace": NS}
+    secure.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"ca.crt": "UEVN"}})
+    held = await declared(secure, listener="secure")
+    assert (held["bootstrap"], held["ca.crt"]) == ("c-bootstrap.ns.svc:9192", "PEM")
 
 
 async def test_a_user_has_a_secret_whose_password_stays(world: World) -> None:

@@ -1,0 +1,476 @@
+"""A cluster's security: its authorities and certificates, the operator's own proofs, and how far all of it is.
+
+Each reconcile looks at the Secrets, and does what is due of them: an authority's next step (`builders.authorities`), a
+certificate that has to be made anew, a password that somebody asks to be. Nodes read the files again by
+themselves, so no pod is made anew for any of that.
+
+1. What cannot be had again is never made over what is there: without the authorities' Secrets, or the operator's, of a
+   cluster that has security already, the condition says so, and what nodes have goes on.
+2. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
+3. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from headrace.base.errors import HeadraceError, KafkaError
+from headrace.base.levels import Level, format_of
+from headrace.security.access_expression import parse
+from headrace.security.access_syntax import ExpressionFault
+from headrace.security.certificate_authority import CertificateRefused, KeyPair
+from headrace_operator.admin import Calls, NotKnown
+from headrace_operator.builders import authorities, certificates, listeners, operator_secret, secured_pods
+from headrace_operator.builders.authorities import FORCE, Generations, Terms, decoded, encoded
+from headrace_operator.builders.certificates import GivenFault
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.digest import digest
+from headrace_operator.builders.listeners import CLIENTS_CA, Port
+from headrace_operator.builders.names import (
+    OPERATOR_USER,
+    Manifest,
+    belongs,
+    bootstrap,
+    ca_name,
+    clients_ca_name,
+    cluster_ca_name,
+    metadata,
+    operator_name,
+    peers_name,
+    server_name,
+)
+from headrace_operator.builders.operator_secret import Proofs
+from headrace_operator.builders.secured_pods import Secured, next_secured, secured_of, serves_operator
+from headrace_operator.engine import Key
+from headrace_operator.kinds.causes import is_ready
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, STUCK_S, WORKING_S, Seen, annotation
+from headrace_operator.kinds.permissions import CLUSTER, shown_expressions, wanted_items
+from headrace_operator.kinds.references import Unresolved
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube, NameTaken, path
+from headrace_operator.routes import Route, Routes
+from headrace_operator.specs import GROUP, ClusterSpec, Permissions
+
+log = structlog.get_logger()
+
+SECURED: Final = "Secured"
+CERTIFICATES: Final = "Certificates"
+TYPES: Final = (SECURED, CERTIFICATES)
+ASIDE: Final = (SECURED,)
+"""A cluster that is open is as its resource asks."""
+LEAST_OVERLAP_S: Final = 60.0
+"""Pods are made to see at once what a Secret holds (`_hurry`), and nodes look every ten seconds."""
+NEEDED_LEVEL: Final = int(Level.SECURED)
+SHOWN: Final = f"{GROUP}/certificates"
+"""Annotation of pods: a digest of the certificates that they are to have."""
+OPEN: Final = "whoever reaches a listener may do everything"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the Secrets hold, once all is in order."""
+
+    cluster: Generations
+    clients: Generations
+    proofs: Proofs
+
+
+class Securing:
+    """Of all clusters."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        admin: Calls,
+        routes: Routes,
+        reporter: Reporter,
+        now: Callable[[], float] = lambda: time.time(),
+    ) -> None:
+        self._kube = kube
+        self._admin = admin
+        self._routes = routes
+        self._reporter = reporter
+        self._now = now
+
+    # --- before the cluster is asked anything
+
+    async def find_way(self, key: Key, spec: ClusterSpec, pods: Sequence[Manifest]) -> None:
+        """Note how the cluster is reached. Raises ApiError, ApiSilent."""
+        serving = [pod["metadata"]["name"] for pod in sorted(pods, key=is_ready, reverse=True) if serves_operator(pod)]
+        if not serving and (pods or not spec.security.enabled):
+            self._routes.put(key.namespace, key.name, None)
+            return
+        proofs = operator_secret.read(decoded(await self._secret(key, operator_name(key.name))))
+        ca = decoded(await self._secret(key, ca_name(key.name))).get("ca.crt", "")
+        if proofs is None or not ca:
+            if self._routes.get(key.namespace, key.name) is None:
+                secrets = f"{operator_name(key.name)} and {ca_name(key.name)}"
+                why = f"the operator has no proofs for the cluster (yet): Secrets {secrets}"
+                self._routes.close(key.namespace, key.name, why)
+            return
+        some = serving if len(serving) < len(pods) else []
+        try:
+            route = Route.of(operator_secret.properties(proofs, ca), some)
+        except KafkaError as error:
+            self._routes.close(
+                key.namespace, key.name, f"the operator's proofs for the cluster cannot be used: {error}"
+            )
+            return
+        self._routes.put(key.namespace, key.name, route)
+        if proofs.next_password and not await self._is_known(key):
+            changed = replace(proofs, password=proofs.next_password)  # the cluster was told it already
+            route = Route.of(operator_secret.properties(changed, ca), some)
+            self._routes.put(key.namespace, key.name, route)
+
+    async def _is_known(self, key: Key) -> bool:
+        """Whether the cluster takes what the route says; also where it does not answer."""
+        try:
+            await self._admin.call(bootstrap(key.name, key.namespace), "security.show", {}, patience_s=ANSWER_S)
+        except NotKnown:
+            return False
+        except HeadraceError:
+            return True
+        return True
+
+    async def _secret(self, key: Key, name: str) -> Manifest | None:
+        """One of ours."""
+        found = await self._kube.get("v1", "Secret", key.namespace, name)
+        return found if found is not None and belongs(found, key.name) else None
+
+    # --- what pods stand on
+
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Secured | None:
+        """Have the Secrets be as they should; how far security is to be in the pods, None: not at all. Raises
+        NameTaken, ApiError, ApiSilent.
+        """
+        template = secured_of(_template(seen))
+        if not spec.security.enabled:
+            seen.note(SECURED, False, "Open", f"{OPEN}: spec.security.enabled turns security on (docs/security.md)")
+            seen.note(CERTIFICATES, True, "NoneNeeded")
+            return template  # no way leads back: a listener is opened in so many words
+        try:
+            held = await self._held(objects, spec, seen, has_it=template is not None)
+        except Unresolved as lost:
+            reason = lost.condition.reason
+            seen.note(CERTIFICATES, False, reason, str(lost), again_s=STUCK_S)
+            seen.note(SECURED, None, reason, f"see {CERTIFICATES}")
+            return template
+        except CertificateRefused as error:
+            seen.note(CERTIFICATES, False, "Refused", str(error), again_s=STUCK_S)
+            seen.note(SECURED, None, "Refused", f"see {CERTIFICATES}")
+            return template
+        await self._check_given(objects, spec, seen)
+        terms = _terms(spec)
+        due = min(each.again_s(terms, now=self._now()) for each in (held.cluster, held.clients))
+        seen.again_s = min(seen.again_s, max(WORKING_S, due))
+        is_new = seen.stateful_set is None and not seen.pods
+        if template is None and seen.record_format < format_of(NEEDED_LEVEL):
+            seen.note(
+                SECURED,
+                False,
+                "LevelFirst",
+                f"{OPEN}: the cluster is raised to feature level {NEEDED_LEVEL} first, see FeatureLevel",
+                again_s=WORKING_S,
+            )
+            return None
+        return next_secured(
+            template, [secured_of(pod) for pod in seen.pods], is_new=is_new, authorization=spec.security.authorization
+        )
+
+    async def _held(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, *, has_it: bool) -> _Held:
+        terms, key = _terms(spec), Key("StreamCluster", objects.namespace, objects.name)
+        cluster = await self._authority(objects, cluster_ca_name(key.name), terms, has_it=has_it)
+        clients = await self._authority(objects, clients_ca_name(key.name), terms, has_it=has_it)
+        proofs = await self._proofs(objects, has_it=has_it)
+        await self._apply(objects, ca_name(key.name), {"ca.crt": cluster.trusted})
+        outside = _outside(spec, seen)
+        hosts = secured_pods.hosts(key.name, key.namespace, outside)
+        server = await self._leaf(
+            objects,
+            server_name(key.name),
+            cluster,
+            terms,
+            common_name=key.name,
+            hosts=hosts,
+            client=False,
+            beside={"ca.crt": cluster.trusted, CLIENTS_CA: clients.trusted},
+        )
+        peers = await self._leaf(
+            objects,
+            peers_name(key.name),
+            cluster,
+            terms,
+            common_name=f"{key.name}-nodes",
+            hosts=[f"{key.name}-nodes"],
+            client=True,
+            beside={"ca.crt": cluster.trusted},
+        )
+        await self._hurry(objects, seen, digest([_public(server), _public(peers)]))
+        return _Held(cluster, clients, proofs)
+
+    async def _hurry(self, objects: ClusterObjects, seen: Seen, mark: str) -> None:
+        """Have pods see what the Secrets hold: the kubelet looks again at once when a pod changes, and else within a
+        minute and a half.
+        """
+        for pod in seen.pods:
+            if secured_of(pod) is not None and annotation(pod, SHOWN) != mark:
+                where = path("v1", "Pod", objects.namespace, pod["metadata"]["name"])
+                await self._kube.merge(where, {"metadata": {"annotations": {SHOWN: mark}}})
+
+    async def _authority(self, objects: ClusterObjects, name: str, terms: Terms, *, has_it: bool) -> Generations:
+        present = await self._own(objects, name)
+        if present is None:
+            if has_it:
+                raise Unresolved(
+                    "SecretLost",
+                    f"Secret {name} is gone, and nodes and clients trust what it has signed: put it back from a copy",
+                )
+            made = authorities.created(name, terms, now=self._now())
+            if await self._kube.create(authorities.secret(made, metadata=self._kept(objects, name))):
+                return made
+            present = await self._own(objects, name) or {}
+        try:
+            before = authorities.read(present)
+        except CertificateRefused as error:
+            raise Unresolved(
+                "CertificateUnfit", f"Secret {name} cannot be used: {error}; put it back from a copy"
+            ) from None
+        forced = annotation(present, FORCE) == "true"
+        after, done = authorities.step(name, before, terms, forced=forced and not before.turns, now=self._now())
+        if done:
+            await self._kube.apply(authorities.secret(after, metadata=self._kept(objects, name)))
+            await self._reporter.tell(objects, "AuthorityRenewed", f"{name}: {done}")
+        if forced:
+            await self._take_off_force(objects, name)
+        return after
+
+    async def _proofs(self, objects: ClusterObjects, *, has_it: bool) -> Proofs:
+        name = operator_name(objects.name)
+        present = await self._own(objects, name)
+        found = operator_secret.read(decoded(present))
+        if found is None:
+            if has_it:
+                raise Unresolved(
+                    "SecretLost",
+                    f"Secret {name} is gone, or lacks something, and the nodes know the operator by it: put it back "
+                    "from a copy",
+                )
+            made = operator_secret.made()
+            await self._kube.apply(operator_secret.secret(made, metadata=self._kept(objects, name)))
+            return made
+        if present is not None and annotation(present, FORCE) == "true":
+            if not found.next_password:
+                found = replace(found, next_password=operator_secret.generated())
+                await self._kube.apply(operator_secret.secret(found, metadata=self._kept(objects, name)))
+            await self._take_off_force(objects, name)
+        return found
+
+    async def _leaf(
+        self,
+        objects: ClusterObjects,
+        name: str,
+        authority: Generations,
+        terms: Terms,
+        *,
+        common_name: str,
+        hosts: Sequence[str],
+        client: bool,
+        beside: Mapping[str, str],
+    ) -> Mapping[str, str]:
+        """What the Secret holds then."""
+        present = await self._own(objects, name)
+        before = _pair(decoded(present))
+        forced = present is not None and annotation(present, FORCE) == "true"
+        pair = certificates.issued(
+            before, authority, common_name, terms, hosts=hosts, client=client, forced=forced, now=self._now()
+        )
+        values = {"tls.crt": pair.certificate, "tls.key": pair.key, **beside}
+        await self._apply(objects, name, values)
+        if before is not None and pair != before:
+            await self._reporter.tell(objects, "CertificateRenewed", f"Secret {name} has another certificate")
+        if forced:
+            await self._take_off_force(objects, name)
+        return values
+
+    async def _check_given(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """Of certificates that are somebody else's; and what nodes say of those that they have."""
+        seen.note(CERTIFICATES, True, "Valid")
+        if problem := await self._problem_of_nodes(seen):
+            seen.note(CERTIFICATES, False, "NodeDisagrees", problem, again_s=STUCK_S)
+        for port in listeners.ports(spec):
+            if port.has_tls and port.given_secret is not None:
+                await self._check_one(objects, port, port.given_secret, seen)
+
+    async def _problem_of_nodes(self, seen: Seen) -> str:
+        """What a node says of its listeners, of the first that has something to say; "": nothing."""
+        if secured_of(_template(seen)) is None:
+            return ""
+        nodes = [node for node in (seen.status or {}).get("nodes", []) if str(node["state"]).startswith("up")]
+        told = await asyncio.gather(*(self._listeners_of(str(node["address"])) for node in nodes))
+        for node, its_listeners in zip(nodes, told, strict=True):
+            for each in its_listeners:
+                if each.get("problem"):
+                    return f"node {node['node']}, listener {each['name']}: {each['problem']}"
+        return ""
+
+    async def _listeners_of(self, address: str) -> Sequence[Mapping[str, Any]]:
+        try:
+            told = await self._admin.call(address, "status", {}, patience_s=ANSWER_S)
+        except HeadraceError as error:
+            log.info("what a node says of its listeners is not known", of=address, error=str(error))
+            return []
+        found: Sequence[Mapping[str, Any]] = told.get("listeners", [])
+        return found
+
+    async def _check_one(self, objects: ClusterObjects, port: Port, name: str, seen: Seen) -> None:
+        pair = _pair(decoded(await self._kube.get("v1", "Secret", objects.namespace, name)))
+        where = f"listener {port.name}: Secret {name}"
+        if pair is None:
+            text = f"{where} is not there, or has no tls.crt and tls.key: make it (cert-manager's Certificate does)"
+            seen.note(CERTIFICATES, False, "NoSecret", text, again_s=STUCK_S)
+            return
+        match certificates.given_fault(pair, now=self._now()):
+            case GivenFault.UNFIT, why:
+                seen.note(CERTIFICATES, False, "CertificateUnfit", f"{where}: {why}", again_s=STUCK_S)
+            case GivenFault.EXPIRED, why:
+                seen.note(CERTIFICATES, False, "CertificateExpired", f"{where}: {why}", again_s=STUCK_S)
+            case GivenFault.EXPIRES, why:
+                seen.note(CERTIFICATES, False, "CertificateExpires", f"{where}: {why}")
+
+    # --- once the cluster answers
+
+    async def turn_on(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """Have the cluster check what the resource says, and say how far that is. Raises HeadraceError."""
+        if not spec.security.enabled or any(each.type == SECURED for each in seen.conditions):
+            return
+        having = [secured_of(pod) for pod in seen.pods]
+        if not having or any(each is None for each in having):
+            text = f"{OPEN} as long as not all pods have security: they get it one by one"
+            seen.note(SECURED, False, "Rolling", text, again_s=WORKING_S)
+            return
+        where = bootstrap(objects.name, objects.namespace)
+        await self._pass_password_on(objects, where)
+        shown = await self._admin.call(where, "security.show", {}, patience_s=ANSWER_S)
+        if refusal := await self._permit(where, spec.security.permissions):
+            seen.note(SECURED, False, "Refused", refusal, again_s=QUIET_S)
+            return
+        if spec.security.authorization and not shown["on"]:
+            shown = await self._admin.call(where, "security.on", {})
+        elif not spec.security.authorization and shown["on"]:
+            shown = await self._admin.call(where, "security.off", {"open_everything": True})
+        self._judge(spec, seen, shown)
+
+    async def _permit(self, where: str, permissions: Permissions) -> str:
+        """Have the cluster's own expressions be so; why they cannot, "": they are."""
+        asked = permissions.given()
+        try:
+            wanted = {name: parse(text).text for name, text in asked.items()}
+        except ExpressionFault as fault:
+            return f"spec.security.permissions cannot be read: {fault}"
+        own = f"u:{OPERATOR_USER}"
+        wanted["admin"] = parse(f"{own} | ({asked['admin']})" if asked.get("admin", "").strip() else own).text
+        present = await shown_expressions(self._admin, where, CLUSTER)
+        if items := wanted_items(CLUSTER, wanted, present):
+            await self._admin.call(where, "access.set", {"items": items})
+        return ""
+
+    async def _pass_password_on(self, objects: ClusterObjects, where: str) -> None:
+        """A password of the operator's that is under way becomes the cluster's, and then the Secret's only one."""
+        name = operator_name(objects.name)
+        found = operator_secret.read(decoded(await self._own(objects, name)))
+        if found is None or not found.next_password:
+            return
+        told = {"name": OPERATOR_USER, "password": found.next_password}
+        await self._admin.call(where, "user.passwd", told)
+        after = replace(found, password=found.next_password, next_password="")
+        await self._kube.apply(operator_secret.secret(after, metadata=self._kept(objects, name)))
+        ca = decoded(await self._own(objects, ca_name(objects.name))).get("ca.crt", "")
+        before = self._routes.get(objects.namespace, objects.name)
+        route = Route.of(operator_secret.properties(after, ca), before.pods if before else ())
+        self._routes.put(objects.namespace, objects.name, route)
+        await self._reporter.tell(objects, "CredentialsRenewed", "the operator has another password at the cluster")
+
+    @staticmethod
+    def _judge(spec: ClusterSpec, seen: Seen, shown: Mapping[str, Any]) -> None:
+        open_ones = [port.name for port in listeners.ports(spec) if port.lets_anybody_in]
+        if not shown["on"]:
+            text = "access expressions are not checked: set spec.security.authorization to true once they are written"
+            seen.note(SECURED, False, "NotChecked", f"{OPEN}: {text}")
+        elif open_ones:
+            text = (
+                f"clients of listener {', '.join(open_ones)} prove nothing, and are the user ANONYMOUS: set its "
+                "protocol to SASL_SSL once they have moved"
+            )
+            seen.note(SECURED, False, "OpenListener", text)
+        else:
+            seen.note(SECURED, True, "Secured")
+
+    # --- objects
+
+    async def _own(self, objects: ClusterObjects, name: str) -> Manifest | None:
+        found = await self._kube.get("v1", "Secret", objects.namespace, name)
+        if found is not None and not belongs(found, objects.name):
+            raise NameTaken(found)
+        return found
+
+    async def _apply(self, objects: ClusterObjects, name: str, values: Mapping[str, str]) -> None:
+        """A Secret that goes with the resource: what is in it can be made anew."""
+        made = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata(name, objects.namespace, objects.name, owned_by=objects.resource),
+            "type": "Opaque",
+            "data": encoded(values),
+        }
+        await self._kube.apply(made)
+
+    @staticmethod
+    def _kept(objects: ClusterObjects, name: str) -> Manifest:
+        """Of a Secret that outlives the resource."""
+        return metadata(name, objects.namespace, objects.name, owned_by=None)
+
+    async def _take_off_force(self, objects: ClusterObjects, name: str) -> None:
+        where = path("v1", "Secret", objects.namespace, name)
+        await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
+
+
+def kept_secrets(cluster: str) -> list[str]:
+    """Those that outlive the resource, unless it is deleted with all that it has."""
+    return [cluster_ca_name(cluster), clients_ca_name(cluster), operator_name(cluster)]
+
+
+def _terms(spec: ClusterSpec) -> Terms:
+    asked = authorities.terms_of(spec.security.certificates)
+    return replace(asked, overlap_s=max(asked.overlap_s, LEAST_OVERLAP_S))
+
+
+def _template(seen: Seen) -> Manifest | None:
+    return None if seen.stateful_set is None else dict(seen.stateful_set["spec"]["template"])
+
+
+def _public(values: Mapping[str, str]) -> list[str]:
+    """What is in a Secret but for keys."""
+    return [value for name, value in sorted(values.items()) if not name.endswith(".key")]
+
+
+def _pair(values: Mapping[str, str]) -> KeyPair | None:
+    if not values.get("tls.crt") or not values.get("tls.key"):
+        return None
+    return KeyPair(values["tls.crt"], values["tls.key"])
+
+
+def _outside(spec: ClusterSpec, seen: Seen) -> list[str]:
+    """Hosts that clients outside are told, as far as they are known."""
+    external = spec.listeners.external
+    if external is None:
+        return []
+    told = [external.host] if external.host else []
+    for node in seen.nodes:
+        address = ((node.get("spec") or {}).get("advertised") or {}).get("external") or ""
+        told.append(address.rpartition(":")[0])
+    return sorted({certificates.host_name(each) for each in told if each})

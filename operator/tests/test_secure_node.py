@@ -1,0 +1,188 @@
+"""A node that runs by what the operator makes for its pod: the operator's own client, a StreamUser's, and strangers.
+
+The node is real, and so are the calls that the operator makes and what clients get from a StreamUser's Secret; the API
+server is not, and the pod's folders are below the test's own.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from headrace.kafka_client.blocking_client import Access, BrokerConnection
+from headrace.kafka_client.errors import SourceRefuses
+from headrace.node import Node
+from headrace.security.client_security import of_security, security_of
+from headrace_operator.admin import Admin
+from headrace_operator.builders.authorities import decoded
+from headrace_operator.builders.names import OPERATOR_PORT
+from headrace_operator.engine import Key
+from headrace_operator.kinds.stream import Streams
+from headrace_operator.kinds.users import Users
+from headrace_operator.routes import Routes, Way
+from kit.own_ports import own_port
+from kit.parts import options
+from kit.patience import PATIENCE
+
+from .fake_cluster import NS, World
+
+KEY = Key("StreamCluster", NS, "c")
+REF = {"clusterRef": {"name": "c"}}
+LIMIT_S = 30.0 * PATIENCE
+
+
+class Here(Routes):
+    """The operator's, to ports of this machine."""
+
+    def __init__(self, of: Routes, port: int) -> None:
+        super().__init__()
+        self._of = of
+        self._port = port
+
+    def way(self, address: str) -> Way:
+        asked = self._of.way(address)
+        assert asked.address.endswith(f":{OPERATOR_PORT}"), "in clear"
+        return replace(asked, address=f"localhost:{self._port}")
+
+
+class Running:
+    """The node, on a loop of its own in a thread."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.ports = {"internal": own_port(), "operator": own_port()}
+        for name, where in (("c-server", "server"), ("c-operator", "operator")):
+            (folder / where).mkdir()
+            for entry, value in decoded(world.api.one("Secret", name)).items():
+                (folder / where / entry).write_text(value)
+        text = str(world.api.one("ConfigMap", "c-listeners")["data"]["shard-0.toml"])
+        text = text.replace("/etc/headrace", str(folder)).replace(str(OPERATOR_PORT), str(self.ports["operator"]))
+        (folder / "shard-0.toml").write_text(text)
+        told = replace(
+            options(folder),
+            host="localhost",
+            port=self.ports["internal"],
+            listeners_file=folder / "shard-0.toml",
+            bootstrap_admin=folder / "operator" / "admin.toml",
+            secure=True,
+        )
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._node: Node | None = None
+        asyncio.run_coroutine_threadsafe(self._start(told), self._loop).result(LIMIT_S)
+
+    async def _start(self, told: Any) -> None:
+        self._node = Node(told)
+        await self._node.start()
+
+    def close(self) -> None:
+        if self._node is not None:
+            asyncio.run_coroutine_threadsafe(self._node.stop(), self._loop).result(LIMIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def secure() -> World:
+    """What the operator has made of a cluster with security, before there is a node."""
+
+    async def made() -> World:
+        world = World()
+        world.declare("StreamCluster", "c", {"nodes": 1, "security": {"enabled": True}})
+        await world.once(KEY)
+        world.cluster.converge()
+        await world.once(KEY)
+        return world
+
+    return asyncio.run(made())
+
+
+@pytest.fixture
+def running(tmp_path: Path, secure: World) -> Iterator[Running]:
+    node = Running(tmp_path, secure)
+    yield node
+    node.close()
+
+
+def client(folder: Path, held: dict[str, str], node: Running, **more: Any) -> dict[str, Any]:
+    """librdkafka's properties, as a pod has them that mounts the Secret."""
+    folder.mkdir(exist_ok=True)
+    for name, value in held.items():
+        (folder / name).write_text(value)
+    lines = held["client.properties"].replace("/etc/headrace/user", str(folder)).splitlines()
+    found: dict[str, Any] = dict(line.split("=", 1) for line in lines)
+    assert found["bootstrap.servers"] == "c-bootstrap.ns.svc:9092"
+    return {**found, "bootstrap.servers": f"localhost:{node.ports['internal']}", **more}
+
+
+def test_users_that_are_declared_come_in_and_others_do_not(tmp_path: Path, secure: World, running: Running) -> None:
+    async def declared() -> None:
+        admin = Admin(Here(secure.routes, running.ports["operator"]))
+        common: Any = {"kube": secure.kube, "admin": admin, "reporter": secure.reporter, "cache": secure.cache}
+        users, streams = Users(**common, index=secure.index), Streams(**common, index=secure.index)
+        shown = await admin.call("c-bootstrap.ns.svc:9092", "security.show")
+        assert shown["on"]
+        quotas: dict[str, Any] = {}
+        for name, spec in (("alice", {"groups": ["sensors"], "quotas": quotas}), ("bob", {})):
+            key = secure.declare("StreamUser", name, {**REF, **spec})
+            secure.watch()
+            await users.reconcile(key, secure.cache.get(key))
+            assert secure.condition("StreamUser", name)[:2] == ("True", "Ready")
+        permissions = {"produce": "g:sensors", "consume": "u:alice | u:carol", "topic": "u:alice"}
+        key = secure.declare("Stream", "plant", {**REF, "path": "/plant", "permissions": permissions})
+        for _ in range(2):
+            secure.watch()
+            await streams.reconcile(key, secure.cache.get(key))
+        assert secure.condition("Stream", "plant")[:2] == ("True", "Ready")
+        state, reason, message = secure.condition("Stream", "plant", "Permitted")
+        assert (state, reason) == ("False", "UnknownNames")
+        assert "user carol" in message
+        told = await admin.call("c-bootstrap.ns.svc:9092", "access.explain", {"user": "alice", "object": "/plant"})
+        assert {each["permission"] for each in told if each["allowed"]} == {"produce", "consume", "topic"}
+        await admin.close()
+
+    asyncio.run(declared())
+    alice, bob = (decoded(secure.api.one("Secret", name)) for name in ("alice", "bob"))
+    failed: list[Any] = []
+    producer = Producer(client(tmp_path / "alice", alice, running))
+    producer.produce("/plant:pumps", b"12 bar", on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(LIMIT_S) == 0
+    assert failed == [None]
+    told = client(tmp_path / "alice", alice, running, **{"group.id": "readers", "auto.offset.reset": "earliest"})
+    consumer = Consumer(told)
+    consumer.subscribe(["/plant:pumps"])
+    record = consumer.poll(LIMIT_S)
+    assert record is not None
+    assert record.value() == b"12 bar"
+    consumer.close()
+
+    refused: list[Any] = []
+    producer = Producer(client(tmp_path / "bob", bob, running))
+    producer.produce("/plant:pumps", b"0 bar", on_delivery=lambda error, _: refused.append(error.code()))
+    producer.flush(LIMIT_S)
+    assert refused == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+
+    wrong = client(tmp_path / "bob", bob, running, **{"sasl.password": "not bob's password"})
+    access = Access(security_of(of_security(wrong)))
+    with pytest.raises(SourceRefuses, match="authentication failed"):
+        BrokerConnection("localhost", running.ports["internal"], timeout_s=LIMIT_S, access=access)
+    with pytest.raises(ConnectionError):
+        BrokerConnection("localhost", running.ports["internal"], timeout_s=LIMIT_S).admin("cluster.status")
+
+
+def test_the_operator_alone_is_administrator(secure: World, running: Running) -> None:
+    async def shown() -> Any:
+        admin = Admin(Here(secure.routes, running.ports["operator"]))
+        found = await admin.call("c-0.c-nodes.ns.svc:9092", "security.show", patience_s=LIMIT_S)
+        await admin.close()
+        return found
+
+    found = asyncio.run(shown())
+    assert (found["on"], found["administrators"]) == (True, "u:headrace-operator")

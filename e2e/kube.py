@@ -4,6 +4,7 @@ What a test measures goes to a report, one JSON line a behaviour: HEADRACE_E2E_R
 HEADRACE_E2E_TAG names a tag of images that the workers have already; else they are built.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -131,6 +132,21 @@ def resource(kind: str, name: str, namespace: str, spec: Body, **metadata: Any) 
         "metadata": {"name": name, "namespace": namespace, **metadata},
         "spec": spec,
     }
+
+
+def client_of(secret: str, namespace: str, **more: Any) -> dict[str, Any]:
+    """librdkafka's properties for a client outside, by a StreamUser's Secret."""
+    entries = held(secret, namespace)
+    told = dict(line.split("=", 1) for line in entries["client.properties"].splitlines())
+    files = [name for name in told if name.endswith(".location")]
+    inside = {name.replace(".location", ".pem"): entries[told.pop(name).rpartition("/")[2]] for name in files}
+    return {**told, **inside, "log_level": 0, **more}
+
+
+def held(secret: str, namespace: str) -> dict[str, str]:
+    """What a Secret holds."""
+    found = until(f"there is a Secret {secret}", lambda: get("secret", secret, namespace))
+    return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
 
 
 def tagged(image: str, tag: str) -> str:

@@ -106,8 +106,9 @@ def quickstart(empty: str) -> kube.Cluster:
 def consumed_from(
     cluster: kube.Cluster, topic: str, *, produce: bytes | None = None, timeout_s: float = 60
 ) -> bytes | None:
-    """The first message of a topic, by a stock client outside; `produce` writes it."""
-    at = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+    """The first message of a topic, by a stock client outside with alice's Secret; `produce` writes it."""
+    more = {"bootstrap.servers": cluster.bootstrap}
+    at = kube.client_of("alice", cluster.namespace, **more)
     if produce is not None:
         producer = Producer({**at, "acks": "all"})
         producer.produce(topic, produce)

@@ -90,7 +90,6 @@ def test_a_stream_that_is_deleted_leaves_its_records_unless_it_says_otherwise(th
     kube.report("6 Streams are deleted", seconds, deleted_s=kube.below(deleted, ENDS_S))
 
 
-@pytest.mark.ci_part
 def test_a_cluster_that_is_deleted_under_its_streams_and_applied_again_has_everything(three: kube.Cluster) -> None:
     declare(three, "kept", "Delete")  # with its cluster gone, that is no reason to wait, nor to delete anything
     kube.until("the Stream is there", lambda: kube.is_ready("stream", "kept", three.namespace))

@@ -84,7 +84,6 @@ def shrink(cluster: kube.Cluster, load: Load, nodes: int) -> float:
     return took
 
 
-@pytest.mark.ci_part
 def test_three_to_five_to_three(three: kube.Cluster) -> None:
     load = Load(three, filling=FILLING)
     began = time.monotonic()

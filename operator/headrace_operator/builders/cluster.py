@@ -29,8 +29,8 @@ from headrace_operator.builders.names import (
     bootstrap_service,
     listeners_name,
     metadata,
-    peer_secrets_name,
     nodes_service,
+    peer_secrets_name,
     record_name,
     selector,
 )

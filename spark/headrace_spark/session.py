@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
 """For a program of minutes: the thorough compiler would take the cores that the queries need."""
+REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|ssl[.]key|keystore[.]key|private key"
+"""Options that plans do not show, by name or value: those that Spark leaves out by itself, and certificates' keys."""
 LOWEST_JAVA = 17
 HOW_TO_GET_JAVA = (
     "install a Java runtime of version 17 or newer (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
@@ -78,6 +80,7 @@ def build_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A batch that is run again must have the same tasks (tokens.py); adaptive execution cuts by shuffle sizes.
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
+        "spark.redaction.regex": REDACTED,
         "spark.log.level": "ERROR",
         "spark.python.authenticate.socketTimeout": "60s",  # a worker that starts on a busy machine takes its time
         **(conf or {}),

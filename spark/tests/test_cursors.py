@@ -1,10 +1,15 @@
 """What is told of a batch's sources: those that are ours, with their lag."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from headrace_spark.cursors import lag
+import pytest
+
+from headrace_spark import cursors
+from headrace_spark.cursors import CursorListener, lag
 
 
 def source(end: object, latest: object) -> Any:
@@ -32,3 +37,23 @@ def test_sources_of_others_are_left_aside() -> None:
         source(OURS[0], {"bootstrap": []}),
     )
     assert lag(progress(*others, source(*OURS))) == 5
+
+
+def test_cursors_are_committed_as_the_file_of_properties_says_and_by_nobody_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached: list[Any] = []
+
+    @contextmanager
+    def cluster(connection: Any) -> Iterator[None]:
+        reached.append(connection)
+        yield
+
+    monkeypatch.setattr(cursors, "Cluster", cluster)
+    monkeypatch.setattr(cursors, "commit_cursors", lambda *_: None)
+    by_file = source(OURS[0], {**OURS[1], "properties_file": "/f"})
+    by_options = source(OURS[0], {"lag": 5})
+    event: Any = SimpleNamespace(progress=progress(by_options, by_file))
+    CursorListener().onQueryProgress(event)
+    (connection,) = reached
+    assert (connection.bootstrap, connection.properties_file) == ((("h", 1),), "/f")

@@ -1,6 +1,7 @@
 """A job's definition, as its driver reads it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,11 @@ def test_what_the_job_does_not_have_is_said() -> None:
         job.reading()
     with pytest.raises(JobError, match="the job has no output"):
         job.write(None)  # type: ignore[arg-type]
+
+
+def test_who_a_job_is_stands_in_the_file_of_its_credentials(tmp_path: Path) -> None:
+    job = Job("j", "a:1", "/c", credentials=str(tmp_path))
+    assert job.options("/s") == {"bootstrap": "a:1", "stream": "/s"}, "of a cluster that asks nobody"
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password=s3cret\n")
+    assert job.options("/s") == {"bootstrap": "a:1", "stream": "/s", "propertiesFile": str(file)}

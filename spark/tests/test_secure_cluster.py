@@ -53,6 +53,16 @@ def test_rows_are_written_and_read_by_the_options_of_sparks_own_connector(
     assert properties["sasl.password"] not in shown.getvalue()
 
 
+def test_no_plan_shows_a_secret_of_the_options(spark: "SparkSession", properties: Mapping[str, str]) -> None:
+    options = {f"kafka.{name}": value for name, value in of_security(properties).items()}
+    options |= {"kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----\ns3cret", "kafka.ssl.key.password": "s3cret"}
+    session, jvm = spark._jsparkSession, spark._jvm  # type: ignore[attr-defined]  # what plans are printed with
+    shown = session.sessionState().conf().redactOptions(jvm.PythonUtils.toScalaMap(options)).toString()
+    assert "kafka.security.protocol -> SASL_SSL" in shown
+    assert "s3cret" not in shown
+    assert properties["sasl.password"] not in shown
+
+
 def test_who_is_not_known_is_told_at_once_and_without_the_password(
     spark: "SparkSession", properties: Mapping[str, str]
 ) -> None:

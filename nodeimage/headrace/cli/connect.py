@@ -27,6 +27,7 @@ NODE_TIMEOUT_S: Final = 5.0
 """For one node's part of an answer."""
 KNOCK_S: Final = 2.0
 """So long a node may take before another is asked."""
+AGAIN_S: Final = 0.5
 NODES_AT_ONCE: Final = 32
 COORDINATOR_S: Final = 10.0
 FIND_COORDINATOR_VERSION: Final = 3
@@ -95,21 +96,25 @@ def check_access(target: Target) -> None:
 
     That nobody answers is no error here: somebody may in a moment.
     """
-    refused: SourceRefuses | None = None
-    for address in target.addresses.split(","):
-        try:
-            with BrokerConnection(*split_address(address), CLIENT_ID, KNOCK_S, access=target.access) as connection:
-                request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest([], False))
-                connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+    request = metadata.encode_request(METADATA_VERSION, metadata.MetadataRequest([], False))
+    for again in (True, False):
+        refused: Exception | None = None
+        for address in target.addresses.split(","):
+            try:
+                with BrokerConnection(*split_address(address), CLIENT_ID, KNOCK_S, access=target.access) as connection:
+                    connection.call(ApiKey.METADATA, METADATA_VERSION, request)
+                return
+            except (Unanswered, SourceRefuses) as error:
+                refused = error
+            except OSError:
+                continue
+        if refused is None:
             return
-        except Unanswered as error:
-            refused = SourceRefuses(str(error))
-        except SourceRefuses as error:
-            refused = error
-        except OSError:
-            continue
-    if refused is not None:
-        raise refused
+        if isinstance(refused, SourceRefuses):
+            raise refused
+        if not again:
+            raise SourceRefuses(str(refused))
+        time.sleep(AGAIN_S)  # a node that is just stopping ends its connections too
 
 
 @contextmanager

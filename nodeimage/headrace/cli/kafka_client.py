@@ -73,6 +73,10 @@ def describe(error: Any, what: str) -> KafkaClientError:
             return KafkaClientError(f"{what}: there is no such topic: make it with `headrace topic create`")
         case KafkaError._UNKNOWN_PARTITION:
             return KafkaClientError(f"{what}: there is no such partition: see `headrace topic show`")
+        case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return KafkaClientError(
+                f"{what}: {_text(error)}: an administrator gives the right to it (`headrace access`)"
+            )
         case KafkaError.MSG_SIZE_TOO_LARGE:
             return KafkaClientError(
                 f"{what}: {_text(error)}: `headrace stream alter --max-message` has it take larger ones, to 80 MiB"

@@ -310,7 +310,7 @@ def _bind(folder: Path, options: StartOptions) -> str:
     """Where the nodes listen: on loopback alone, unless others are told of them."""
     secure = secure_folder.secured(folder)
     hosts = secure.hosts if secure is not None else options.hosts
-    return HOST if all(each in secure_folder.LOOPBACK for each in hosts) else ANY_ADDRESS
+    return HOST if all(each in ("localhost", HOST) for each in hosts) else ANY_ADDRESS
 
 
 def _kept_port(before: ClusterFile, name: str) -> int | None:

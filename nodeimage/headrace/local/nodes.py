@@ -152,7 +152,7 @@ def _start(
 ) -> NodeProcess:
     secure = secure_folder.secured(folder) is not None
     if secure:
-        secure_folder.ensure(folder, [name], now=time.time())
+        secure_folder.ensure(folder, node_folders(folder), now=time.time())
     child = spawn(
         folder,
         name,

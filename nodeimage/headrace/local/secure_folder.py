@@ -3,7 +3,8 @@
     DIR/security/                   for its owner alone, as all that follows
         secure.json                 this folder is secure: written first, before anything else is made
         authority.pem, ca.crt       signs the certificates of the nodes' listeners; what clients trust
-        peer-authority.pem          signs what nodes show each other
+        peer-authority.pem,         the same for what nodes show each other
+        peer-ca.crt
         admin.password              of the user `admin`; the files below follow it
         admin.toml                  the same for nodes (`--bootstrap-admin`)
     DIR/client.properties           what a client of Java's has to know, and Headrace's own command line
@@ -17,6 +18,7 @@ look at their files every ten seconds. A crash at any point is mended by the nex
 never starts otherwise. Everything here blocks.
 """
 
+import os
 import re
 import secrets
 import socket
@@ -89,10 +91,14 @@ def secured(folder: Path) -> SecureFile | None:
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raises HeadraceError for what is no host's name or address."""
+    """Raises HeadraceError for what is no host's name or address, or cannot be the one that clients are told."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise HeadraceError(f"--host {host!r} is no name or address of a host")
+    if hosts and ":" in hosts[0]:
+        raise HeadraceError(
+            f"--host {hosts[0]} comes first, and the nodes listen at IPv4: put a name or such an address first"
+        )
 
 
 def check_level(store: ClusterStore) -> None:
@@ -120,7 +126,10 @@ def make_secure(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def ensure(folder: Path, names: Sequence[str], *, now: float) -> list[str]:
-    """Make what these nodes of a secure folder lack; a line for each thing that was made. Raises FolderRefused."""
+    """Make what these nodes lack, all that a secure folder has; a line for each thing that was made.
+
+    Raises FolderRefused.
+    """
     present = secured(folder)
     assert present is not None, "make_secure comes before"
     try:
@@ -138,6 +147,8 @@ def renew(folder: Path, *, now: float) -> list[str]:
     present = secured(folder)
     cluster = read_cluster_file(folder)
     if present is None or cluster is None or (now < present.renew_at and _follows_password(folder)):
+        return []
+    if security_folder(folder).stat().st_uid != os.geteuid():  # the nodes could not read what another user makes
         return []
     with start_lock(folder):
         made = ensure(folder, node_folders(folder), now=now)
@@ -195,6 +206,8 @@ def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: floa
     peers, peers_end, peers_trusted = _authority(
         security / "peer-authority.pem", security / "peer-ca.crt", "Headrace nodes", now, made
     )
+    _keep(security / "ca.crt", trusted)
+    _keep(security / "peer-ca.crt", peers_trusted)
     until = min(ends, peers_end) - (AUTHORITY_RENEWED_DAYS - RENEWED_DAYS) * DAY_S
     _ensure_admin(folder, made)
     for name in names:
@@ -208,7 +221,6 @@ def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: floa
         )
         _keep(node / "peer-tls" / "ca.crt", peers_trusted)
         _keep(node / "listeners.toml", LISTENERS)
-    _keep(security / "ca.crt", trusted)
     return made, until
 
 

@@ -213,3 +213,27 @@ def test_a_listener_whose_files_are_bad_ends_the_start_with_one_line(
     assert len(lines) == 1
     assert lines[0].startswith("headrace: listener secure: the key in ")
     assert "does not belong to the certificate" in lines[0]
+
+
+def test_the_command_line_shows_its_certificate(
+    secured: Any, listeners: TlsListeners, topic: str, tmp_path: Path
+) -> None:
+    own, config = tmp_path / "own.pem", tmp_path / "client.properties"
+    own.write_text(listeners.certificates.text("client.key") + listeners.certificates.text("client.pem"))
+    own.chmod(0o600)
+    config.write_text(
+        f"bootstrap.servers={HOST}:{listeners.mutual}\nsecurity.protocol=SSL\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={listeners.certificates.path('ca.pem')}\nssl.keystore.type=PEM\n"
+        f"ssl.keystore.location={own}\n"
+    )
+
+    def run(*arguments: str, file: Path = config) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "headrace.cli.main", *arguments, "--config", str(file)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert run("produce", topic, "-v", "x", "-H", "name=value").returncode == 0
+    read = run("consume", topic, "--from-beginning", "-o", "json")
+    assert '"headers":[{"name":"name","value":"value"}]' in read.stdout, read.stderr
+    assert run("groups").returncode == 0
+    (tmp_path / "without").write_text("".join(config.read_text().partition("ssl.keystore")[0]))
+    assert "certificate of the client" in run("groups", file=tmp_path / "without").stderr

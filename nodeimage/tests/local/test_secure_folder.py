@@ -177,6 +177,7 @@ def test_an_authority_that_ends_is_followed_by_another_and_trusted_beside_it(fol
     trusted = (folder / "security" / "ca.crt").read_text()
     assert trusted.endswith(former)
     assert trusted.count("BEGIN CERTIFICATE") == 2
+    assert (folder / "node-1" / "peer-tls" / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
     assert made(folder, now=later) == []
     (folder / "security" / "authority.pem").unlink()  # somebody has stolen it
     made(folder, now=later)
@@ -195,6 +196,15 @@ def test_files_follow_a_password_that_is_changed(folder: Path) -> None:
             renew(folder, now=NOW)
 
 
+def test_another_user_renews_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(folder)
+    write_cluster_file(folder, ClusterFile(nodes=(NodeProcess(name="node-1", port=9092, pid=0, created=0.0),)))
+    before = files(folder)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert renew(folder, now=NOW + 336 * DAY_S) == []
+    assert files(folder) == before
+
+
 def test_nodes_of_a_folder_that_is_not_secure_are_told_nothing(folder: Path) -> None:
     assert secured(folder) is None
     assert secure_folder.node_options(folder, "node-1") == []
@@ -208,6 +218,9 @@ def test_what_cannot_be_secure_is_refused(folder: Path, tmp_path: Path) -> None:
         make_secure(open_folder(tmp_path / "back\\slash"), ())
     with pytest.raises(HeadraceError, match="is no name or address of a host"):
         secure_folder.check_hosts(["a b"])
+    secure_folder.check_hosts(["factory.example", "fd00::7"])
+    with pytest.raises(HeadraceError, match="fd00::7 comes first, and the nodes listen at IPv4"):
+        secure_folder.check_hosts(["fd00::7"])
     made(folder)
     (folder / "security" / "secure.json").write_text("{")
     with pytest.raises(FolderRefused, match=r"secure\.json is damaged"):

@@ -47,6 +47,8 @@ def _missing(job: Job) -> str | None:
                 if (missing := _no_stream(admin, each.stream) or _no_topic(job, each)) is not None:
                     return missing
             return None if job.output is None else _no_output(admin, job, job.output)
+    except BadOption as error:
+        raise JobError(End.WRONG, str(error)) from error
     except (HeadraceError, SourceError, OSError) as error:
         return f"the cluster at {job.bootstrap} does not answer: {error}"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,3 +109,11 @@ def test_options_that_cannot_be_are_wrong_and_never_waited_for(cluster: Cluster)
     end, said = refused(job(inputs=(Input("/in", topics=("t",), options={"startingOffsets": "yesterday"}),)), wait_s=60)
     assert (end, cluster.paused) == (End.WRONG, 0)
     assert said.startswith("input ")
+
+
+def test_properties_that_cannot_be_are_wrong_and_never_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("security.protocol=TLS\n")
+    with pytest.raises(JobError, match=r"the option propertiesFile: security\.protocol is one of") as error:
+        preflight.check(Job("j", "h:1", "/c", credentials=str(tmp_path)), wait_s=60.0)
+    assert error.value.end is End.WRONG
+    assert not cluster.paused

@@ -163,7 +163,7 @@ def node_options(folder: Path, name: str) -> list[str]:
     node = folder / name
     options = ["--secure", "--listeners", str(node / "listeners.toml")]
     options += ["--bootstrap-admin", str(security_folder(folder) / "admin.toml")]
-    return options
+    return options if (folder / "peer-tls").is_dir() else [*options, "--peer-tls", str(node / "peer-tls")]
 
 
 def write_client_files(folder: Path, bootstrap: str) -> None:

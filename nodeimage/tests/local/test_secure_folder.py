@@ -210,7 +210,11 @@ def test_nodes_of_a_folder_that_is_not_secure_are_told_nothing(folder: Path) -> 
     assert secure_folder.node_options(folder, "node-1") == []
     assert renew(folder, now=NOW) == []
     make_secure(folder, ())
-    assert "--secure" in secure_folder.node_options(folder, "node-1"), "from the first moment on"
+    options = secure_folder.node_options(folder, "node-1")
+    assert "--secure" in options, "from the first moment on"
+    assert options[-2:] == ["--peer-tls", str(folder / "node-1" / "peer-tls")]
+    (folder / "peer-tls").mkdir()
+    assert "--peer-tls" not in secure_folder.node_options(folder, "node-1"), "that of all nodes is theirs"
 
 
 def test_what_cannot_be_secure_is_refused(folder: Path, tmp_path: Path) -> None:

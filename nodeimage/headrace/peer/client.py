@@ -237,6 +237,8 @@ class PeerClient:
             reset = isinstance(error, ConnectionResetError)  # which TLS may answer with where somebody is there
             refused = isinstance(error, ConnectionRefusedError) or (tls is None and reset)
             told = reason_of(error) if tls is not None and not refused else ""
+            if told and self._tls is not None and self._tls.mode is PeerTlsMode.REQUIRE:  # else it is tried without
+                log.warning("peer handshake failed", peer=f"{host}:{port}", reason=told)
             raise PeerUnreachable(f"{host}:{port} cannot be reached: {told or error}", refused=refused) from error
         except asyncio.CancelledError:
             session.abort("given up while connecting")

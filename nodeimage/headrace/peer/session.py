@@ -267,6 +267,8 @@ class Session(asyncio.BufferedProtocol):
         if not self._ending and isinstance(exc, ConnectionResetError | BrokenPipeError):
             self._reset = self._paced is None or self._met is not None
         told = reason_of(exc) if isinstance(exc, ssl.SSLError) and self._met is None else ""
+        if told and not self._ending:
+            log.warning("peer handshake failed", peer=self.peer, reason=told)
         self._end(told or ("closed by the other side" if exc is None else str(exc)))
         if self._paced is not None:
             self._paced.forget()

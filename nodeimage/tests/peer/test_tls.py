@@ -260,7 +260,7 @@ async def test_nobody_stands_between_two_nodes(nodes: Any, tls: Tls) -> None:
                 await nodes.client(tls=client).open(middle.sockets[0].getsockname()[:2], 20)
 
 
-async def test_a_certificate_of_another_authority_is_refused(nodes: Any, tls: Tls) -> None:
+async def test_a_certificate_of_another_authority_is_refused(nodes: Any, tls: Tls, lines: list[Any]) -> None:
     known, foreign = tls(), tls(authority=OTHER)
     server = await nodes.server({Submit: submitted}, tls=known)
     with pytest.raises(PeerUnreachable, match=r"the other node's certificate is refused: (self-signed|unable)"):
@@ -268,14 +268,20 @@ async def test_a_certificate_of_another_authority_is_refused(nodes: Any, tls: Tl
     impostor = await nodes.server({Submit: submitted}, tls=foreign)
     with pytest.raises(PeerUnreachable, match=r"the other node's certificate is refused"):
         await nodes.client(tls=known).open(impostor.address, 20)
+    said = [each["reason"] for each in lines if each["event"] == "peer handshake failed"]
+    assert len(said) == 2
+    assert all(each.startswith("the other node's certificate is refused") for each in said)
 
 
-async def test_a_client_hears_that_its_certificate_is_refused(nodes: Any, tls: Tls, tmp_path: Path) -> None:
+async def test_a_client_hears_that_its_certificate_is_refused(nodes: Any, tls: Tls, lines: list[Any]) -> None:
     foreign = tls(authority=OTHER, trusted=[AUTHORITY])
     server = await nodes.server({Submit: submitted}, tls=tls())
     with pytest.raises(PeerUnreachable, match=r"refuses this node's certificate: its ca\.crt lacks") as caught:
         await nodes.client(tls=foreign).open(server.address, 20)
     assert not caught.value.refused  # somebody is there
+    assert any(
+        "refuses this node's certificate" in each["reason"] for each in lines if "handshake failed" in each["event"]
+    )
     assert server.handshakes is not None
     assert server.handshakes.failed == 1
 

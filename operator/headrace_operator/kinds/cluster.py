@@ -37,7 +37,7 @@ from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
 from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports
-from headrace_operator.kinds.cluster_security import Securing, kept_secrets
+from headrace_operator.kinds.cluster_security import HAS_IT, Securing, Withheld, kept_secrets
 from headrace_operator.kinds.cluster_size import Sizing
 from headrace_operator.kinds.cluster_storage import Storing
 from headrace_operator.kinds.cluster_view import (
@@ -199,6 +199,11 @@ class Clusters:
             seen.conditions.append(_name_taken(error))
             self._availability(spec, seen)
             return
+        except Withheld:
+            self._availability(spec, seen)
+            return
+        if secured is not None:
+            await self._recording.note(objects, seen, {HAS_IT: "true"})
         objects = objects.with_security(secured)
         size = await self._sizing.next_size(objects, spec, seen)
         await find_causes(self._kube, Key("StreamCluster", objects.namespace, objects.name), seen, size)

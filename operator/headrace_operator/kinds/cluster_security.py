@@ -4,10 +4,11 @@ Each reconcile looks at the Secrets, and does what is due of them: an authority'
 certificate that has to be made anew, a password that somebody asks to be. Nodes read the files again by
 themselves, so no pod is made anew for any of that.
 
-1. What cannot be had again is never made over what is there: without the authorities' Secrets, or the operator's, of a
+1. Nothing is opened because something failed: pods that are to have security are not made without it.
+2. What cannot be had again is never made over what is there: without the authorities' Secrets, or the operator's, of a
    cluster that has security already, the condition says so, and what nodes have goes on.
-2. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
-3. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
+3. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
+4. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
 """
 
 import asyncio
@@ -65,6 +66,8 @@ ASIDE: Final = (SECURED,)
 LEAST_OVERLAP_S: Final = 60.0
 """Pods are made to see at once what a Secret holds (`_hurry`), and nodes look every ten seconds."""
 NEEDED_LEVEL: Final = int(Level.SECURED)
+HAS_IT: Final = f"{GROUP}/secured"
+"""Annotation of the cluster's own record: its pods have security, so that nothing of it is made over what is there."""
 SHOWN: Final = f"{GROUP}/certificates"
 """Annotation of pods: a digest of the certificates that they are to have."""
 OPEN: Final = "whoever reaches a listener may do everything"
@@ -77,6 +80,10 @@ class _Held:
     cluster: Generations
     clients: Generations
     proofs: Proofs
+
+
+class Withheld(Exception):
+    """Pods cannot have the security that they should: there are to be none without it. The conditions say why."""
 
 
 class Securing:
@@ -145,7 +152,7 @@ class Securing:
     # --- what pods stand on
 
     async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> Secured | None:
-        """Have the Secrets be as they should; how far security is to be in the pods, None: not at all. Raises
+        """Have the Secrets be as they should; how far security is to be in the pods, None: not at all. Raises Withheld,
         NameTaken, ApiError, ApiSilent.
         """
         template = secured_of(_template(seen))
@@ -154,16 +161,16 @@ class Securing:
             seen.note(CERTIFICATES, True, "NoneNeeded")
             return template  # no way leads back: a listener is opened in so many words
         try:
-            held = await self._held(objects, spec, seen, has_it=template is not None)
+            held = await self._held(objects, spec, seen, has_it=template is not None or has_had_it(seen))
         except Unresolved as lost:
             reason = lost.condition.reason
             seen.note(CERTIFICATES, False, reason, str(lost), again_s=STUCK_S)
             seen.note(SECURED, None, reason, f"see {CERTIFICATES}")
-            return template
+            return _as_it_is(template, seen)
         except CertificateRefused as error:
             seen.note(CERTIFICATES, False, "Refused", str(error), again_s=STUCK_S)
             seen.note(SECURED, None, "Refused", f"see {CERTIFICATES}")
-            return template
+            return _as_it_is(template, seen)
         await self._check_given(objects, spec, seen)
         terms = _terms(spec)
         due = min(each.again_s(terms, now=self._now()) for each in (held.cluster, held.clients))
@@ -437,6 +444,19 @@ class Securing:
     async def _take_off_force(self, objects: ClusterObjects, name: str) -> None:
         where = path("v1", "Secret", objects.namespace, name)
         await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
+
+
+def has_had_it(seen: Seen) -> bool:
+    """Whether the cluster's own record says that its pods had security, be there any or not."""
+    return seen.secret is not None and annotation(seen.secret, HAS_IT) == "true"
+
+
+def _as_it_is(template: Secured | None, seen: Seen) -> Secured | None:
+    """What pods are to have where nothing can be done for them. Raises Withheld where that would open a cluster."""
+    was_open = any(secured_of(pod) is None for pod in seen.pods)
+    if template is None and not was_open:
+        raise Withheld
+    return template
 
 
 def kept_secrets(cluster: str) -> list[str]:

@@ -222,6 +222,38 @@ async def test_what_cannot_be_had_again_is_not_made_over_what_is_there(secure: W
     assert template(secure) == Secured("require", from_start=True)
 
 
+async def test_a_cluster_that_is_applied_again_has_what_it_had(secure: World) -> None:
+    """And without what the operator proves itself by nothing is made over the data."""
+    before = held(secure, "c-cluster-ca"), held(secure, "c-operator")
+    secure.api.remove("StreamCluster", "c")
+    for name in ("c-0", "c-1", "c-2"):
+        secure.api.remove("Pod", name)
+    secure.start_operator()
+    await secure.run(secure.declare("StreamCluster", "c", SPEC))
+    assert (held(secure, "c-cluster-ca"), held(secure, "c-operator")) == before
+    assert template(secure) == Secured("require", from_start=True)
+    secure.api.remove("StreamCluster", "c")
+    for name in ("c-0", "c-1", "c-2"):
+        secure.api.remove("Pod", name)
+    secure.api.remove("Secret", "c-operator")
+    secure.start_operator()
+    await secure.once(secure.declare("StreamCluster", "c", SPEC))
+    assert secure.condition("StreamCluster", "c", "Certificates")[1] == "SecretLost"
+    assert not secure.api.find("Secret", "c-operator")
+    assert not secure.api.find("StatefulSet")
+
+
+async def test_no_pod_is_made_without_the_security_that_it_should_have() -> None:
+    world = World()
+    mine = metadata("c-cluster-ca", NS, "c", owned_by=None)
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": mine, "data": {}})
+    world.declare("StreamCluster", "c", SPEC)
+    await world.run(KEY)
+    assert world.condition("StreamCluster", "c", "Certificates")[1] == "CertificateUnfit"
+    assert not world.api.find("StatefulSet")
+    assert not world.api.find("Pod")
+
+
 async def test_an_authority_that_cannot_be_used_is_left_and_told_of(secure: World) -> None:
     found = secure.api.one("Secret", "c-clients-ca")
     secure.api.put({**found, "data": {**found["data"], "ca.key": ""}})

@@ -24,6 +24,7 @@ from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import COMMAND_ITEMS, now, submitted, topic_rows
 from headrace.security.access_expression import AccessExpression
 from headrace.security.access_rules import Kind, Permission, Place, Rule
+from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS, NOBODY, Mechanism, Principal, check_name
 
 log = structlog.get_logger()
@@ -107,6 +108,9 @@ class AccessCalls:
             if outcome.code is not Code.NONE:
                 raise KafkaError(outcome.code, f"{written(kind, name)} is gone: its {permission} was not set")
             log.info("access expression set", object=written(kind, name), permission=str(permission))
+            text = places[(kind, name, permission)]
+            what = f"{permission} is {text!r}" if text is not None else f"{permission} is inherited"
+            self._changes.note(caller, Change.ACCESS, name, what, api="access.set", kind=kind)
         warnings = await self._changes.warnings(each for each in read if each is not None)
         return {
             "items": [_told(Rule(*place, text or ""), text) for place, text in places.items()],

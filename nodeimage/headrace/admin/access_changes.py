@@ -10,10 +10,12 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.partitions.access_control import AccessControl
+from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.security.access_expression import AccessExpression, parse
 from headrace.security.access_rules import AccessRules, Permission
 from headrace.security.access_syntax import ExpressionFault
+from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS
 
 NAMED: Final = 20
@@ -36,9 +38,12 @@ def read_expressions(given: Mapping[Permission, str], *, where: str) -> dict[Per
 class AccessChanges:
     """Of one node."""
 
-    def __init__(self, *, catalog: Catalog, access: AccessControl, applied: AppliedEverywhere) -> None:
+    def __init__(
+        self, *, catalog: Catalog, access: AccessControl, authorizer: Authorizer, applied: AppliedEverywhere
+    ) -> None:
         self._catalog = catalog
         self._access = access
+        self._authorizer = authorizer
         self._applied = applied
 
     async def warnings(self, expressions: Iterable[AccessExpression]) -> list[str]:
@@ -58,6 +63,10 @@ class AccessChanges:
             )
 
         return _unknown(*await self._catalog.query(look))
+
+    def note(self, caller: Caller, change: Change, name: str, what: str, *, api: str, kind: str = "user") -> None:
+        """Tell the audit of a change that took place. `what`: in a few words, and never a secret."""
+        self._authorizer.changed(caller, change, kind, name, what, api=api)
 
     async def told(self, warnings: Sequence[str] = ()) -> dict[str, Any]:
         """What every change answers: the nodes that have not applied it within a few seconds, and warnings."""

@@ -18,9 +18,11 @@ from headrace.catalog.reader import Reader
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.admin_params import Method, Methods, NoParams, Params
 from headrace.partitions.admin_rights import CLUSTER_ADMIN
+from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import submitted
 from headrace.security.access_expression import parse
 from headrace.security.access_rules import AccessRules, Kind, Permission
+from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS
 
 log = structlog.get_logger()
@@ -59,8 +61,8 @@ class SecurityCalls:
         """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
             "security.show": Method(NoParams, self._show, CLUSTER_ADMIN),
-            "security.on": Method(TurnOn, self._on, CLUSTER_ADMIN),
-            "security.off": Method(TurnOff, self._off, CLUSTER_ADMIN),
+            "security.on": Method(TurnOn, self._on, CLUSTER_ADMIN, of_caller=True),
+            "security.off": Method(TurnOff, self._off, CLUSTER_ADMIN, of_caller=True),
         }
 
     async def shown(self) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class SecurityCalls:
     async def _show(self, _params: NoParams) -> dict[str, Any]:
         return await self.shown()
 
-    async def _on(self, params: TurnOn) -> dict[str, Any]:
+    async def _on(self, params: TurnOn, caller: Caller) -> dict[str, Any]:
         """How it is then. POLICY_VIOLATION where nobody who has a password would administer the cluster."""
         rules = self._access.rules
         admin = _administrators(rules)
@@ -98,9 +100,9 @@ class SecurityCalls:
                 f"nobody who has a password would administer the cluster, and everybody would be locked out: {said};"
                 " `headrace user create NAME --password-file FILE`, then `headrace access set cluster --admin u:NAME`",
             )
-        return await self._turn(on=True)
+        return await self._turn(caller, on=True)
 
-    async def _off(self, params: TurnOff) -> dict[str, Any]:
+    async def _off(self, params: TurnOff, caller: Caller) -> dict[str, Any]:
         """How it is then. POLICY_VIOLATION unless `open_everything`."""
         if not params.open_everything:
             raise KafkaError(
@@ -108,13 +110,15 @@ class SecurityCalls:
                 "without security everybody who reaches a listener may do everything: say that this is wanted"
                 " (`headrace security off --open-everything`)",
             )
-        return await self._turn(on=False)
+        return await self._turn(caller, on=False)
 
-    async def _turn(self, *, on: bool) -> dict[str, Any]:
+    async def _turn(self, caller: Caller, *, on: bool) -> dict[str, Any]:
         before = self._access.rules.on
         await submitted(self._catalog, SecureCluster(on=on), timeout_ms=0)
         if before != on:
             log.warning("security is on" if on else "security is off")
+            what, api = ("on", "security.on") if on else ("off: everybody may do everything", "security.off")
+            self._changes.note(caller, Change.SECURITY, "", what, api=api, kind=Kind.CLUSTER)
         return {**await self.shown(), **await self._changes.told()}
 
     async def _counted(self, admin: str | None) -> tuple[int, int, int]:

@@ -19,7 +19,8 @@ from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted, turn
 from headrace.partitions.new_streams import check_new_path, new_stream
 from headrace.partitions.stream_policies import PolicyFields, changes_from, policy_from, stream_shown
-from headrace.security.access_rules import Permission
+from headrace.security.access_rules import Kind, Permission
+from headrace.security.audit import Change
 
 
 class OneStream(Params, frozen=True):
@@ -113,6 +114,8 @@ class StreamCalls:
         shown = stream_shown(outcome.stream)
         if not read or not outcome.changed:
             return shown
+        given = ", ".join(f"{each} is {expression.text!r}" for each, expression in read.items())
+        self._changes.note(caller, Change.ACCESS, params.path, given, api="stream.create", kind=Kind.STREAM)
         return {**shown, **await self._changes.told(await self._changes.warnings(read.values()))}
 
     async def _list(self, params: Page, caller: Caller) -> list[dict[str, object]]:

@@ -22,6 +22,7 @@ from headrace.partitions.admin_params import Method, Methods, Params
 from headrace.partitions.admin_rights import CLUSTER_ADMIN, Own
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import found_one, now, submitted
+from headrace.security.audit import Change
 from headrace.security.principals import check_name, check_user_name
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import HASHES
@@ -92,15 +93,15 @@ class UserCalls:
     def methods(self) -> Methods:
         """By name: what a method takes, what runs it, and the right that it asks for."""
         return {
-            "user.create": Method(NewUser, self._create, CLUSTER_ADMIN),
+            "user.create": Method(NewUser, self._create, CLUSTER_ADMIN, of_caller=True),
             "user.list": Method(UserPage, self._list, CLUSTER_ADMIN),
             "user.show": Method(OneUser, self._show, Own("name")),
             "user.alter": Method(UserChange, self._alter, CLUSTER_ADMIN, of_caller=True),
-            "user.passwd": Method(NewPassword, self._passwd, Own("name")),
+            "user.passwd": Method(NewPassword, self._passwd, Own("name"), of_caller=True),
             "user.delete": Method(UserEnd, self._delete, CLUSTER_ADMIN, of_caller=True),
         }
 
-    async def _create(self, params: NewUser) -> dict[str, Any]:
+    async def _create(self, params: NewUser, caller: Caller) -> dict[str, Any]:
         """The user as made. DUPLICATE_RESOURCE where there is one of that name, unless `if_not_exists`.
 
         A crash leaves a user without a password at most, who cannot prove who he is; the call may be repeated.
@@ -124,6 +125,7 @@ class UserCalls:
         if params.password is not None:
             await self._set_password(name, params.password)
         log.info("user made", user=name)
+        self._changes.note(caller, Change.USERS, name, f"made, {_of_groups(params.groups)}", api="user.create")
         made = await self._found(name) or _shown(outcome.user, ())
         return {**made, **await self._changes.told()}
 
@@ -154,14 +156,16 @@ class UserCalls:
         command = PutUser(name=params.name, groups=params.groups, now=now(), create=False)
         await submitted(self._catalog, command, timeout_ms=0)
         log.info("user altered", user=params.name)
+        self._changes.note(caller, Change.USERS, params.name, _of_groups(params.groups), api="user.alter")
         return {**await self._show(OneUser(params.name)), **await self._changes.told()}
 
-    async def _passwd(self, params: NewPassword) -> dict[str, Any]:
+    async def _passwd(self, params: NewPassword, caller: Caller) -> dict[str, Any]:
         """Another password, for the next one who logs in; connections that are open go on."""
         check_password(params.password, user=params.name)
         await self._show(OneUser(params.name))
         await self._set_password(params.name, params.password)
         log.info("password changed", user=params.name)
+        self._changes.note(caller, Change.USERS, params.name, "another password", api="user.passwd")
         return {**await self._show(OneUser(params.name)), **await self._changes.told()}
 
     async def _delete(self, params: UserEnd, caller: Caller) -> dict[str, Any]:
@@ -173,6 +177,7 @@ class UserCalls:
             )
         await submitted(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
         log.info("user deleted", user=params.name)
+        self._changes.note(caller, Change.USERS, params.name, "deleted", api="user.delete")
         return {**found, **await self._changes.told()}
 
     async def _set_password(self, name: str, password: str) -> None:
@@ -209,6 +214,10 @@ def _check_groups(groups: Sequence[str]) -> None:
         raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user is in {MOST_GROUPS} at most")
     for each in groups:
         check_name(each, kind="group")
+
+
+def _of_groups(groups: Sequence[str]) -> str:
+    return f"of the groups {', '.join(sorted(set(groups)))}" if groups else "of no group"
 
 
 def _credentials(user: str, password: str) -> list[Credential]:

@@ -24,6 +24,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.runtime import Runtime
 from headrace.kafka.connection import MAX_REQUEST_BYTES, ROOM_BYTES, Connection, Handler, Identify, Slot
 from headrace.kafka.unproven_connections import UnprovenConnections
+from headrace.partitions.caller import Caller
 from headrace.security.principals import Mechanism, Principal
 from headrace.security.sasl.exchange import Attempt, Done, Failed, SaslExchange
 from headrace.security.sasl.mechanisms import Offered
@@ -54,8 +55,8 @@ _LENGTH: Final = struct.Struct(">i")
 _BARE: Final = RequestHeader(_AUTHENTICATE, 0, 0, None, 0)
 """What a token without a header counts as."""
 
-Heard = Callable[[Attempt, str, str], None]
-"""Told of each authentication that has ended, with the client's address and its listener."""
+Heard = Callable[[Caller, Attempt], None]
+"""Told of each authentication that has ended, with the connection on which it was."""
 
 
 class NotAuthenticated(HeadraceError):
@@ -93,7 +94,7 @@ class SaslConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See Connection."""
         super().connection_made(transport)
-        self.exchange = self._gate.exchange(self.address, self.listener)
+        self.exchange = self._gate.exchange(self)
         since = self._place.since if self._place is not None else self._loop.time()
         if not self.closed and not self._gate.unproven.join(self, since=since):
             self.drop()
@@ -209,13 +210,13 @@ class SaslGate:
         self._handler = handler
         self._runtime = runtime
 
-    def exchange(self, address: str, listener: str) -> SaslExchange:
+    def exchange(self, connection: Caller) -> SaslExchange:
         """That of a new connection."""
         return SaslExchange(
             self._offered,
             max_reauth_ms=self._max_reauth_ms,
             monotonic_ms=self._runtime.monotonic_ms,
-            audit=lambda attempt: self._heard(attempt, address, listener),
+            audit=lambda attempt: self._heard(connection, attempt),
         )
 
     def accepted(self, place: Place, *, listener: str, identify: Identify | None = None) -> SaslConnection:

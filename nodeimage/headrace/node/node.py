@@ -239,7 +239,7 @@ class Node:
             catalog=self.catalog,
             secret=cluster.secret,
             handler=self.parts.dispatcher,
-            audit=self.parts.audit,
+            audit=self.parts.logins,
         )
         self._closing.callback(logins.close)
         by_name = {each.config.name: each for each in configured}

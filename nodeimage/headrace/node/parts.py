@@ -263,7 +263,9 @@ class NodeParts:
         probes = NodeProbes(cluster)
         nodes = NodeCalls(cluster=cluster, store=store, controller=controller, probes=probes)
         everywhere = AppliedEverywhere(runtime=self.runtime, catalog=catalog, cluster=cluster, probes=probes)
-        access_changes = AccessChanges(catalog=catalog, access=self.access, applied=everywhere)
+        access_changes = AccessChanges(
+            catalog=catalog, access=self.access, authorizer=self.authorizer, applied=everywhere
+        )
         security_calls = SecurityCalls(catalog=catalog, access=self.access, changes=access_changes)
         cluster_calls = ClusterCalls(
             runtime=self.runtime,

@@ -22,21 +22,17 @@ from headrace.kafka.connection import Handler
 from headrace.kafka.sasl_gate import SaslGate
 from headrace.kafka.unproven_connections import UnprovenConnections
 from headrace.node.client_listeners import ClientListener
-from headrace.security.audit import AuditEvent, AuditLog
-from headrace.security.principals import ANONYMOUS
-from headrace.security.sasl.exchange import Attempt
+from headrace.partitions.login_audit import LoginAudit
 from headrace.security.sasl.mechanisms import Verifier, offered_mechanisms
 
 NICE: Final = 5
 """Of the thread that hashes passwords."""
-AUTHENTICATE: Final = "authenticate"
-"""The audit's action."""
 
 
 class SaslLogins:
     """Of one node, from its start to its end."""
 
-    def __init__(self, *, runtime: Runtime, catalog: Catalog, secret: str, handler: Handler, audit: AuditLog) -> None:
+    def __init__(self, *, runtime: Runtime, catalog: Catalog, secret: str, handler: Handler, audit: LoginAudit) -> None:
         """`secret`: the cluster's. `handler` answers requests of clients that have authenticated."""
         self.unproven = UnprovenConnections(runtime.loop)
         self._runtime = runtime
@@ -62,25 +58,7 @@ class SaslLogins:
             security_protocol=config.protocol.value,
             unproven=self.unproven,
             runtime=self._runtime,
-            heard=self.heard,
-        )
-
-    def heard(self, attempt: Attempt, address: str, listener: str) -> None:
-        """Tell the audit of an authentication. Who failed has proved nothing, whoever it claimed to be."""
-        allowed = attempt.refusal is None
-        reason = f"{attempt.mechanism or 'no mechanism'}{' again' if attempt.is_renewal else ''}"
-        self._audit.tell(
-            AuditEvent(
-                at_ms=self._runtime.now(),
-                user=(attempt.user if allowed or attempt.is_renewal else None) or ANONYMOUS,
-                address=address,
-                listener=listener,
-                action=AUTHENTICATE,
-                kind="user",
-                name=attempt.user or "",
-                allowed=allowed,
-                reason=reason if allowed else f"{reason}: {attempt.refusal}",
-            )
+            heard=self._audit.authenticated,
         )
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class LoginAudit:
         self._audit.tell(
             AuditEvent(
                 at_ms=self._runtime.now(),
-                user=(attempt.user if succeeded else None) or ANONYMOUS,
+                user=(attempt.user if succeeded else caller.principal.user) or ANONYMOUS,
                 address=caller.peer.rpartition(":")[0],
                 listener=caller.listener,
                 action=LOGIN,

@@ -1,5 +1,7 @@
 """What changes of rules have in common: expressions that are read first, and warnings of unknown names."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from headrace.admin.access_changes import NAMED, AccessChanges, read_expressions
@@ -12,7 +14,7 @@ from kit.callers import Callers
 
 @pytest.fixture
 def changes(broker: NodeParts) -> AccessChanges:
-    return AccessChanges(catalog=broker.catalog, access=broker.access, applied=None)  # type: ignore[arg-type]
+    return AccessChanges(catalog=broker.catalog, access=broker.access, authorizer=broker.authorizer, applied=None)  # type: ignore[arg-type]
 
 
 def test_expressions_are_read_before_anything_is_written() -> None:
@@ -34,3 +36,35 @@ async def test_names_that_the_cluster_does_not_have_are_warned_of(changes: Acces
 async def test_a_warning_has_some_of_many_names(changes: AccessChanges) -> None:
     (warning,) = await changes.warnings([expression_of(users=[f"u{number:03}" for number in range(NAMED + 5)])])
     assert " and 5 more" in warning
+
+
+async def test_each_change_is_told_to_the_audit_with_who_made_it_and_without_a_secret(broker: NodeParts) -> None:
+    callers = Callers(broker)
+    logs: list[Mapping[str, object]] = []
+    broker.audit._sinks.append(logs.append)
+    await callers.call("", "user.create", name="root", password="open sesame 1", groups=["ops", "dev"])
+    await callers.call("", "access.set", items=[{"object": "cluster", "permission": "admin", "expression": "u:root"}])
+    await callers.call("", "security.on")
+    await callers.call("root", "user.passwd", name="root", password="open sesame 2")
+    await callers.call("root", "user.alter", name="root", groups=[])
+    await callers.call("root", "stream.create", path="/s", access={"produce": "u:root|u:bob"})
+    await callers.call("root", "user.create", name="bob")
+    await callers.call("root", "user.delete", name="bob")
+    await callers.call("root", "security.off", open_everything=True)
+    told = [
+        (each["api"], each["user"], each["action"], each["kind"], each["name"], each["reason"])
+        for each in logs
+        if each["allowed"]
+    ]
+    assert told == [
+        ("user.create", "ANONYMOUS", "users", "user", "root", "made, of the groups dev, ops"),
+        ("access.set", "ANONYMOUS", "access", "cluster", "", "admin is 'u:root'"),
+        ("security.on", "ANONYMOUS", "security", "cluster", "", "on"),
+        ("user.passwd", "root", "users", "user", "root", "another password"),
+        ("user.alter", "root", "users", "user", "root", "of no group"),
+        ("stream.create", "root", "access", "stream", "/s", "produce is 'u:root | u:bob'"),
+        ("user.create", "root", "users", "user", "bob", "made, of no group"),
+        ("user.delete", "root", "users", "user", "bob", "deleted"),
+        ("security.off", "root", "security", "cluster", "", "off: everybody may do everything"),
+    ]
+    assert "sesame" not in str(logs)

@@ -90,7 +90,7 @@ class Port:
             security_protocol="SASL_PLAINTEXT",
             unproven=self.unproven,
             runtime=self.runtime,
-            heard=lambda attempt, address, listener: self.attempts.append(attempt),
+            heard=lambda _connection, attempt: self.attempts.append(attempt),
         )
         self.admission = Admission(kind="clients", most=9, most_of_address=9, descriptors=99, time=loop.time)
 

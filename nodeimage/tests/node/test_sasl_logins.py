@@ -1,4 +1,4 @@
-"""SASL at a node's listeners: what the audit is told, and that a node has what its file says."""
+"""SASL at a node's listeners: passwords are hashed aside, and a node has what its file says."""
 
 import os
 import threading
@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from headrace.node import Node
 from headrace.node.sasl_logins import NICE, SaslLogins
 from headrace.security.listener_config import ListenersRefused
-from headrace.security.principals import ANONYMOUS
-from headrace.security.sasl.exchange import Attempt
-from headrace.security.sasl.outcome import Refusal
 from headrace.security.tls_server import TlsRefused
 from kit.own_ports import own_port
 from kit.parts import node, options
@@ -38,42 +34,10 @@ def listener(name: str, where: str, mechanisms: str = '["PLAIN"]') -> str:
 async def logins(node: Node) -> AsyncIterator[SaslLogins]:
     parts = node.parts
     made = SaslLogins(
-        runtime=parts.runtime, catalog=node.catalog, secret="secret", handler=parts.dispatcher, audit=parts.audit
+        runtime=parts.runtime, catalog=node.catalog, secret="secret", handler=parts.dispatcher, audit=parts.logins
     )
     yield made
     made.close()
-
-
-def heard(logins: SaslLogins, attempt: Attempt) -> list[Any]:
-    with capture_logs() as logs:
-        logins.heard(attempt, "10.0.0.1", "secure")
-    return [each for each in logs if each["event"] == "audit"]
-
-
-async def test_who_failed_has_proved_nothing(logins: SaslLogins) -> None:
-    (told,) = heard(logins, Attempt("PLAIN", "alice", Refusal.WRONG_CREDENTIALS, is_renewal=False))
-    assert (told["user"], told["kind"], told["name"]) == (ANONYMOUS, "user", "alice")
-    assert (told["action"], told["allowed"]) == ("authenticate", False)
-    assert (told["address"], told["listener"]) == ("10.0.0.1", "secure")
-    assert told["reason"] == "PLAIN: wrong user or password"
-
-
-async def test_a_renewal_that_failed_was_somebodys(logins: SaslLogins) -> None:
-    (told,) = heard(logins, Attempt("PLAIN", "alice", Refusal.PRINCIPAL_CHANGED, is_renewal=True))
-    assert told["user"] == "alice"
-    assert told["reason"] == "PLAIN again: another principal at re-authentication"
-
-
-async def test_success_is_told_where_it_is_asked_for_alone(logins: SaslLogins) -> None:
-    assert heard(logins, Attempt("PLAIN", "alice", None, is_renewal=False)) == []
-
-
-async def test_failures_of_one_address_are_told_within_bounds(logins: SaslLogins) -> None:
-    told = [
-        heard(logins, Attempt(None, f"user-{number}", Refusal.UNSUPPORTED_MECHANISM, False)) for number in range(99)
-    ]
-    assert 0 < sum(map(len, told)) < 50
-    assert told[0][0]["reason"] == "no mechanism: a mechanism that is off or unknown"
 
 
 async def test_passwords_are_hashed_in_a_thread_that_gives_way(logins: SaslLogins) -> None:

@@ -60,6 +60,7 @@ class Slot:
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self.is_followed = False
+        self.throttle_ms = 0
         self.peer = "10.0.0.7:50123"
 
     def answer(self, body: Sequence[Buffer]) -> None:

@@ -129,7 +129,7 @@ def test_users_that_are_declared_come_in_and_others_do_not(tmp_path: Path, secur
         users, streams = Users(**common, index=secure.index), Streams(**common, index=secure.index)
         shown = await admin.call("c-bootstrap.ns.svc:9092", "security.show")
         assert shown["on"]
-        quotas: dict[str, Any] = {}
+        quotas = {"producerByteRate": 100_000_000}
         for name, spec in (("alice", {"groups": ["sensors"], "quotas": quotas}), ("bob", {})):
             key = secure.declare("StreamUser", name, {**REF, **spec})
             secure.watch()

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.node.options import AUDITED
+
 LEAST: Final[Mapping[str, int]] = {
     "chunk-bytes": 64 * 1024,
     "container-bytes": 64 * 1024,
@@ -24,7 +26,9 @@ LEAST: Final[Mapping[str, int]] = {
 SECONDS: Final = frozenset({"rebuild-after-s"})
 TEXTS: Final = frozenset({"label", "zone"})
 FLAGS: Final = frozenset({"no-fsync"})
-KNOWN: Final = (*LEAST, *SECONDS, *TEXTS, *FLAGS)
+ACTIONS: Final = frozenset({"audit-allowed"})
+"""Lists of what is told to the audit though it is allowed."""
+KNOWN: Final = (*LEAST, *SECONDS, *TEXTS, *FLAGS, *ACTIONS)
 
 
 def fault(settings: Mapping[str, str]) -> str:
@@ -44,6 +48,9 @@ def _fault(name: str, value: str) -> str:
     if name in SECONDS:
         number = _number(value, float)
         return "" if number is not None and math.isfinite(number) and number >= 0 else f"{value!r} are no seconds"
+    if name in ACTIONS:
+        unknown = sorted({each.strip() for each in value.split(",")} - set(AUDITED))
+        return f"{unknown[0]!r} is told to no audit; there are {', '.join(AUDITED)}" if unknown else ""
     if name in FLAGS:
         return f'it takes no value: say {name}: ""' if value else ""
     if name in TEXTS:

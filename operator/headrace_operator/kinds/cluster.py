@@ -33,6 +33,7 @@ from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, b
 from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds import cluster_security
+from headrace_operator.kinds.cluster_access import Authorizing
 from headrace_operator.kinds.cluster_left import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
@@ -128,6 +129,7 @@ class Clusters:
         self._levelling = Levelling(admin=admin, recording=self._recording)
         self._routes = Routes() if routes is None else routes
         self._securing = Securing(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
+        self._authorizing = Authorizing(kube=kube, admin=admin, routes=self._routes, reporter=reporter)
         self._sizing = Sizing(kube=kube, admin=admin, reporter=reporter)
         self._restart = RollingRestart(kube=kube, pods=pods, reporter=reporter)
         self._storing = Storing(kube=kube, reporter=reporter)
@@ -314,7 +316,7 @@ class Clusters:
                 await self._admin.call(where, "balance", wanted)
             await self._replicating.step(objects, spec, seen)
             await self._levelling.step(objects, spec, seen)
-            await self._securing.turn_on(objects, spec, seen)
+            await self._authorizing.step(objects, spec, seen)
         except (ApiError, ApiSilent):
             raise  # they are not the cluster's
         except KafkaError as error:

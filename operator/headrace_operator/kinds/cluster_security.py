@@ -1,4 +1,4 @@
-"""A cluster's security: its authorities and certificates, the operator's own proofs, and how far all of it is.
+"""A cluster's security: its authorities and certificates, the operator's own proofs, and how far they are in the pods.
 
 Each reconcile looks at the Secrets, and does what is due of them: an authority's next step (`builders.authorities`), a
 certificate that has to be made anew, a password that somebody asks to be. Nodes read the files again by
@@ -7,8 +7,7 @@ themselves, so no pod is made anew for any of that.
 1. Nothing is opened because something failed: pods that are to have security are not made without it.
 2. What cannot be had again is never made over what is there: without the authorities' Secrets, or the operator's, of a
    cluster that has security already, the condition says so, and what nodes have goes on.
-3. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
-4. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
+3. A cluster whose feature level has no users gets nothing of it: nodes would wait, and serve nobody.
 """
 
 import asyncio
@@ -21,8 +20,6 @@ import structlog
 
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.levels import Level, format_of
-from headrace.security.access_expression import parse
-from headrace.security.access_syntax import ExpressionFault
 from headrace.security.certificate_authority import CertificateRefused, KeyPair
 from headrace_operator.admin import Calls, NotKnown
 from headrace_operator.builders import authorities, certificates, listeners, operator_secret, secured_pods
@@ -32,7 +29,6 @@ from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.listeners import CLIENTS_CA, Port
 from headrace_operator.builders.names import (
-    OPERATOR_USER,
     Manifest,
     belongs,
     bootstrap,
@@ -48,13 +44,12 @@ from headrace_operator.builders.operator_secret import Proofs
 from headrace_operator.builders.secured_pods import Secured, next_secured, secured_of, serves_operator
 from headrace_operator.engine import Key
 from headrace_operator.kinds.causes import is_ready
-from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, STUCK_S, WORKING_S, Seen, annotation
-from headrace_operator.kinds.permissions import CLUSTER, shown_expressions, wanted_items
+from headrace_operator.kinds.cluster_view import ANSWER_S, STUCK_S, WORKING_S, Seen, annotation
 from headrace_operator.kinds.references import Unresolved
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, NameTaken, path
 from headrace_operator.routes import Route, Routes
-from headrace_operator.specs import GROUP, ClusterSpec, Permissions
+from headrace_operator.specs import GROUP, ClusterSpec
 
 log = structlog.get_logger()
 
@@ -238,7 +233,7 @@ class Securing:
                     f"Secret {name} is gone, and nodes and clients trust what it has signed: put it back from a copy",
                 )
             made = authorities.created(name, terms, now=self._now())
-            if await self._kube.create(authorities.secret(made, metadata=self._kept(objects, name))):
+            if await self._kube.create(authorities.secret(made, metadata=kept(objects, name))):
                 return made
             present = await self._own(objects, name) or {}
         try:
@@ -250,7 +245,7 @@ class Securing:
         forced = annotation(present, FORCE) == "true"
         after, done = authorities.step(name, before, terms, forced=forced and not before.turns, now=self._now())
         if done:
-            await self._kube.apply(authorities.secret(after, metadata=self._kept(objects, name)))
+            await self._kube.apply(authorities.secret(after, metadata=kept(objects, name)))
             await self._reporter.tell(objects, "AuthorityRenewed", f"{name}: {done}")
         if forced:
             await self._take_off_force(objects, name)
@@ -268,12 +263,12 @@ class Securing:
                     "from a copy",
                 )
             made = operator_secret.made()
-            await self._kube.apply(operator_secret.secret(made, metadata=self._kept(objects, name)))
+            await self._kube.apply(operator_secret.secret(made, metadata=kept(objects, name)))
             return made
         if present is not None and annotation(present, FORCE) == "true":
             if not found.next_password:
                 found = replace(found, next_password=operator_secret.generated())
-                await self._kube.apply(operator_secret.secret(found, metadata=self._kept(objects, name)))
+                await self._kube.apply(operator_secret.secret(found, metadata=kept(objects, name)))
             await self._take_off_force(objects, name)
         return found
 
@@ -349,74 +344,6 @@ class Securing:
             case GivenFault.EXPIRES, why:
                 seen.note(CERTIFICATES, False, "CertificateExpires", f"{where}: {why}")
 
-    # --- once the cluster answers
-
-    async def turn_on(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        """Have the cluster check what the resource says, and say how far that is. Raises HeadraceError."""
-        if not spec.security.enabled or any(each.type == SECURED for each in seen.conditions):
-            return
-        having = [secured_of(pod) for pod in seen.pods]
-        if not having or any(each is None for each in having):
-            text = f"{OPEN} as long as not all pods have security: they get it one by one"
-            seen.note(SECURED, False, "Rolling", text, again_s=WORKING_S)
-            return
-        where = bootstrap(objects.name, objects.namespace)
-        await self._pass_password_on(objects, where)
-        shown = await self._admin.call(where, "security.show", {}, patience_s=ANSWER_S)
-        if refusal := await self._permit(where, spec.security.permissions):
-            seen.note(SECURED, False, "Refused", refusal, again_s=QUIET_S)
-            return
-        if spec.security.authorization and not shown["on"]:
-            shown = await self._admin.call(where, "security.on", {})
-        elif not spec.security.authorization and shown["on"]:
-            shown = await self._admin.call(where, "security.off", {"open_everything": True})
-        self._judge(spec, seen, shown)
-
-    async def _permit(self, where: str, permissions: Permissions) -> str:
-        """Have the cluster's own expressions be so; why they cannot, "": they are."""
-        asked = permissions.given()
-        try:
-            wanted = {name: parse(text).text for name, text in asked.items()}
-        except ExpressionFault as fault:
-            return f"spec.security.permissions cannot be read: {fault}"
-        own = f"u:{OPERATOR_USER}"
-        wanted["admin"] = parse(f"{own} | ({asked['admin']})" if asked.get("admin", "").strip() else own).text
-        present = await shown_expressions(self._admin, where, CLUSTER)
-        if items := wanted_items(CLUSTER, wanted, present):
-            await self._admin.call(where, "access.set", {"items": items})
-        return ""
-
-    async def _pass_password_on(self, objects: ClusterObjects, where: str) -> None:
-        """A password of the operator's that is under way becomes the cluster's, and then the Secret's only one."""
-        name = operator_name(objects.name)
-        found = operator_secret.read(decoded(await self._own(objects, name)))
-        if found is None or not found.next_password:
-            return
-        told = {"name": OPERATOR_USER, "password": found.next_password}
-        await self._admin.call(where, "user.passwd", told)
-        after = replace(found, password=found.next_password, next_password="")
-        await self._kube.apply(operator_secret.secret(after, metadata=self._kept(objects, name)))
-        ca = decoded(await self._own(objects, ca_name(objects.name))).get("ca.crt", "")
-        before = self._routes.get(objects.namespace, objects.name)
-        route = Route.of(operator_secret.properties(after, ca), before.pods if before else ())
-        self._routes.put(objects.namespace, objects.name, route)
-        await self._reporter.tell(objects, "CredentialsRenewed", "the operator has another password at the cluster")
-
-    @staticmethod
-    def _judge(spec: ClusterSpec, seen: Seen, shown: Mapping[str, Any]) -> None:
-        open_ones = [port.name for port in listeners.ports(spec) if port.lets_anybody_in]
-        if not shown["on"]:
-            text = "access expressions are not checked: set spec.security.authorization to true once they are written"
-            seen.note(SECURED, False, "NotChecked", f"{OPEN}: {text}")
-        elif open_ones:
-            text = (
-                f"clients of listener {', '.join(open_ones)} prove nothing, and are the user ANONYMOUS: set its "
-                "protocol to SASL_SSL once they have moved"
-            )
-            seen.note(SECURED, False, "OpenListener", text)
-        else:
-            seen.note(SECURED, True, "Secured")
-
     # --- objects
 
     async def _own(self, objects: ClusterObjects, name: str) -> Manifest | None:
@@ -436,11 +363,6 @@ class Securing:
         }
         await self._kube.apply(made)
 
-    @staticmethod
-    def _kept(objects: ClusterObjects, name: str) -> Manifest:
-        """Of a Secret that outlives the resource."""
-        return metadata(name, objects.namespace, objects.name, owned_by=None)
-
     async def _take_off_force(self, objects: ClusterObjects, name: str) -> None:
         where = path("v1", "Secret", objects.namespace, name)
         await self._kube.merge(where, {"metadata": {"annotations": {FORCE: None}}})
@@ -457,6 +379,11 @@ def _as_it_is(template: Secured | None, seen: Seen) -> Secured | None:
     if template is None and not was_open:
         raise Withheld
     return template
+
+
+def kept(objects: ClusterObjects, name: str) -> Manifest:
+    """The metadata of a Secret that outlives the resource."""
+    return metadata(name, objects.namespace, objects.name, owned_by=None)
 
 
 def kept_secrets(cluster: str) -> list[str]:

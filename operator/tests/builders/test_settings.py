@@ -51,7 +51,7 @@ def test_every_argument_of_a_node_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_node_starts_with_the_least_of_each() -> None:
     assert {name.replace("-", "_"): least for name, least in LEAST.items() if name != "first-nodes"} == options.LEAST
     values = {**{name: str(least) for name, least in LEAST.items()}, "rebuild-after-s": "2.5", "zone": "a"}
-    values |= {"label": "disk=fast", **dict.fromkeys(FLAGS, "")}
+    values |= {"label": "disk=fast", "audit-allowed": "produce, consume", **dict.fromkeys(FLAGS, "")}
     assert set(values) == set(KNOWN)
     assert fault(values) == ""
     given = [part for name, value in values.items() for part in ((f"--{name}", value) if value else (f"--{name}",))]
@@ -61,8 +61,10 @@ def test_a_node_starts_with_the_least_of_each() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"chunk-byte": "1"}, "no such setting; there are chunk-bytes,"),
+        ({"chunk-byte": "1"}, "no such setting; there are audit-allowed, chunk-bytes,"),
         ({"port": "9092"}, "no such setting"),
+        ({"audit-allowed": "produce,reading"}, "'reading' is told to no audit; there are "),
+        ({"audit-allowed": ""}, "'' is told to no audit"),
         ({"chunk-bytes": "16Mi"}, "no whole number"),
         ({"chunk-bytes": ""}, "no whole number"),
         ({"chunk-bytes": "1024"}, "the least is 65536"),

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from headrace.security.certificate_authority import KeyPair
-from headrace_operator.builders import authorities, operator_secret
+from headrace_operator.builders import authorities
 from headrace_operator.builders.authorities import FORCE, decoded
 from headrace_operator.builders.certificates import pair_fault
 from headrace_operator.builders.names import metadata
-from headrace_operator.builders.operator_secret import Proofs
 from headrace_operator.builders.secured_pods import Secured, secured_of
 from headrace_operator.engine import Key
 from headrace_operator.kinds import cluster_security
@@ -69,7 +68,7 @@ async def test_a_new_cluster_is_closed_before_it_serves_anybody(secure: World) -
     assert held(secure, "c-server")["clients-ca.crt"] == held(secure, "c-clients-ca")["ca.crt"]
     assert "ca.key" not in held(secure, "c-ca")
     volumes = {each["name"]: each for each in secure.api.one("StatefulSet", "c")["spec"]["template"]["spec"]["volumes"]}
-    assert volumes["cluster"]["secret"]["secretName"] == "c-cluster-3"  # a name
+    assert volumes["cluster"]["projected"]["sources"][0] == {"secret": {"name": "c-cluster-3"}}
     assert secure.condition("StreamCluster", "c", "Secured")[:2] == ("True", "Secured")
     assert secure.condition("StreamCluster", "c", "Certificates")[:2] == ("True", "Valid")
     assert secure.condition("StreamCluster", "c")[0] == "True"
@@ -177,39 +176,6 @@ async def test_pods_are_made_to_look_again_as_soon_as_there_is_something_new(sec
     assert marks() != before
 
 
-async def test_the_operator_gets_another_password_which_the_cluster_has_first(secure: World) -> None:
-    secure.cluster.users["headrace-operator"] = {"groups": [], "password": held(secure, "c-operator")["password"]}
-    before = held(secure, "c-operator")["password"]
-    force(secure, "c-operator")
-    await secure.run(KEY)
-    after = held(secure, "c-operator")
-    assert after["password"] != before
-    assert "next-password" not in after
-    assert secure.cluster.users["headrace-operator"]["password"] == after["password"]
-    assert not is_forced(secure, "c-operator")
-    assert "CredentialsRenewed" in secure.events()
-    assert [pod for pod in secure.api.find("Pod") if "PRIVATE" in str(pod)] == []
-
-
-async def test_a_password_that_the_cluster_has_already_is_found_out(secure: World) -> None:
-    """The operator ended between telling the cluster and noting that it had."""
-    secure.cluster.users["headrace-operator"] = {"groups": [], "password": "the next password"}
-    old = held(secure, "c-operator")["password"]
-    kept = metadata("c-operator", NS, "c", owned_by=None)
-    await secure.kube.apply(operator_secret.secret(Proofs(old, "the next password"), metadata=kept))
-    told = secure.cluster.asked
-
-    def refuse(bootstrap: str) -> None:
-        access = secure.routes.way(bootstrap).access
-        secure.cluster.refuses_operator = "wrong password" if access and access.security.password == old else ""
-        told(bootstrap)
-
-    secure.cluster.asked = refuse
-    await secure.run(KEY)
-    assert held(secure, "c-operator")["password"] == "the next password"
-    assert secure.condition("StreamCluster", "c")[0] == "True"
-
-
 @pytest.mark.parametrize("name", ["c-cluster-ca", "c-clients-ca", "c-operator"])
 async def test_what_cannot_be_had_again_is_not_made_over_what_is_there(secure: World, name: str) -> None:
     before = held(secure, "c-server")
@@ -304,16 +270,6 @@ async def test_addresses_outside_are_in_the_certificate(secure: World) -> None:
     certificate = x509.load_pem_x509_certificate(held(secure, "c-server")["tls.crt"].encode())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
-
-
-async def test_who_administers_stands_beside_the_operator(secure: World) -> None:
-    for admin, then in (("g:ops & !u:bob", "u:headrace-operator | g:ops & !u:bob"), ("", "u:headrace-operator")):
-        secure.declare("StreamCluster", "c", {**SPEC, "security": {**ON, "permissions": {"admin": admin}}})
-        await secure.run(KEY)
-        assert secure.cluster.expressions["cluster", "admin"] == then
-    secure.declare("StreamCluster", "c", {**SPEC, "security": {**ON, "permissions": {"admin": "ops"}}})
-    await secure.run(KEY)
-    assert secure.condition("StreamCluster", "c", "Secured")[:2] == ("False", "Refused")
 
 
 async def test_a_cluster_that_knows_the_operator_no_more_is_not_asked_in_clear(secure: World) -> None:

@@ -1,0 +1,107 @@
+"""Whether a cluster checks who may do what, as its resource says, and that it knows the operator: once it answers.
+
+1. Security is turned on in a cluster that was open once all pods have it, and as the resource asks.
+2. A new password of the operator's is in its Secret before the cluster is told, and the only one there afterwards: so
+   whenever the operator ends, one of the two is good (`cluster_security` finds out which).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace.security.access_expression import parse
+from headrace.security.access_syntax import ExpressionFault
+from headrace_operator.admin import Calls
+from headrace_operator.builders import listeners, operator_secret
+from headrace_operator.builders.authorities import decoded
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.names import OPERATOR_USER, belongs, bootstrap, ca_name, operator_name
+from headrace_operator.builders.secured_pods import secured_of
+from headrace_operator.kinds.cluster_security import OPEN, SECURED, kept
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, Seen
+from headrace_operator.kinds.permissions import CLUSTER, shown_expressions, wanted_items
+from headrace_operator.kinds.reporting import Reporter
+from headrace_operator.kube import Kube
+from headrace_operator.routes import Route, Routes
+from headrace_operator.specs import ClusterSpec, Permissions
+
+
+class Authorizing:
+    """Of all clusters."""
+
+    def __init__(self, *, kube: Kube, admin: Calls, routes: Routes, reporter: Reporter) -> None:
+        self._kube = kube
+        self._admin = admin
+        self._routes = routes
+        self._reporter = reporter
+
+    async def step(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+        """Have the cluster check what the resource says, and say how far that is. Raises HeadraceError."""
+        if not spec.security.enabled or any(each.type == SECURED for each in seen.conditions):
+            return
+        having = [secured_of(pod) for pod in seen.pods]
+        if not having or any(each is None for each in having):
+            text = f"{OPEN} as long as not all pods have security: they get it one by one"
+            seen.note(SECURED, False, "Rolling", text, again_s=WORKING_S)
+            return
+        where = bootstrap(objects.name, objects.namespace)
+        await self._pass_password_on(objects, where)
+        shown = await self._admin.call(where, "security.show", {}, patience_s=ANSWER_S)
+        if refusal := await self._permit(where, spec.security.permissions):
+            seen.note(SECURED, False, "Refused", refusal, again_s=QUIET_S)
+            return
+        if spec.security.authorization and not shown["on"]:
+            shown = await self._admin.call(where, "security.on", {})
+        elif not spec.security.authorization and shown["on"]:
+            shown = await self._admin.call(where, "security.off", {"open_everything": True})
+        self._judge(spec, seen, shown)
+
+    async def _permit(self, where: str, permissions: Permissions) -> str:
+        """Have the cluster's own expressions be so; why they cannot, "": they are."""
+        asked = permissions.given()
+        try:
+            wanted = {name: parse(text).text for name, text in asked.items()}
+        except ExpressionFault as fault:
+            return f"spec.security.permissions cannot be read: {fault}"
+        own = f"u:{OPERATOR_USER}"
+        wanted["admin"] = parse(f"{own} | ({asked['admin']})" if asked.get("admin", "").strip() else own).text
+        present = await shown_expressions(self._admin, where, CLUSTER)
+        if items := wanted_items(CLUSTER, wanted, present):
+            await self._admin.call(where, "access.set", {"items": items})
+        return ""
+
+    async def _pass_password_on(self, objects: ClusterObjects, where: str) -> None:
+        """A password of the operator's that is under way becomes the cluster's, and then the Secret's only one."""
+        name = operator_name(objects.name)
+        found = operator_secret.read(await self._held(objects, name))
+        if found is None or not found.next_password:
+            return
+        told = {"name": OPERATOR_USER, "password": found.next_password}
+        await self._admin.call(where, "user.passwd", told)
+        after = replace(found, password=found.next_password, next_password="")
+        await self._kube.apply(operator_secret.secret(after, metadata=kept(objects, name)))
+        ca = (await self._held(objects, ca_name(objects.name))).get("ca.crt", "")
+        before = self._routes.get(objects.namespace, objects.name)
+        route = Route.of(operator_secret.properties(after, ca), before.pods if before else ())
+        self._routes.put(objects.namespace, objects.name, route)
+        await self._reporter.tell(objects, "CredentialsRenewed", "the operator has another password at the cluster")
+
+    @staticmethod
+    def _judge(spec: ClusterSpec, seen: Seen, shown: Mapping[str, Any]) -> None:
+        open_ones = [port.name for port in listeners.ports(spec) if port.lets_anybody_in]
+        if not shown["on"]:
+            text = "access expressions are not checked: set spec.security.authorization to true once they are written"
+            seen.note(SECURED, False, "NotChecked", f"{OPEN}: {text}")
+        elif open_ones:
+            text = (
+                f"clients of listener {', '.join(open_ones)} prove nothing, and are the user ANONYMOUS: set its "
+                "protocol to SASL_SSL once they have moved"
+            )
+            seen.note(SECURED, False, "OpenListener", text)
+        else:
+            seen.note(SECURED, True, "Secured")
+
+    async def _held(self, objects: ClusterObjects, name: str) -> Mapping[str, str]:
+        """What a Secret of the cluster holds."""
+        found = await self._kube.get("v1", "Secret", objects.namespace, name)
+        return decoded(found if found is not None and belongs(found, objects.name) else None)

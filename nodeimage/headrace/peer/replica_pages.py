@@ -219,11 +219,10 @@ class ToldReplicas:
 
     def _take(self, state: ReplicaState, news: News) -> None:
         container = state.container
+        self._stale.discard(container)  # which may be one that was told to be gone since it began anew
         before = self.replicas.get(container)
-        if before is not None:
-            self._stale.discard(container)
-            if before == state:
-                return
+        if before == state:
+            return
         self.replicas[container] = state
         news.changes.append((container, state))
         if before is None or _duty(before) != _duty(state):

@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -51,8 +51,25 @@ STEPS = st.lists(
 )
 
 
+COMES_BACK = [
+    *(("is", number, 0) for number in (2, 5, 6)),
+    ("ask", 0, 0),
+    *(("is", number, 0) for number in (4, 1)),
+    ("ask", 0, 0),
+    ("gone", 1, 0),
+    ("is", 3, 0),
+    ("gone", 4, 0),
+    ("is", 1, 0),
+    ("ask", 0, 0),
+    ("ask", 0, 0),
+    ("is", 4, 0),
+]
+"""A replica that an asker knew before it began anew is gone and comes back before the asker has all."""
+
+
 @settings(max_examples=300, deadline=None)
 @given(steps=STEPS, page=st.integers(1, 900), kept=st.integers(1, 8))
+@example(steps=COMES_BACK, page=410, kept=1)
 def test_askers_know_all_that_there_is_once_they_are_told_so(
     steps: list[tuple[str, int, int]], page: int, kept: int
 ) -> None:

@@ -252,8 +252,8 @@ async def test_takes_a_node_or_a_volume_away(callers: Callers) -> None:
     await callers.refused("ann", "features.hold", level=2)
 
 
-async def test_sees_the_rest_of_a_stream_of_which_he_may_read_one_topic(callers: Callers, ask: Ask) -> None:
-    await create(ask, "/secret:open")
+async def test_sees_the_rest_of_a_stream_of_which_he_may_read_one_topic(callers: Callers) -> None:
+    await create(callers.asks("root"), "/secret:open")
     await callers.access("root", {"/secret:open": {"consume": "u:mallory"}})
     assert [each["name"] for each in await callers.call("mallory", "topic.list", stream="/secret")] == ["open"]
     assert [each["path"] for each in await callers.call("mallory", "stream.list")] == ["/secret"]
@@ -262,7 +262,7 @@ async def test_sees_the_rest_of_a_stream_of_which_he_may_read_one_topic(callers:
     await callers.refused("mallory", "link.topics", version=1, stream="/secret")
 
 
-async def test_waits_for_changes_until_his_right_is_gone(callers: Callers, ask: Ask) -> None:
+async def test_waits_for_changes_until_his_right_is_gone(callers: Callers) -> None:
     await callers.access("root", {"/secret": {"copy": "u:mallory"}})
     asked = {"version": 1, "stream": "/secret", "topics": True}
     place = await callers.call("mallory", "link.changes", **asked)
@@ -270,19 +270,19 @@ async def test_waits_for_changes_until_his_right_is_gone(callers: Callers, ask: 
     waiting = asyncio.ensure_future(callers.refused("mallory", "link.changes", since=since, wait_ms=20_000, **asked))
     await until(lambda: any(each.waiting for each in callers.parts.changes._by_path.values()))
     await callers.access("root", {"/secret": {"copy": None}})
-    await create(ask, "/secret:news")
+    await create(callers.asks("root"), "/secret:news")
     await waiting
 
 
-async def test_hears_of_changes_of_a_topic_that_is_shut_within_a_stream_that_he_may_copy(
-    callers: Callers, ask: Ask
-) -> None:
+async def test_hears_of_changes_of_a_topic_that_is_shut_within_a_stream_that_he_may_copy(callers: Callers) -> None:
     await callers.access("root", {"/secret": {"copy": "u:bob"}, "/secret:t": {"copy": ""}})
     asked = {"version": 1, "stream": "/secret", "topics": True}
     place = await callers.call("bob", "link.changes", **asked)
     hidden = await id_of(callers, "/secret:t")
-    await ask(ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "/secret:t", "count": 2}], "timeout": 5_000})
-    shown = await create(ask, "/secret:news")
+    await callers.asks("root")(
+        ApiKey.CREATE_PARTITIONS, 2, {"topics": [{"name": "/secret:t", "count": 2}], "timeout": 5_000}
+    )
+    shown = await create(callers.asks("root"), "/secret:news")
     heard: set[bytes] = set()
     while shown not in heard:
         since = [place["run"], place["serial"]]

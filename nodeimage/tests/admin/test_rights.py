@@ -16,7 +16,6 @@ from headrace.security.access_rules import Permission
 from headrace.security.principals import Mechanism
 from kit.admin_calls import create
 from kit.callers import PASSWORD, Callers, Refusal, principal
-from kit.parts import Ask
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 ID = bytes(range(16))
@@ -150,9 +149,9 @@ async def test_an_administrator_of_the_cluster_may_call_every_method(callers: Ca
 
 
 async def test_a_right_on_one_stream_or_group_opens_what_it_is_for_and_no_more(
-    callers: Callers, broker: NodeParts, ask: Ask
+    callers: Callers, broker: NodeParts
 ) -> None:
-    topic_id = await create(ask, "/s:t")
+    topic_id = await create(callers.asks("root"), "/s:t")
     config = LinkConfig(source=["127.0.0.1:1"], source_stream="/s", topics=["*"], source_cluster="north")
     await broker.catalog.submit(PutLink(name="l", stream="/s", config=config, now=Millis(0), create=True))
     calls = {

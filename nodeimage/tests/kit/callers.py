@@ -1,5 +1,6 @@
 """Callers of Headrace's own admin calls who have proved who they are, on a cluster whose security is on."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +10,8 @@ from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
 from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.admin_call import encode_admin_request
+from headrace.wire.api_keys import ApiKey
+from kit.access import User
 
 PASSWORD = "not a secret 1"
 FORBIDDEN = (
@@ -52,6 +55,14 @@ class Callers:
             assert "\n" not in answer["message"]
             raise Refusal(answer["error"], answer["message"])
         return answer["result"]
+
+    def asks(self, user: str) -> Callable[[ApiKey, int, Mapping[str, Any]], Awaitable[Any]]:
+        """Asks Kafka's APIs as a user."""
+
+        async def asked(key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+            return await User(self.parts, user).ask(key, version, **fields)
+
+        return asked
 
     async def refused(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
         """Why a call is refused for want of a right."""

@@ -9,6 +9,17 @@ GROUP: Final = "readers"
 RECORDS: Final = 240
 KEPT_FROM: Final = 20
 """Offsets of partition 0 below it are deleted."""
+USER: Final = "alice"
+USERS: Final = "sensors"
+"""The user's group."""
+ACCESS: Final = (
+    ("cluster", "admin", "u:alice"),
+    ("/short", "produce", "u:bob | g:sensors"),
+    ("/default:orders", "consume", "p & !u:bob"),
+    ("/plant/*", "topic", ""),
+    ("group:readers*", "consume", "g:sensors"),
+)
+"""From level 2 on: object, permission, expression."""
 OPTIONS: Final = ("--chunk-bytes=65536", "--partitionlet-bytes=30000", "--disk-reserve=0")
 
 

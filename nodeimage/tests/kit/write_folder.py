@@ -18,7 +18,20 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import StartOptions, start
-from kit.folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, SHORT, TOPIC, committed, key_of, value_of
+from kit.folder_content import (
+    ACCESS,
+    GROUP,
+    KEPT_FROM,
+    OPTIONS,
+    RECORDS,
+    SHORT,
+    TOPIC,
+    USER,
+    USERS,
+    committed,
+    key_of,
+    value_of,
+)
 
 
 def write(folder: Path) -> None:
@@ -35,6 +48,10 @@ def write(folder: Path) -> None:
     kafka = AdminClient(address)
     for made in kafka.create_topics([NewTopic(TOPIC, 2), NewTopic(SHORT, 1)]).values():
         made.result()
+    admin("user.create", name=USER, password="a password", groups=[USERS])
+    admin(
+        "access.set", items=[{"object": where, "permission": what, "expression": text} for where, what, text in ACCESS]
+    )
     producer = Producer({**address, "enable.idempotence": True, "linger.ms": 0, "compression.type": "lz4"})
     for number in range(RECORDS):
         producer.produce(TOPIC, key=key_of(number), value=value_of(number), partition=number % 2)

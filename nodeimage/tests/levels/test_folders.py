@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headrace.base.levels import NEWEST, format_of
+from headrace.base.levels import NEWEST, Level, format_of
 from headrace.kafka_client.blocking_client import BrokerConnection
 from headrace.local.cluster import StartOptions, start
-from kit.folder_content import GROUP, KEPT_FROM, OPTIONS, RECORDS, TOPIC, committed, key_of, value_of
+from kit.folder_content import (
+    ACCESS,
+    GROUP,
+    KEPT_FROM,
+    OPTIONS,
+    RECORDS,
+    TOPIC,
+    USER,
+    USERS,
+    committed,
+    key_of,
+    value_of,
+)
 
 FOLDERS = {int(path.name[6:-7]): path for path in sorted(Path(__file__).parent.glob("level-*.tar.xz"))}
 
@@ -42,6 +54,11 @@ def test_a_folder_of_each_level_is_read(level: int, tmp_path: Path) -> None:
             with BrokerConnection("127.0.0.1", port) as connection:
                 shown = connection.admin("features.show")
                 connection.admin("scrub.start")
+                if level >= Level.SECURED:
+                    user = connection.admin("user.show", {"name": USER})
+                    assert (user["groups"], len(user["mechanisms"])) == ([USERS], 2)
+                    rules = connection.admin("access.list")
+                    assert {(each["object"], each["permission"], each["expression"]) for each in rules} == set(ACCESS)
             assert shown["level"] == level
         finally:
             running.stop()

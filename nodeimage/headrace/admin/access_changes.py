@@ -13,7 +13,7 @@ from headrace.partitions.access_control import AccessControl
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.security.access_expression import AccessExpression, parse
-from headrace.security.access_rules import AccessRules, Permission
+from headrace.security.access_rules import AccessRules, Kind, Permission
 from headrace.security.access_syntax import ExpressionFault
 from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS
@@ -63,6 +63,10 @@ class AccessChanges:
             )
 
         return _unknown(*await self._catalog.query(look))
+
+    def is_admin(self, caller: Caller) -> bool:
+        """Whether somebody administers the cluster, or security is off."""
+        return self._authorizer.sees(caller, (Permission.ADMIN,), Kind.CLUSTER, "")
 
     def note(self, caller: Caller, change: Change, name: str, what: str, *, api: str, kind: str = "user") -> None:
         """Tell the audit of a change that took place. `what`: in a few words, and never a secret."""

@@ -27,7 +27,7 @@ from headrace.partitions.admin_params import Method, Methods
 from headrace.partitions.admin_rights import CLUSTER_ADMIN, unknown_to
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.wire.admin_call import decode_admin_request, encode_admin_response
+from headrace.wire.admin_call import encode_admin_response, split_admin_request
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +38,8 @@ class AdminApi:
     def __init__(self, methods: Iterable[Methods], *, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
         self._methods: dict[str, Method] = {}
+        self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
+        """Of each method's parameters."""
         for table in methods:
             self.add(table)
 
@@ -50,6 +52,7 @@ class AdminApi:
             if not isinstance(method, Method) or not hasattr(method.right, "check"):
                 raise ValueError(f"the admin method {name} declares no right: say in its entry who may call it")
             self._methods[name] = method
+            self._decoders[name] = msgspec.msgpack.Decoder(method.params)
 
     @property
     def methods(self) -> Methods:
@@ -58,7 +61,7 @@ class AdminApi:
 
     async def handle(self, body: bytes, caller: Caller) -> bytes:
         """The response's body. Raises MalformedRequest for bytes that are no admin request."""
-        name, given = decode_admin_request(body)
+        name, given = split_admin_request(body)
         try:
             return encode_admin_response(await self.call(name, given, caller))
         except HeadraceError as error:
@@ -69,9 +72,12 @@ class AdminApi:
                 None, error=int(Code.UNKNOWN_SERVER_ERROR), message=f"{name} failed; the node's log says why"
             )
 
-    async def call(self, name: str, given: Mapping[str, Any], caller: Caller) -> object:
-        """What a method answers. Raises HeadraceError; KafkaError(INVALID_REQUEST) for a call that cannot be, and one
-        of Kafka's authorization errors for a caller who lacks the right."""
+    async def call(self, name: str, given: Mapping[str, Any] | msgspec.Raw, caller: Caller) -> object:
+        """What a method answers, given its parameters, or the bytes of them.
+
+        Raises HeadraceError; KafkaError(INVALID_REQUEST) for a call that cannot be, and one of Kafka's authorization
+        errors for a caller who lacks the right.
+        """
         may = self._authorizer
         method = self._methods.get(name)
         if method is None:
@@ -80,10 +86,20 @@ class AdminApi:
             known = ", ".join(self._methods)
             raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {known}")
         try:
-            params = msgspec.convert(given, method.params)
+            params = self._params(name, given)
         except msgspec.ValidationError as error:
             if may.is_on and not method.right.is_ever_had(caller, may):
                 raise unknown_to(caller, may, name) from None
             raise KafkaError(Code.INVALID_REQUEST, f"{name}: {error}") from None
         await method.right.check(params, caller, may, method=name)
         return await (method.run(params, caller) if method.of_caller else method.run(params))
+
+    def _params(self, name: str, given: Mapping[str, Any] | msgspec.Raw) -> Any:
+        if not isinstance(given, msgspec.Raw):
+            return msgspec.convert(given, self._methods[name].params)
+        try:
+            return self._decoders[name].decode(given)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise KafkaError(Code.INVALID_REQUEST, f"{name[:100]}: what comes is not msgpack: {error}") from error

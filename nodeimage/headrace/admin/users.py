@@ -163,6 +163,8 @@ class UserCalls:
         """Another password, for the next one who logs in; connections that are open go on."""
         check_password(params.password, user=params.name)
         await self._show(OneUser(params.name))
+        if not self._changes.is_admin(caller):
+            await self._check_still_his(params.name, caller)
         await self._set_password(params.name, params.password)
         log.info("password changed", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "another password", api="user.passwd")
@@ -179,6 +181,21 @@ class UserCalls:
         log.info("user deleted", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "deleted", api="user.delete")
         return {**found, **await self._changes.told()}
+
+    async def _check_still_his(self, name: str, caller: Caller) -> None:
+        """The session's own password is still that of the user: where it was taken from whoever has it, or the user
+        was deleted and made again, a connection that is open from before must not get the user back."""
+
+        def look(reader: Reader) -> bool:
+            rows = [row for each in HASHES if (row := reader.users.credential(name, each)) is not None]
+            kept = {ScramCredential(row.salt, row.stored_key, row.server_key, row.iterations).mark for row in rows}
+            return not kept.isdisjoint(caller.principal.passwords)
+
+        if not await self._catalog.query(look):
+            raise KafkaError(
+                Code.CLUSTER_AUTHORIZATION_FAILED,
+                f"{caller.principal} has another password since this session began: log in again, by that one",
+            )
 
     async def _set_password(self, name: str, password: str) -> None:
         loop = self._runtime.loop

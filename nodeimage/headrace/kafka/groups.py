@@ -127,6 +127,7 @@ class GroupApis:
         try:
             self._check_member(session, join.group_id, api="JoinGroup")
             result = await (await self._coordination.service()).join(join)
+            self._check_member(session, join.group_id, api="JoinGroup")  # it may have waited for long
         except HeadraceError as error:
             result = JoinResult(code=error.code, member_id=join.member_id)
         return {
@@ -159,6 +160,7 @@ class GroupApis:
             if request.__version__ >= 5 and (sync.protocol_type is None or sync.protocol_name is None):
                 raise KafkaError(Code.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup 5 names the protocol")  # KIP-559
             result = await (await self._coordination.service()).sync(sync)
+            self._check_member(session, sync.group_id, api="SyncGroup")  # it may have waited for long
         except HeadraceError as error:
             # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
             loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS

@@ -313,7 +313,7 @@ class SaslGate:
 
 
 def _principal(proven: Proven, mechanism: str, until: float | None) -> Principal:
-    return Principal(proven.user, Mechanism(mechanism), proven.groups, until)
+    return Principal(proven.user, Mechanism(mechanism), proven.groups, until, proven.passwords)
 
 
 async def _end(session: SaslConnection) -> None:

@@ -38,8 +38,8 @@ from headrace.partitions.lookups import found_one, now
 from headrace.partitions.new_streams import new_stream
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
-from headrace.security.access_rules import Kind
-from headrace.security.client_security import security_of
+from headrace.security.access_rules import Kind, Permission
+from headrace.security.client_security import files_named, security_of
 
 __all__ = ["LinkAdmin"]
 
@@ -142,7 +142,7 @@ class LinkAdmin:
                 of_caller=True,
             ),
             "link.show": Method(OneLink, self._show, of_link),
-            "link.alter": Method(LinkChange, self._alter, of_link),
+            "link.alter": Method(LinkChange, self._alter, of_link, of_caller=True),
             "link.pause": Method(OneLink, self._pause, of_link),
             "link.resume": Method(OneLink, self._resume, of_link),
             "link.delete": Method(OneLink, self._delete, of_link),
@@ -158,6 +158,7 @@ class LinkAdmin:
     # --- made and changed
 
     async def _create(self, params: NewLink, caller: Caller) -> dict[str, Any]:
+        self._check_files(params.credentials, caller, "link.create")
         name = params.name or short_name(params.source, params.source_stream)
         check_link_name(name)
         config = checked(
@@ -268,7 +269,19 @@ class LinkAdmin:
         finally:
             await client.close()
 
-    async def _alter(self, params: LinkChange) -> dict[str, Any]:
+    def _check_files(self, credentials: Mapping[str, str], caller: Caller, method: str) -> None:
+        """Nobody has nodes read files, or show certificates of theirs, who does not administer the cluster. Raises
+        KafkaError."""
+        files = files_named(credentials)
+        if files and not self._may.allows(caller, Permission.ADMIN, api=method):
+            raise KafkaError(
+                Code.CLUSTER_AUTHORIZATION_FAILED,
+                f"{', '.join(files)}: a file of the nodes, which links of the cluster's administrators alone may use; "
+                "give what it holds, by ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
+            )
+
+    async def _alter(self, params: LinkChange, caller: Caller) -> dict[str, Any]:
+        self._check_files(params.credentials or {}, caller, "link.alter")
         link = await self._link(params.name)
         given = {
             name: value

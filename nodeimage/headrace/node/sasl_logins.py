@@ -65,7 +65,7 @@ class SaslLogins:
         """Hash nothing more."""
         self._hashing.shutdown(cancel_futures=True)
 
-    async def _hashed(self, function: Callable[[], bool]) -> bool:
+    async def _hashed(self, function: Callable[[], frozenset[bytes]]) -> frozenset[bytes]:
         return await asyncio.get_running_loop().run_in_executor(self._hashing, function)
 
     def _verifier(self, listener: ClientListener) -> Verifier | None:

@@ -69,7 +69,8 @@ async def ensure_admin(catalog: Catalog, admin: BootstrapAdmin, *, executor: Exe
     if not expressions:
         text = expression_of(users=[admin.user]).text
         item = AccessItem(kind=CLUSTER, object="", permission=Permission.ADMIN.value, expression=text)
-        await _submit(catalog, SetAccess(items=[item], now=now))
+        none = [AccessItem(kind=CLUSTER, object="", permission=Permission.ADMIN.value, expression=None)]
+        await _submit(catalog, SetAccess(items=[item], now=now, expected=none))  # another node may have been first
         log.info("the cluster has an administrator", expression=text)
 
 

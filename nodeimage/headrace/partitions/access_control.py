@@ -132,6 +132,9 @@ class AccessControl:
                     break
         except (HeadraceError, sqlite3.Error) as error:
             log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
+            if self.rules is not CLOSED:  # it was open, and it is not known whether it still is
+                self.rules = CLOSED
+                self._tell()
             return False
         self.rules, self._groups, self.is_current = rules, groups, True
         for rule in rules.faults:

@@ -100,6 +100,11 @@ def of_security(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
 
+def files_named(properties: Mapping[str, str]) -> list[str]:
+    """Those properties that name a file of the machine on which they are used."""
+    return sorted(name for name in properties if _FIELDS.get(name, "").endswith("_file"))
+
+
 def security_of(properties: Mapping[str, str]) -> Security:
     """The security that client properties ask for; none at all is PLAINTEXT.
 

@@ -8,7 +8,7 @@ Invariant: only `NOBODY` is called ANONYMOUS, the word that Kafka has for a clie
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -54,6 +54,8 @@ class Principal:
     until: float | None = None
     """When the proof ends, in seconds of the node's monotonic clock, so that setting the time of day neither prolongs
     nor cuts a session; None: it lasts as long as the connection."""
+    passwords: frozenset[bytes] = field(default=frozenset(), repr=False, compare=False)
+    """Marks of the credentials that the password fits by which it is proven: they are gone once it is another one."""
 
     def __post_init__(self) -> None:
         if self.mechanism is not Mechanism.NONE:

@@ -25,7 +25,10 @@ class _Answer(msgspec.Struct, frozen=True):
 
 ANYTHING: Final = msgspec.msgpack.Decoder(Any)
 """Takes every result as it is."""
+MOST_REQUEST_BYTES: Final = 16 << 20
+"""Of an admin request: the largest have certificates, or what tens of thousands of partitions are asked for by."""
 _requests = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
+_split_requests = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _answers = msgspec.msgpack.Decoder(_Answer)
 
 
@@ -36,10 +39,25 @@ def encode_admin_request(method: str, params: Mapping[str, Any]) -> bytes:
 
 def decode_admin_request(body: Buffer) -> tuple[str, dict[str, Any]]:
     """Method and parameters of an admin request. Raises `MalformedRequest`."""
+    return _decoded(_requests, body)
+
+
+def split_admin_request(body: Buffer) -> tuple[str, msgspec.Raw]:
+    """Method and encoded parameters of an admin request. Raises `MalformedRequest`.
+
+    Parameters are to be decoded as what their method takes: one byte of those that it does not take would become an
+    object of 64 bytes, for whoever may connect.
+    """
+    return _decoded(_split_requests, body)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], body: Buffer) -> T:
+    if len(body) > MOST_REQUEST_BYTES:
+        raise MalformedRequest(f"an admin request of {len(body)} bytes; the limit is {MOST_REQUEST_BYTES}")
     try:
         if not len(body) or body[0]:
             raise MalformedRequest("an admin request starts with a zero byte")
-        return _requests.decode(body[1:])
+        return decoder.decode(body[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedRequest(f"not an admin request: {error}") from error
 

@@ -1,5 +1,8 @@
 """Headrace's own admin calls, through their bytes, on a node with a real catalog and log."""
 
+import tracemalloc
+
+import msgspec
 import pytest
 
 from headrace.base.errors import Code, MalformedRequest
@@ -38,3 +41,26 @@ class TestEnvelope:
         monkeypatch.setattr(broker.catalog, "query", None)
         answer = await raw_call("stream.list")
         assert answer["error"] == Code.UNKNOWN_SERVER_ERROR
+
+
+async def test_parameters_become_no_objects_that_their_method_does_not_take(broker):
+    """A million of empty lists would take 64 MB, and nodes read requests of 100 MiB."""
+    given = b"\x81\xa4path\xdd\x00\x0f\x42\x40" + b"\x90" * 1_000_000
+    body = b"\x00\x92\xabstream.show" + given
+    tracemalloc.start()
+    try:
+        answer = msgspec.msgpack.decode(await broker.admin.handle(body, Connection(broker.dispatcher)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (answer["error"], "path" in answer["message"]) == (Code.INVALID_REQUEST, True)
+    assert peak < 8 << 20
+
+
+async def test_parameters_that_are_no_msgpack_are_answered(broker):
+    for given in (b"\x81\xa4path\xa2\xff\xfe", b"\x81\xa4path" + b"\x91" * 100_000 + b"\xc0", b"\x90", b"\x81\x01\x02"):
+        try:
+            answer = await broker.admin.handle(b"\x00\x92\xabstream.show" + given, Connection(broker.dispatcher))
+        except MalformedRequest:
+            continue
+        assert msgspec.msgpack.decode(answer)["error"] == Code.INVALID_REQUEST

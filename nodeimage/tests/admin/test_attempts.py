@@ -87,6 +87,39 @@ async def test_gives_a_user_a_lasting_password_by_a_token_that_ends(callers: Cal
         await callers.refused(by_token, "user.passwd", name="root", password=PASSWORD + "!")
 
 
+async def test_gets_an_account_back_by_a_session_from_before_its_password_was_changed(callers: Callers) -> None:
+    session = await callers.logged_in("bob")
+    await callers.call("root", "user.passwd", name="bob", password=PASSWORD + "!")
+    error = await callers.refused(session, "user.passwd", name="bob", password=PASSWORD)
+    assert "another password since this session began" in str(error)
+    await callers.call("bob", "user.passwd", name="bob", password=PASSWORD)  # who has the new one may
+
+
+async def test_gets_the_account_of_somebody_who_was_given_his_name_after_him(callers: Callers) -> None:
+    session = await callers.logged_in("bob")
+    await callers.call("root", "user.delete", name="bob")
+    await callers.call("root", "user.create", name="bob", password=PASSWORD)
+    await callers.refused(session, "user.passwd", name="bob", password=PASSWORD + "!")
+
+
+async def test_has_nodes_read_their_files_for_a_link(callers: Callers) -> None:
+    files = {
+        "ssl.ca.location": "/etc/shadow",
+        "ssl.truststore.location": "/dev/zero",
+        "ssl.keystore.location": "/var/lib/headrace/peer-tls/tls.crt",
+        "ssl.certificate.location": "/nowhere",
+    }
+    for name, path in files.items():
+        given = {"security.protocol": "SSL", name: path}
+        asked = {"stream": "/plant/flow", "source": ["127.0.0.1:1"], "source_stream": "/s", "credentials": given}
+        error = await callers.refused("bob", "link.create", **asked)
+        assert str(error).startswith(f"{name}: a file of the nodes")
+        assert not (await callers.fails("root", "link.create", **asked)).is_forbidden
+        asked = {"name": "hidden", "credentials": given}
+        await callers.access("root", {"/secret": {"admin": "u:bob"}})
+        assert "a file of the nodes" in str(await callers.refused("bob", "link.alter", **asked))
+
+
 async def test_calls_himself_by_no_name_and_sets_the_password_of_nobody(callers: Callers) -> None:
     await callers.refused("", "user.passwd", name="ANONYMOUS", password=PASSWORD)
     await callers.refused("", "user.show", name="ANONYMOUS")

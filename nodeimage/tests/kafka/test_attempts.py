@@ -188,6 +188,39 @@ async def waits_until_it_may_no_longer(world: World) -> list[int]:
     return codes_of(wire.decode_response(await waits.body(), 0, 12))
 
 
+async def waits_in_a_group_until_it_may_no_longer(world: World) -> tuple[int, int]:
+    """The answer would tell the leader of the group all of its members."""
+    slow = {
+        "rebalance_timeout": 1_000,
+        "session_timeout": 30_000,
+        "protocol_type": "consumer",
+        "group_instance_id": None,
+    }
+    slow |= {"group_id": "acme-app", "protocols": [{"name": "range", "metadata": SUBSCRIPTION}]}
+    first = await world.alice.ask(ApiKey.JOIN_GROUP, **slow, member_id="")
+    first = await world.alice.ask(ApiKey.JOIN_GROUP, **slow, member_id=first.member_id)
+    assert (first.error_code, len(first.members)) == (0, 1)
+    other = await world.alice.ask(ApiKey.JOIN_GROUP, **slow, member_id="")
+    waits = asyncio.ensure_future(world.alice.ask(ApiKey.JOIN_GROUP, **slow, member_id=other.member_id))
+    async with asyncio.timeout(20):
+        while await state_of(world, "acme-app") != "PreparingRebalance":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await put(world.parts, {(Kind.STREAM, "/acme", each): "u:bob" for each in Permission})
+    answer = await waits
+    return answer.error_code, len(answer.members)
+
+
+async def state_of(world: World, group: str) -> str:
+    (found,) = (await world.root.ask(ApiKey.DESCRIBE_GROUPS, groups=[group])).groups
+    return str(found.group_state)
+
+
+async def spelt(world: World, *names: str) -> dict[str, tuple[int, int]]:
+    """The error, and how many partitions are told of."""
+    found = (await world.alice.metadata(list(names), create=True)).topics
+    return {str(each.name): (each.error, len(each.partitions)) for each in found}
+
+
 async def makes_where_it_only_reads(world: World) -> tuple[int, str | None, bytes, int]:
     await put(world.parts, {(Kind.STREAM, "/rival", Permission.CONSUME): "u:alice | u:bob"})
     return await world.metadata(world.alice, "/rival:new", create=True)
@@ -246,6 +279,23 @@ ALTER, INCREMENT, DESCRIBE = ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONF
 HIDDEN = b"\0" * 16
 RANDOM = uuid.UUID(int=7).bytes
 PARTS = [{"partition_index": 0}]
+ODD_SPELLINGS: Final = (
+    "/rival//secrets",
+    "/rival//:secrets",
+    "//rival:secrets",
+    "/rival:secrets/",
+    "/rival/../rival:secrets",
+    "/rival:secrets\0",
+    " /rival:secrets",
+    "/rival:secrets ",
+    "/rival::secrets",
+    "/rival:\uff53ecrets",
+    "/rival:secrets\u200b",
+    "/rival:sec\u0072ets\u0301",
+    "rival..secrets..",
+    "..rival..secrets",
+    "",
+)
 
 ATTEMPTS = [
     # Produce
@@ -309,6 +359,11 @@ ATTEMPTS = [
     Attempt("ends the fetch session of another user", ends_bobs_session, 0, is_audited=False),
     Attempt("adds a topic of another tenant to an own session", adds_to_an_own_session, [TOPIC_29]),
     Attempt("waits for records that it may no longer read by then", waits_until_it_may_no_longer, [TOPIC_29]),
+    Attempt(
+        "waits in a group of which it may no longer be a member by then",
+        waits_in_a_group_until_it_may_no_longer,
+        (GROUP_30, 0),
+    ),
     # offsets
     Attempt("asks for the end of a topic", lambda w: w.list_offsets(w.alice, SECRETS), [(TOPIC_29, -1)]),
     Attempt("asks for its end by its alias", lambda w: w.list_offsets(w.alice, ALIAS), [(TOPIC_29, -1)]),
@@ -323,6 +378,18 @@ ATTEMPTS = [
     # Metadata
     Attempt("looks a topic up", lambda w: w.metadata(w.alice, SECRETS), (TOPIC_29, SECRETS, HIDDEN, 0)),
     Attempt("looks it up by its alias", lambda w: w.metadata(w.alice, ALIAS), (TOPIC_29, ALIAS, HIDDEN, 0)),
+    Attempt(
+        "looks it up by other letters",
+        lambda w: spelt(w, "/rival:Secrets", "/Rival:secrets", "Rival..secrets", "/default:rival..secrets"),
+        dict.fromkeys(("/rival:Secrets", "/Rival:secrets", "Rival..secrets"), (29, 0))
+        | {"/default:rival..secrets": (17, 0)},
+    ),
+    Attempt(
+        "looks it up by spellings that no topic has",
+        lambda w: spelt(w, *ODD_SPELLINGS),
+        dict.fromkeys(ODD_SPELLINGS, (17, 0)),
+        is_audited=False,  # they name nothing
+    ),
     Attempt(
         "looks up one that is not there",
         lambda w: w.metadata(w.alice, "/rival:none"),

@@ -1,14 +1,18 @@
 """Callers of Headrace's own admin calls who have proved who they are, on a cluster whose security is on."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from headrace.base.errors import Code
+from headrace.catalog.reader import Reader
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
 from headrace.security.principals import NOBODY, Mechanism, Principal
+from headrace.security.sasl.scram_credential import ScramCredential
+from headrace.security.scram_common import HASHES
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
 from kit.access import User
@@ -48,7 +52,7 @@ class Callers:
     async def call(self, user: str | Principal, method: str, /, **params: Any) -> Any:
         """The result. Raises Refusal."""
         connection = Connection(self.parts.dispatcher)
-        connection.principal = user if isinstance(user, Principal) else principal(user)
+        connection.principal = user if isinstance(user, Principal) else await self.logged_in(user)
         answer = msgspec.msgpack.decode(await self.parts.admin.handle(encode_admin_request(method, params), connection))
         if answer["error"]:
             assert answer["result"] is None
@@ -63,6 +67,18 @@ class Callers:
             return await User(self.parts, user).ask(key, version, **fields)
 
         return asked
+
+    async def logged_in(self, user: str) -> Principal:
+        """`user`, as of now: who has the password that the user has."""
+
+        def look(reader: Reader) -> frozenset[bytes]:
+            rows = [row for each in HASHES if (row := reader.users.credential(user, each)) is not None]
+            return frozenset(
+                ScramCredential(row.salt, row.stored_key, row.server_key, row.iterations).mark for row in rows
+            )
+
+        found = principal(user)
+        return replace(found, passwords=await self.parts.catalog.query(look)) if user else found
 
     async def refused(self, user: str | Principal, method: str, /, **params: Any) -> Refusal:
         """Why a call is refused for want of a right."""

@@ -66,6 +66,6 @@ class Listener:
         return [attempt.refusal for attempt in self.audit]
 
 
-async def run_at_once(function: Callable[[], bool]) -> bool:
+async def run_at_once(function: Callable[[], frozenset[bytes]]) -> frozenset[bytes]:
     """In no thread."""
     return function()

@@ -78,6 +78,23 @@ async def test_a_user_and_an_administrator_that_are_there_stay(node: Node, execu
     assert await state(catalog) == (False, ["u:root"], ["admin"])
 
 
+async def test_an_administrator_who_is_made_meanwhile_stays(
+    node: Node, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node was told the same, and an administrator has already given the cluster to a group."""
+    catalog, submit = node.catalog, node.catalog.submit
+
+    async def later(command: Any, **how: Any) -> Any:
+        if isinstance(command, SetAccess):
+            item = AccessItem(kind=CLUSTER, object="", permission="admin", expression="g:admins")
+            await submit(SetAccess(items=[item], now=Millis(1)))
+        return await submit(command, **how)
+
+    monkeypatch.setattr(catalog, "submit", later)
+    await securing.ensure_admin(catalog, ADMIN, executor=executor, now=Millis(2))
+    assert (await state(catalog))[1] == ["g:admins"]
+
+
 async def test_a_cluster_without_an_administrator_is_not_closed(node: Node) -> None:
     with pytest.raises(NoAdministrator, match="--bootstrap-admin FILE"):
         await securing.secure(node.catalog)

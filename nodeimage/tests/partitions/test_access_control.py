@@ -23,6 +23,7 @@ from headrace.partitions.access_control import AccessControl
 from headrace.security.access_rules import Kind, Permission
 from headrace.security.principals import NOBODY, Mechanism, Principal
 from kit.catalog import NOW, MemoryLog
+from kit.one_node import until
 
 ALICE = Principal("alice", Mechanism.PLAIN)
 BOB = Principal("bob", Mechanism.PLAIN)
@@ -153,6 +154,27 @@ async def test_an_expression_that_cannot_be_read_lets_nobody_in(secured: Secured
     assert secured.control.rules.faults
     await secured.set("cluster", "", "p")
     assert secured.may(ALICE, "/other:t")
+
+
+async def test_an_open_cluster_whose_catalog_cannot_be_read_any_more_lets_nobody_in(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it still is open nobody knows: its rows were replaced, and may say that security is on."""
+    await secured.catalog.submit(SecureCluster(on=False))
+    assert secured.may(BOB)
+    query = secured.catalog.query
+
+    async def fails(_: Callable[..., Any]) -> Any:
+        raise CatalogFailed("it is damaged")
+
+    monkeypatch.setattr(access_control, "READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(secured.catalog, "query", fails)
+    told = secured.told
+    secured.control.applied([(Replaced(Position(1)), None)])
+    await until(lambda: not secured.may(BOB))
+    assert secured.told > told, "what waits is asked again"
+    monkeypatch.setattr(secured.catalog, "query", query)
+    await until(lambda: secured.may(BOB))
 
 
 async def test_a_catalog_that_cannot_be_read_lets_nobody_in_until_it_can(

@@ -6,14 +6,14 @@ from typing import Final, Protocol, TypeAlias
 from headrace.base.errors import Code, KafkaError
 from headrace.security.sasl.oauthbearer_server import INVALID_TOKEN, read_bearer
 from headrace.security.sasl.outcome import Accepted, Challenge, Mechanism, Proven, Refusal, SaslFailed
-from headrace.security.sasl.plain_server import is_right, read_plain
+from headrace.security.sasl.plain_server import fitting, read_plain
 from headrace.security.sasl.scram_credential import Credentials
 from headrace.security.sasl.scram_server import ScramServer
 from headrace.security.scram_common import HASHES
 
 MECHANISMS: Final = (*HASHES, "PLAIN", "OAUTHBEARER")
 
-RunBlocking: TypeAlias = Callable[[Callable[[], bool]], Awaitable[bool]]
+RunBlocking: TypeAlias = Callable[[Callable[[], frozenset[bytes]]], Awaitable[frozenset[bytes]]]
 """Runs a function that blocks, in a thread."""
 Offered: TypeAlias = Mapping[str, Callable[[], Mechanism]]
 """What starts an exchange, by mechanism."""
@@ -63,13 +63,17 @@ class ScramMechanism:
         self.claimed_user: str | None = None
         self._mechanism = mechanism
         self._credentials = credentials
+        self._mark = b""
         self._server = ScramServer(mechanism, unknown_salt_key=credentials.unknown_salt_key)
 
     async def step(self, token: bytes) -> Challenge | Accepted:
         if self.claimed_user is None:
             self.claimed_user = user = self._server.first(token)
-            return Challenge(self._server.challenge(await self._credentials.scram(user, self._mechanism)))
-        return Accepted(Proven(self.claimed_user), self._server.final(token))
+            credential = await self._credentials.scram(user, self._mechanism)
+            self._mark = b"" if credential is None else credential.mark
+            return Challenge(self._server.challenge(credential))
+        last = self._server.final(token)
+        return Accepted(Proven(self.claimed_user, passwords=frozenset({self._mark})), last)
 
 
 class PlainMechanism:
@@ -85,9 +89,10 @@ class PlainMechanism:
         self.claimed_user = login.user
         records = {mechanism: await self._credentials.scram(login.user, mechanism) for mechanism in HASHES}
         key = self._credentials.unknown_salt_key
-        if not await self._run_blocking(lambda: is_right(login, records, unknown_salt_key=key)):
+        fits = await self._run_blocking(lambda: fitting(login, records, unknown_salt_key=key))
+        if not fits:
             raise SaslFailed(Refusal.WRONG_CREDENTIALS)
-        return Accepted(Proven(login.user))
+        return Accepted(Proven(login.user, passwords=fits))
 
 
 class OAuthBearerMechanism:

@@ -72,6 +72,8 @@ class Proven:
     """Those that the proof itself names."""
     lifetime_s: float | None = None
     """How long the proof lasts; None: without end."""
+    passwords: frozenset[bytes] = field(default=frozenset(), repr=False, compare=False)
+    """Marks of the credentials that a password fits (`ScramCredential.mark`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,19 @@ def read_plain(token: bytes) -> PlainLogin:
 
 
 def is_right(login: PlainLogin, records: Mapping[str, ScramCredential | None], *, unknown_salt_key: bytes) -> bool:
-    """[blocking] Whether the password is that of a record; `records`: the user's, by mechanism of SCRAM."""
-    found = False
+    """[blocking] Whether the password is that of a record, as `fitting`."""
+    return bool(fitting(login, records, unknown_salt_key=unknown_salt_key))
+
+
+def fitting(
+    login: PlainLogin, records: Mapping[str, ScramCredential | None], *, unknown_salt_key: bytes
+) -> frozenset[bytes]:
+    """[blocking] The marks of the records that the password is of; `records`: the user's, by mechanism of SCRAM."""
+    found: set[bytes] = set()
     for mechanism in HASHES:
         unknown = credential_of_unknown(unknown_salt_key, login.user, mechanism)
         record = records.get(mechanism)
         does_fit = (record or unknown).fits_password(login.password)
-        found |= does_fit and record is not None
-    return found
+        if does_fit and record is not None:
+            found.add(record.mark)
+    return frozenset(found)

@@ -22,8 +22,9 @@ from headrace.partitions.admin_rights import ADMIN, Anybody, On, Target, Targets
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import COMMAND_ITEMS, now, submitted, topic_rows
-from headrace.security.access_expression import AccessExpression
+from headrace.security.access_expression import AccessExpression, parse
 from headrace.security.access_rules import Kind, Permission, Place, Rule
+from headrace.security.access_syntax import ExpressionFault
 from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS, NOBODY, Mechanism, Principal, check_name
 
@@ -82,7 +83,7 @@ class AccessCalls:
             "access.set": Method(NewAccess, self._set, of_items, of_caller=True),
             "access.list": Method(NoParams, self._list, listed, of_caller=True),
             "access.show": Method(OneObject, self._show, of_object),
-            "access.explain": Method(Question, self._explain, of_object),
+            "access.explain": Method(Question, self._explain, of_object, of_caller=True),
         }
 
     async def _set(self, params: NewAccess, caller: Caller) -> dict[str, Any]:
@@ -143,20 +144,23 @@ class AccessCalls:
             )
         return {"object": _written(target), "security": self._access.rules.on, "permissions": shown}
 
-    async def _explain(self, params: Question) -> list[dict[str, Any]]:
-        """Whether a user has a permission on an object, by which expression, and why."""
+    async def _explain(self, params: Question, caller: Caller) -> list[dict[str, Any]]:
+        """Whether a user has a permission on an object, by which expression, and why. Groups that the expression does
+        not name are told to administrators of the cluster alone."""
         target = read_object(params.object)
         principal = _principal(params.user, params.groups)
         groups = self._access.groups_of(principal)
+        is_admin = self._changes.is_admin(caller)
         wanted = tuple(Permission) if params.permission is None else (params.permission,)
         shown = []
         for permission in wanted:
             decision = self._access.rules.explain(principal.user, groups, permission, target.kind, target.name)
             rule = decision.rule
+            told = groups if is_admin else groups & (principal.groups | _groups_in(rule))
             shown.append(
                 {
                     "user": principal.user,
-                    "groups": sorted(groups),
+                    "groups": sorted(told),
                     "object": _written(target),
                     "permission": str(permission),
                     "allowed": decision.allowed,
@@ -191,6 +195,14 @@ class AccessCalls:
 
 def _objects(params: NewAccess) -> Targets:
     return tuple(dict.fromkeys(read_object(each.object) for each in params.items))
+
+
+def _groups_in(rule: Rule | None) -> frozenset[str]:
+    """The groups that an expression names; none of one that cannot be read."""
+    try:
+        return frozenset() if rule is None else frozenset(parse(rule.expression).groups())
+    except ExpressionFault:
+        return frozenset()
 
 
 def _written(target: Target) -> str:

@@ -10,6 +10,7 @@ it, and is not read from for so long. Changes of topics go by a token bucket, wh
 limit gives in 11 s.
 """
 
+import hashlib
 import ipaddress
 import json
 from collections import deque
@@ -23,6 +24,8 @@ WINDOWS: Final = 11
 _SPAN_S: Final = WINDOWS * WINDOW_S
 _MOST_COUNTS: Final = 100_000
 """Rates and buckets that are kept; those that were not used for the longest go first."""
+_LONGEST_KEPT: Final = 300
+"""Characters of a client id by which something is kept. Clients choose them, and one may have 32 KiB."""
 
 
 class Key(StrEnum):
@@ -100,24 +103,25 @@ class QuotaTable:
         """The limit of a client; None: it has none."""
         if key not in self._keys:
             return None
-        client = (key, user, client_id)
+        kept = client_id if len(client_id) <= _LONGEST_KEPT else _digest(client_id)
+        client = (key, user, kept)
         if client in self._found:
             return self._found[client]
         if len(self._found) >= _MOST_COUNTS:
             self._found.clear()
-        found = self._found[client] = self._limit(key, user, client_id)
+        found = self._found[client] = self._limit(key, user, client_id, kept)
         return found
 
-    def _limit(self, key: Key, user: str, client_id: str) -> Limit | None:
+    def _limit(self, key: Key, user: str, client_id: str, kept: str) -> Limit | None:
         for entity, of_user, of_client in (
-            (Entity(user, client_id), user, client_id),
-            (Entity(user, ""), user, client_id),
+            (Entity(user, client_id), user, kept),
+            (Entity(user, ""), user, kept),
             (Entity(user), user, None),
-            (Entity("", client_id), user, client_id),
-            (Entity("", ""), user, client_id),
+            (Entity("", client_id), user, kept),
+            (Entity("", ""), user, kept),
             (Entity(""), user, None),
-            (Entity(None, client_id), None, client_id),
-            (Entity(None, ""), None, client_id),
+            (Entity(None, client_id), None, kept),
+            (Entity(None, ""), None, kept),
         ):
             value = self._limits.get((entity, key))
             if value is not None:
@@ -131,6 +135,11 @@ class QuotaTable:
             if value is not None:
                 return Limit(value, (Key.CONNECTIONS, ip, None))
         return None
+
+
+def _digest(client_id: str) -> str:
+    """In place of a long one: no other has it."""
+    return hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Rate:

@@ -138,6 +138,17 @@ async def test_finds_out_which_users_there_are(callers: Callers) -> None:
     await callers.refused("mallory", "access.explain", user="root", object="/secret")
 
 
+async def test_finds_out_the_groups_of_users_by_asking_what_they_may(callers: Callers) -> None:
+    await callers.call("root", "user.alter", name="ann", groups=["ops", "payroll"])
+    await callers.access("root", {"/plant/flow": {"consume": "g:ops"}})
+    asked = {"user": "ann", "object": "/plant/flow"}
+    groups = {each["permission"]: each["groups"] for each in await callers.call("bob", "access.explain", **asked)}
+    assert groups.pop("consume") == ["ops"], "by which she may"
+    assert set(map(tuple, groups.values())) == {()}
+    (told,) = await callers.call("root", "access.explain", permission="produce", **asked)
+    assert told["groups"] == ["ops", "payroll"]
+
+
 async def test_finds_out_which_streams_topics_and_links_there_are(callers: Callers) -> None:
     for method, there, not_there in (
         ("stream.show", {"path": "/secret"}, {"path": "/nowhere"}),

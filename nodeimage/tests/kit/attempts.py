@@ -369,6 +369,7 @@ WORDS: Final = {
 """What attempts got that is no error."""
 
 ADMIN_GOT: Final = {
+    "test_finds_out_the_groups_of_users_by_asking_what_they_may": "those alone that the deciding expression names",
     "test_lists_and_sees_nothing_of_others": "only its own",
     "test_finds_out_into_which_stream_a_link_of_others_goes_by_its_name": "INVALID_REQUEST (42), without the stream",
     "test_learns_of_a_stream_of_others_by_making_it_if_it_does_not_exist": "TOPIC_ALREADY_EXISTS (36), at most",

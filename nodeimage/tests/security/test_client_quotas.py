@@ -135,6 +135,20 @@ def test_counts_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatc
         assert len(quotas._rates) <= 3
 
 
+def test_long_client_ids_are_told_apart_and_cost_no_more_than_short_ones() -> None:
+    """Each is kept for a while, and a client may have another one of 32 KiB in each request."""
+    long = "x" * 30_000
+    table = QuotaTable([(Entity(None, ""), Key.PRODUCE, 10.0), (Entity(None, long), Key.PRODUCE, 5.0)])
+    quotas = Quotas(table)
+    own = table.limit(Key.PRODUCE, user="alice", client_id=long)
+    assert own is not None
+    assert own.value == 5.0, "a limit of its own counts, however long its name is"
+    assert quotas.used(Key.PRODUCE, 1_000, user="alice", client_id=f"{long}1", now=0.0) > 0
+    assert quotas.used(Key.PRODUCE, 1, user="alice", client_id=f"{long}2", now=0.0) == 0
+    kept = [*(each[2] for each in table._found), *(each[2] for each in quotas._rates if each[2] is not None)]
+    assert max(map(len, kept)) <= 300
+
+
 def test_entities_are_stored_as_one_text_each() -> None:
     assert entity_text({"user": "alice", "client-id": None}) == entity_text({"client-id": None, "user": "alice"})
     assert entity_of(entity_text({"user": "al\u00efce", "client-id": None})) == Entity("al\u00efce", "")

@@ -23,7 +23,7 @@ from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import COMMAND_ITEMS, now, submitted, topic_rows
 from headrace.security.access_expression import AccessExpression, parse
-from headrace.security.access_rules import Kind, Permission, Place, Rule
+from headrace.security.access_rules import Kind, Permission, Place, Rule, UnknownPlace, place_of
 from headrace.security.access_syntax import ExpressionFault
 from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS, NOBODY, Mechanism, Principal, check_name
@@ -121,12 +121,16 @@ class AccessCalls:
     async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
         """All expressions that the caller may set, in order of object."""
         rows = await self._catalog.query(lambda reader: reader.access.all())
-        found = [
-            Rule(Kind(row.kind), row.object, Permission(row.permission), row.expression)
-            for row in rows
-            if self._may.sees(caller, ADMIN, Kind(row.kind), row.object)
-        ]
-        return [_told(rule, rule.expression) for rule in sorted(found)]
+        found: list[Rule] = []
+        unknown: list[dict[str, Any]] = []
+        for row in rows:
+            place = place_of(row.kind, row.object, row.permission)
+            if isinstance(place, UnknownPlace):
+                if self._may.sees(caller, ADMIN, Kind.CLUSTER, ""):
+                    unknown.append(_strange(place, row.expression))
+            elif self._may.sees(caller, ADMIN, *place[:2]):
+                found.append(Rule(*place, row.expression))
+        return [_told(rule, rule.expression) for rule in sorted(found)] + unknown
 
     async def _show(self, params: OneObject) -> dict[str, Any]:
         """By permission the expression that decides on an object, and where it stands."""
@@ -223,6 +227,12 @@ def _told(rule: Rule, text: str | None) -> dict[str, Any]:
         "permission": str(rule.permission),
         "expression": text,
     }
+
+
+def _strange(place: UnknownPlace, text: str) -> dict[str, Any]:
+    """Of another version."""
+    of = f"{place.kind}:{place.name}"
+    return {"object": of, "kind": place.kind, "permission": place.permission, "expression": text}
 
 
 def _wide(read: Sequence[AccessExpression | None]) -> list[str]:

@@ -81,7 +81,7 @@ class SecurityCalls:
             "administrators_with_password": administrators,
             "users": users,
             "users_with_password": with_password,
-            "unreadable_expressions": len(rules.faults),
+            "unreadable_expressions": len(rules.faults) + len(rules.unknown),
             "problem": problem,
         }
 

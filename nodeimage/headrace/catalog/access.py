@@ -20,15 +20,17 @@ PREFIX: Final = "prefix"
 STREAM: Final = "stream"
 TOPIC: Final = "topic"
 GROUP: Final = "group"
+GROUP_PREFIX: Final = "group-prefix"
 TRANSACTIONAL_ID: Final = "transactional-id"
+TRANSACTIONAL_ID_PREFIX: Final = "transactional-id-prefix"
 
 
 class AccessItem(Item, frozen=True):
     """The expression of one permission on one object.
 
-    `object`: "" for the cluster; a path such as `/plant` for the prefix of streams below it, or for a stream; the
-    beginning of names of groups or of transactional ids, "" being all. Of a topic it is empty, and `topic_id` says
-    which. `expression` None: it has none of its own any more; "": nobody.
+    `object`: "" for the cluster; a path such as `/plant` for the prefix of streams below it, or for a stream; the name
+    of a group or of a transactional id, or the beginning of such names, "" being all. Of a topic it is empty, and
+    `topic_id` says which. `expression` None: it has none of its own any more; "": nobody.
     """
 
     kind: str

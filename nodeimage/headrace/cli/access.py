@@ -11,8 +11,9 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_table
 
 app = typer.Typer(
-    help="Who may do what. OBJECT is /stream, /stream:topic, /path/* (all streams below it), cluster, group:PREFIX*, or"
-    " transactional-id:PREFIX*. Expressions have u:NAME, g:GROUP, p (everybody), !, &, | and brackets; '' is nobody.",
+    help="Who may do what. OBJECT is /stream, /stream:topic, /path/* (all streams below it), cluster, group:NAME,"
+    " group:PREFIX*, transactional-id:NAME, or transactional-id:PREFIX*."
+    " Expressions have u:NAME, g:GROUP, p (everybody), !, &, | and brackets; '' is nobody.",
     no_args_is_help=True,
 )
 

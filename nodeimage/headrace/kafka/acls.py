@@ -248,8 +248,8 @@ def _grant(asked: Any) -> Grant:
 def _fault(on: Object) -> str | None:
     if on.kind in (Kind.STREAM, Kind.PREFIX):
         return stream_fault(on.name)
-    if on.kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID) and len(on.name) > MAX_LENGTH:
-        return f"a name's beginning has at most {MAX_LENGTH} characters"
+    if on.kind not in (Kind.TOPIC, Kind.CLUSTER) and len(on.name) > MAX_LENGTH:
+        return f"a name has at most {MAX_LENGTH} characters"
     return None
 
 

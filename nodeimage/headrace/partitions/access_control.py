@@ -7,26 +7,26 @@ What waits (a parked fetch) hears of a change by `on_change`.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.runtime import Runtime
-from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
+from headrace.catalog.access import SecureCluster, SetAccess
 from headrace.catalog.catalog import Catalog, Change
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
 from headrace.catalog.streams import CreateOwnedStream, DeleteStream
 from headrace.catalog.topics import DeleteTopics
 from headrace.catalog.users import AlterCredentials, DeleteUser, PutUser
-from headrace.security.access_rules import AccessRules, Kind, Permission, Place, Rule
+from headrace.security.access_rules import NOT_SECURED, AccessRules, Kind, Permission, Place, UnknownPlace, place_of
 from headrace.security.principals import Principal
 
 log = structlog.get_logger()
 
-CLOSED: Final = AccessRules({}, on=True)
+CLOSED: Final = NOT_SECURED.changed({}, on=True)
 """Nobody may do anything."""
 READ_AGAIN_S: Final = 1.0
 """After the catalog could not be read."""
@@ -86,14 +86,13 @@ class AccessControl:
                 self._read_again()
             case SetAccess():
                 items = zip(command.items, outcome, strict=True)
-                self.rules = self.rules.changed(
-                    {_place(item, result.object): item.expression for item, result in items if result.code is Code.NONE}
+                self._change(
+                    (place_of(item.kind, result.object, item.permission), item.expression)
+                    for item, result in items
+                    if result.code is Code.NONE
                 )
             case CreateOwnedStream() if outcome.changed:
-                path = command.path
-                self.rules = self.rules.changed(
-                    {(Kind.STREAM, path, Permission(each)): text for each, text in command.access}
-                )
+                self._change((place_of(Kind.STREAM, command.path, each), text) for each, text in command.access)
             case DeleteStream():
                 self.rules = self.rules.without(command.path)
             case DeleteTopics():
@@ -111,6 +110,11 @@ class AccessControl:
                 done = zip(command.upserts, set_codes, strict=True)
                 made = {each.user: frozenset[str]() for each, code in done if code is Code.NONE}
                 self._groups = {**made, **self._groups}
+
+    def _change(self, changes: Iterable[tuple[Place | UnknownPlace, str | None]]) -> None:
+        before = self.rules.unknown
+        self.rules = _changed(self.rules, changes)
+        _tell_of(self.rules.unknown - before)
 
     def _read_again(self) -> None:
         """All rows may be others: until they are read nobody may do anything, but where security was off."""
@@ -139,6 +143,7 @@ class AccessControl:
         self.rules, self._groups, self.is_current = rules, groups, True
         for rule in rules.faults:
             log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
+        _tell_of(rules.unknown)
         self._tell()
         return True
 
@@ -147,13 +152,32 @@ class AccessControl:
             callback()
 
 
-def _place(item: AccessItem, name: str) -> Place:
-    return Kind(item.kind), name, Permission(item.permission)
+def _changed(
+    rules: AccessRules, changes: Iterable[tuple[Place | UnknownPlace, str | None]], *, on: bool | None = None
+) -> AccessRules:
+    known: dict[Place, str | None] = {}
+    unknown: dict[UnknownPlace, str | None] = {}
+    for place, text in changes:
+        if isinstance(place, UnknownPlace):
+            unknown[place] = text
+        else:
+            known[place] = text
+    return rules.changed(known, on=on, unknown=unknown)
+
+
+def _tell_of(unknown: Iterable[UnknownPlace]) -> None:
+    for kind, name, permission in sorted(unknown):
+        log.error(
+            "an access expression stands on something that this version does not know: "
+            "what it is about is closed to all but administrators; start this node with the version that wrote it",
+            kind=kind,
+            object=name,
+            permission=permission,
+        )
 
 
 def _all(reader: Reader) -> tuple[AccessRules, dict[str, frozenset[str]]]:
-    rules = [
-        Rule(Kind(row.kind), row.object, Permission(row.permission), row.expression) for row in reader.access.all()
-    ]
-    users = reader.users.page()
-    return AccessRules.of(rules, on=reader.access.is_secured()), {user.name: frozenset(user.groups) for user in users}
+    rows = reader.access.all()
+    places = ((place_of(row.kind, row.object, row.permission), row.expression) for row in rows)
+    rules = _changed(NOT_SECURED, places, on=reader.access.is_secured())
+    return rules, {user.name: frozenset(user.groups) for user in reader.users.page()}

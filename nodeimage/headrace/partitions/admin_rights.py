@@ -20,7 +20,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import DEFAULT_STREAM, MAX_LENGTH, check_stream, split
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.security.access_rules import Kind, Permission
+from headrace.security.access_rules import PREFIX_OF, Kind, Permission
 from headrace.security.principals import Mechanism
 
 ANY: Final = tuple(Permission)
@@ -36,7 +36,9 @@ _CODES: Final[Mapping[Kind, Code]] = {
     Kind.STREAM: Code.TOPIC_AUTHORIZATION_FAILED,
     Kind.TOPIC: Code.TOPIC_AUTHORIZATION_FAILED,
     Kind.GROUP: Code.GROUP_AUTHORIZATION_FAILED,
+    Kind.GROUP_PREFIX: Code.GROUP_AUTHORIZATION_FAILED,
     Kind.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    Kind.TRANSACTIONAL_ID_PREFIX: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 _PASSWORDS: Final = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
@@ -229,7 +231,7 @@ def lacking(permissions: Iterable[Permission], target: Target, caller: Caller) -
     option = f"--{wanted[0]}" if len(wanted) == 1 else "--consume"
     named = "the cluster" if target.kind is Kind.CLUSTER else f"{target.kind} {_one_line(target.name)}"
     where = target.shown or named
-    given = "OBJECT" if target.shown else written(target.kind, _one_line(target.name))
+    given = "OBJECT" if target.shown or "*" in target.name else written(target.kind, _one_line(target.name))
     return KafkaError(
         _CODES[target.kind],
         f"{caller.principal} lacks {what} on {where}; who has admin there gives it:"
@@ -247,14 +249,19 @@ def unknown_to(caller: Caller, may: Authorizer, method: str) -> KafkaError:
 
 
 def written(kind: Kind, name: str) -> str:
-    """An object as the command line writes it: `/stream`, `/stream:topic`, `/path/*`, `cluster`, `group:PREFIX*`."""
+    """An object as the command line writes it: `/stream`, `/stream:topic`, `/path/*`, `cluster`, `group:NAME`,
+    `group:PREFIX*`."""
     match kind:
         case Kind.CLUSTER:
             return "cluster"
         case Kind.PREFIX:
             return f"{name}/*"
         case Kind.GROUP | Kind.TRANSACTIONAL_ID:
-            return f"{kind}:{name}*"
+            return f"{kind}:{name}"
+        case Kind.GROUP_PREFIX:
+            return f"{Kind.GROUP}:{name}*"
+        case Kind.TRANSACTIONAL_ID_PREFIX:
+            return f"{Kind.TRANSACTIONAL_ID}:{name}*"
         case Kind.STREAM | Kind.TOPIC:
             return name
 
@@ -265,9 +272,10 @@ def read_object(text: str) -> Target:
     if text == "cluster":
         return CLUSTER
     if colon and kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID):
-        if not rest.endswith("*") or "*" in rest[:-1]:
-            raise _no_object(text, f"names are told by their beginning: {kind}:PREFIX*, {kind}:* for all")
-        return Target(Kind(kind), _bounded(rest[:-1]))
+        one, is_prefix, name = Kind(kind), rest.endswith("*"), _bounded(rest.removesuffix("*"))
+        if not rest or "*" in name:
+            raise _no_object(text, f"write {kind}:NAME, {kind}:PREFIX* for names that begin so, {kind}:* for all")
+        return Target(PREFIX_OF[one] if is_prefix else one, name)
     if text == "/*":
         raise _no_object(text, "what holds for all streams stands on the cluster: write `cluster`")
     if text.endswith("/*"):
@@ -276,7 +284,11 @@ def read_object(text: str) -> Target:
         return Target(Kind.STREAM, check_stream(text))
     if text.startswith("/") or ".." in text:
         return topic_target(text)
-    raise _no_object(text, "write /stream, /stream:topic, /path/*, cluster, group:PREFIX* or transactional-id:PREFIX*")
+    raise _no_object(
+        text,
+        "write /stream, /stream:topic, /path/*, cluster, group:NAME, group:PREFIX*, transactional-id:NAME or "
+        "transactional-id:PREFIX*",
+    )
 
 
 def _no_object(text: str, what: str) -> KafkaError:

@@ -4,12 +4,14 @@ A permission on a topic is decided by the nearest expression for it: the topic's
 longest prefix of the stream's path, the cluster's. Where there is none at all, nobody but an administrator has it.
 Whom the cluster's `admin` expression lets in has every permission on everything: nobody can be shut out for good.
 
-Groups of consumers have expressions by the beginning of their names, the longest that fits counting, then the
-cluster's. Where nothing decides who may consume with a group, whoever may consume some topic may; transactional ids are
-like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
+A group of consumers has an expression of its own name, else that of the longest beginning of names that fits, else
+the cluster's. Where nothing decides who may consume with a group, whoever may consume some topic may; transactional ids
+are like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
 
 Rules are immutable: a change makes new ones, and what was decided by the former is dropped with them. A text that is
-no expression (of a later version, say) lets nobody in, and is told in `faults`.
+no expression (of a later version, say) lets nobody in, and is told in `faults`. So is an expression at a place of which
+this version does not know what it is (`unknown`). What a kind of place means that is not known could be nearer than
+every other, so while there is such an expression administrators alone may do anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -46,15 +48,27 @@ class Kind(StrEnum):
     STREAM = "stream"
     TOPIC = "topic"
     GROUP = "group"
+    GROUP_PREFIX = "group-prefix"
+    """Groups whose names begin so."""
     TRANSACTIONAL_ID = "transactional-id"
+    TRANSACTIONAL_ID_PREFIX = "transactional-id-prefix"
 
 
-_BY_SOME_TOPIC: Final = {Kind.GROUP: Permission.CONSUME, Kind.TRANSACTIONAL_ID: Permission.PRODUCE}
+PREFIX_OF: Final = {Kind.GROUP: Kind.GROUP_PREFIX, Kind.TRANSACTIONAL_ID: Kind.TRANSACTIONAL_ID_PREFIX}
+"""By the kind of one name, that of its beginnings."""
+_PREFIXES: Final = PREFIX_OF | {kind: kind for kind in PREFIX_OF.values()}
+_BY_SOME_TOPIC: Final = {
+    Kind.GROUP: Permission.CONSUME,
+    Kind.GROUP_PREFIX: Permission.CONSUME,
+    Kind.TRANSACTIONAL_ID: Permission.PRODUCE,
+    Kind.TRANSACTIONAL_ID_PREFIX: Permission.PRODUCE,
+}
 """What somebody needs for some topic to have it for such a name of which nothing is said."""
 
 
 class Rule(NamedTuple):
-    """One expression. `name`: a stream's path, a path's or a name's beginning, `/stream:topic`; "" of the cluster."""
+    """One expression. `name`: a stream's path, a path's or a name's beginning, `/stream:topic`, a group's or an id's
+    name; "" of the cluster."""
 
     kind: Kind
     name: str
@@ -74,16 +88,42 @@ Place = tuple[Kind, str, Permission]
 """Where an expression stands."""
 
 
+class UnknownPlace(NamedTuple):
+    """Where an expression of another version stands: its kind or its permission is none of this one's."""
+
+    kind: str
+    name: str
+    permission: str
+
+    @property
+    def may_be_nearest(self) -> bool:
+        """Whether it may be about anything. What nobody asks for, a permission that is not known, is about nothing."""
+        return self.kind not in set(Kind)
+
+
+def place_of(kind: str, name: str, permission: str) -> Place | UnknownPlace:
+    """Where the catalog says that an expression stands."""
+    try:
+        return Kind(kind), name, Permission(permission)
+    except ValueError:
+        return UnknownPlace(kind, name, permission)
+
+
 class AccessRules:
     """All expressions of a cluster, compiled. Made by `of`, and `changed` from others."""
 
-    def __init__(self, rules: Mapping[Place, tuple[Rule, AccessExpression]], *, on: bool) -> None:
+    def __init__(
+        self, rules: Mapping[Place, tuple[Rule, AccessExpression]], *, on: bool, unknown: frozenset[UnknownPlace]
+    ) -> None:
         """`on`: security is."""
         self.on = on
+        self.unknown = unknown
+        """Where expressions stand that this version cannot place."""
+        self._is_shut = any(place.may_be_nearest for place in unknown)
         self._rules = rules
         self._lengths = {
             kind: sorted({len(name) for each, name, _ in self._rules if each is kind}, reverse=True)
-            for kind in (Kind.GROUP, Kind.TRANSACTIONAL_ID)
+            for kind in PREFIX_OF.values()
         }
         self._own = frozenset(name for kind, name, _ in self._rules if kind is Kind.TOPIC)
         """Topics with an expression of their own; what is decided of any other one is decided of its stream."""
@@ -99,7 +139,13 @@ class AccessRules:
         """From all expressions."""
         return NOT_SECURED.changed({(rule.kind, rule.name, rule.permission): rule.expression for rule in rules}, on=on)
 
-    def changed(self, changes: Mapping[Place, str | None], *, on: bool | None = None) -> "AccessRules":
+    def changed(
+        self,
+        changes: Mapping[Place, str | None],
+        *,
+        on: bool | None = None,
+        unknown: Mapping[UnknownPlace, str | None] | None = None,
+    ) -> "AccessRules":
         """With other expressions at some places, or none there any more (None); the others are not read again."""
         rules = dict(self._rules)
         compiled: dict[str, AccessExpression] = {}
@@ -110,7 +156,10 @@ class AccessRules:
             if text not in compiled:
                 compiled[text] = _compiled(text)
             rules[place] = (Rule(*place, text), compiled[text])
-        return AccessRules(rules, on=self.on if on is None else on)
+        places = self.unknown
+        for strange, text in (unknown or {}).items():
+            places = places - {strange} if text is None else places | {strange}
+        return AccessRules(rules, on=self.on if on is None else on, unknown=places)
 
     def without(self, name: str) -> "AccessRules":
         """Without those of a topic (`/stream:topic`), or of a stream and its topics."""
@@ -154,6 +203,8 @@ class AccessRules:
         admin = self._rules.get((Kind.CLUSTER, "", Permission.ADMIN))
         if admin is not None and admin[1].allows(user, groups):
             return Decision(True, admin[0], f"an administrator of the cluster: {admin[1].explain(user, groups)}")
+        if self._is_shut:
+            return Decision(False, None, f"{_shut_by(self.unknown)}, so administrators alone may")
         deciding = self._deciding(permission, kind, name)
         if deciding is None and _BY_SOME_TOPIC.get(kind) is permission:
             allowed = self.any_topic(user, groups, permission)
@@ -184,9 +235,12 @@ class AccessRules:
         if found is None:
             if len(self._decided_of_some) >= _MOST_DECISIONS:
                 self._decided_of_some.clear()
-            found = self._decided_of_some[key] = self._is_admin(user, groups) or any(
-                of is permission and kind not in _BY_SOME_TOPIC and expression.allows(user, groups)
-                for (kind, _, of), (_, expression) in self._rules.items()
+            found = self._decided_of_some[key] = self._is_admin(user, groups) or (
+                not self._is_shut
+                and any(
+                    of is permission and kind not in _BY_SOME_TOPIC and expression.allows(user, groups)
+                    for (kind, _, of), (_, expression) in self._rules.items()
+                )
             )
         return found
 
@@ -211,9 +265,10 @@ class AccessRules:
 
     def nearest_first(self, permission: Permission, kind: Kind, name: str) -> list[Place]:
         """Every place whose expression may decide, in order; the first where one stands does."""
-        if kind in self._lengths:
-            near = [(kind, name[:length], permission) for length in range(len(name), -1, -1)]
-            return [*near, (Kind.CLUSTER, "", permission)]
+        if kind in _PREFIXES:
+            own = [(kind, name, permission)] if kind in PREFIX_OF else []
+            near = [(_PREFIXES[kind], name[:length], permission) for length in range(len(name), -1, -1)]
+            return [*own, *near, (Kind.CLUSTER, "", permission)]
         return [(of, named, permission) for of, named in self._nearest_first(kind, name)]
 
     def users(self) -> frozenset[str]:
@@ -223,6 +278,8 @@ class AccessRules:
     def _is_allowed(self, user: str, groups: frozenset[str], kind: Kind, name: str, permission: Permission) -> bool:
         if self._is_admin(user, groups):
             return True
+        if self._is_shut:
+            return False
         deciding = self._deciding(permission, kind, name)
         if deciding is None:
             return _BY_SOME_TOPIC.get(kind) is permission and self.any_topic(user, groups, permission)
@@ -237,8 +294,11 @@ class AccessRules:
         return next((self._rules[key] for key in rules if key in self._rules), None)
 
     def _nearest_first(self, kind: Kind, name: str) -> Iterable[tuple[Kind, str]]:
-        if kind in self._lengths:
-            yield from ((kind, name[:length]) for length in self._lengths[kind] if length <= len(name))
+        if kind in _PREFIXES:
+            if kind in PREFIX_OF:
+                yield kind, name
+            prefix = _PREFIXES[kind]
+            yield from ((prefix, name[:length]) for length in self._lengths[prefix] if length <= len(name))
         elif kind is not Kind.CLUSTER:
             path = name
             if kind is Kind.TOPIC:
@@ -263,7 +323,12 @@ def _compiled(text: str) -> AccessExpression:
         return _UNREADABLE
 
 
-NOT_SECURED: Final = AccessRules({}, on=False)
+def _shut_by(unknown: Iterable[UnknownPlace]) -> str:
+    place = min(place for place in unknown if place.may_be_nearest)
+    return f"an expression stands on something of a later version, {place.kind[:100]!r}"
+
+
+NOT_SECURED: Final = AccessRules({}, on=False, unknown=frozenset())
 """Of a cluster whose security is off."""
 
 Owner = Mapping[Permission, str]

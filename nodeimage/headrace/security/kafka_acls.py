@@ -4,9 +4,11 @@ An expression that is a plain OR of users has a form as ACLs: a row for each use
 with `!`, `&` or a group has none: it is not shown, and not edited here. Rows stand where expressions stand:
 
     TOPIC LITERAL /s:t              the topic          CLUSTER kafka-cluster        the cluster's `admin`
-    TOPIC PREFIXED /s:              the stream /s      GROUP PREFIXED ops-          groups by a name's beginning
-    TOPIC PREFIXED /plant/          the path /plant    TRANSACTIONAL_ID PREFIXED x  transactional ids, likewise
-    TOPIC LITERAL *                 the cluster        GROUP, TRANSACTIONAL_ID *    all groups, all ids
+    TOPIC PREFIXED /s:              the stream /s      GROUP LITERAL ops            the group ops
+    TOPIC PREFIXED /plant/          the path /plant    GROUP PREFIXED ops-          groups by a name's beginning
+    TOPIC LITERAL *                 the cluster        GROUP LITERAL *              all groups
+
+TRANSACTIONAL_ID is like GROUP.
 
 Other than Kafka's, they do not add up: of an object the nearest expression decides, here as everywhere.
 
@@ -24,7 +26,7 @@ from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 from headrace.security.access_expression import PlainOr
-from headrace.security.access_rules import AccessRules, Kind, Permission, Place
+from headrace.security.access_rules import PREFIX_OF, AccessRules, Kind, Permission, Place
 
 CLUSTER_NAME: Final = "kafka-cluster"
 EVERY: Final = "*"
@@ -117,11 +119,18 @@ PERMISSIONS: Final[Mapping[Kind, tuple[Permission, ...]]] = {
     Kind.STREAM: tuple(GIVES),
     Kind.PREFIX: tuple(GIVES),
     Kind.GROUP: (Permission.CONSUME, Permission.ADMIN),
+    Kind.GROUP_PREFIX: (Permission.CONSUME, Permission.ADMIN),
     Kind.TRANSACTIONAL_ID: (Permission.PRODUCE,),
+    Kind.TRANSACTIONAL_ID_PREFIX: (Permission.PRODUCE,),
     Kind.CLUSTER: (),
 }
 """Which have a form of their own on an object of a kind, beside ALL."""
-_RESOURCES: Final = {Kind.GROUP: Resource.GROUP, Kind.TRANSACTIONAL_ID: Resource.TRANSACTIONAL_ID}
+_RESOURCES: Final = {
+    Kind.GROUP: Resource.GROUP,
+    Kind.GROUP_PREFIX: Resource.GROUP,
+    Kind.TRANSACTIONAL_ID: Resource.TRANSACTIONAL_ID,
+    Kind.TRANSACTIONAL_ID_PREFIX: Resource.TRANSACTIONAL_ID,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +209,8 @@ def _rows_of_cluster(rules: AccessRules, permissions: Mapping[Permission, PlainO
         of: names for of, names in permissions.items() if of is not Permission.ADMIN
     }
     yield from _rows(Resource.TOPIC, EVERY, Pattern.LITERAL, topics, tuple(GIVES))
-    for kind, of in ((Kind.GROUP, Permission.CONSUME), (Kind.TRANSACTIONAL_ID, Permission.PRODUCE)):
+    every = ((Kind.GROUP_PREFIX, Permission.CONSUME), (Kind.TRANSACTIONAL_ID_PREFIX, Permission.PRODUCE))
+    for kind, of in every:
         if of in permissions and rules.at((kind, "", of)) is None:
             yield from _rows(_RESOURCES[kind], EVERY, Pattern.LITERAL, {of: permissions[of]}, (of,))
 
@@ -246,6 +256,8 @@ def _pattern_of(each: Object) -> tuple[Resource, str, Pattern]:
             return Resource.TOPIC, f"{each.name}/", Pattern.PREFIXED
         case Kind.CLUSTER:
             return Resource.CLUSTER, CLUSTER_NAME, Pattern.LITERAL
+        case Kind.GROUP | Kind.TRANSACTIONAL_ID as kind:
+            return _RESOURCES[kind], each.name, Pattern.LITERAL
         case kind if each.name:
             return _RESOURCES[kind], each.name, Pattern.PREFIXED
         case kind:
@@ -274,14 +286,16 @@ def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
             return Object(Kind.CLUSTER, "")
         case Resource.CLUSTER, _:
             raise invalid(f"the cluster's only name is the LITERAL {CLUSTER_NAME}")
-        case ((Resource.GROUP | Resource.TRANSACTIONAL_ID), Pattern.LITERAL) if name != EVERY:
-            raise invalid(
-                "expressions of groups and transactional ids go by the beginnings of names: "
-                f"ask for PREFIXED {name[:100]!r}, which holds for every name that begins so"
-            )
         case ((Resource.GROUP | Resource.TRANSACTIONAL_ID), (Pattern.LITERAL | Pattern.PREFIXED)):
-            kind = Kind.GROUP if resource is Resource.GROUP else Kind.TRANSACTIONAL_ID
-            return Object(kind, "" if pattern is Pattern.LITERAL else name)
+            one = Kind.GROUP if resource is Resource.GROUP else Kind.TRANSACTIONAL_ID
+            if pattern is Pattern.LITERAL and name == EVERY:
+                return Object(PREFIX_OF[one], "")
+            if not name or EVERY in name:
+                raise invalid(
+                    f"no expression stands on a name that is empty or has a {EVERY} in it, as {name[:100]!r}: "
+                    f"LITERAL {EVERY} is every name, PREFIXED `ops-` every one that begins so"
+                )
+            return Object(one if pattern is Pattern.LITERAL else PREFIX_OF[one], name)
         case ((Resource.DELEGATION_TOKEN | Resource.USER), _):
             raise invalid(f"there are no access expressions for {resource.name}")
         case _:

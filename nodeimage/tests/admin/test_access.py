@@ -34,8 +34,9 @@ async def test_set_listed_and_removed(callers: Callers) -> None:
     ]
 
 
-async def test_an_object_is_written_in_six_ways_and_a_topics_alias_is_the_topic(callers: Callers) -> None:
-    names = ["cluster", "/plant/*", "/plant/flow", "/plant/flow:t", "group:team-*", "transactional-id:*"]
+async def test_an_object_is_written_in_eight_ways_and_a_topics_alias_is_the_topic(callers: Callers) -> None:
+    names = ["cluster", "/plant/*", "/plant/flow", "/plant/flow:t"]
+    names += ["group:team-*", "group:team-", "transactional-id:*", "transactional-id:x"]
     await callers.access("root", {name: {"produce": "u:root"} for name in names})
     assert {each["object"] for each in await callers.call("root", "access.list")} == set(names)
     by_alias = await callers.access("root", {"plant.flow..t": {"consume": "u:root"}})
@@ -55,7 +56,7 @@ async def test_an_object_is_written_in_six_ways_and_a_topics_alias_is_the_topic(
     [
         ("plant", "write /stream"),
         ("/*", "write `cluster`"),
-        ("group:team", "group:PREFIX*"),
+        ("group:", "write group:NAME, group:PREFIX*"),
         ("group:a*b*", "group:PREFIX*"),
         ("/plant//flow", "no path for a stream"),
         ("/plant/flow:", "the topic is missing"),

@@ -29,7 +29,7 @@ from kit.secured_node import ROOT, SecuredNode
 
 TOPIC, GROUP, CLUSTER = 2, 3, 4
 LITERAL, PREFIXED = 3, 4
-READ, WRITE, DESCRIBE, ALL = 3, 4, 8, 2
+READ, WRITE, CREATE, DESCRIBE, ALL = 3, 4, 5, 8, 2
 TOPIC_ID = b"t" * 16
 VERSIONS = [1, 2, 3]
 
@@ -184,6 +184,38 @@ async def test_what_no_expression_says_is_refused_and_the_rest_is_done(
     assert says in refused[1]
     assert done == (Code.NONE, "")
     assert await expressions(plant) == {("topic", "/s:t", "produce"): "u:bob"}
+
+
+async def test_a_group_is_granted_by_its_very_name_shown_so_and_taken(plant: SecuredNode) -> None:
+    await plant.access("group-prefix", "g", "consume", "u:alice")
+    asked = {"resource_type": GROUP, "resource_name": "g1"}
+    assert await create(plant, row(READ, **asked), row(DESCRIBE, **asked)) == [(Code.NONE, "")] * 2
+    held = await expressions(plant)
+    assert held["group", "g1", "consume"] == "u:alice | u:bob"
+    assert held["group-prefix", "g", "consume"] == "u:alice"
+    bob = plant.connection("bob")
+    allowed = [
+        name for name in ("g1", "g11", "g") if plant.parts.authorizer.allows(bob, Permission.CONSUME, Kind.GROUP, name)
+    ]
+    assert allowed == ["g1"]
+    of_g1 = {"resource_type_filter": GROUP, "resource_name_filter": "g1", "pattern_type_filter": LITERAL}
+    assert {(name, who) for name, who, _ in await shown(plant, **of_g1)} == {("g1", "User:alice"), ("g1", "User:bob")}
+    match = await shown(plant, resource_type_filter=GROUP, resource_name_filter="g1", pattern_type_filter=2)
+    assert {name for name, _, _ in match} == {"g1", "g"}
+    answer = await plant.ask(ROOT, ApiKey.DELETE_ACLS, 3, {"filters": [of(principal_filter="User:bob", **of_g1)]})
+    assert [each.error_code for each in answer.filter_results[0].matching_acls] == [0, 0]
+    assert (await expressions(plant))["group", "g1", "consume"] == "u:alice"
+
+
+async def test_create_of_a_topic_is_a_success_once_the_topic_is_there(plant: SecuredNode) -> None:
+    assert await create(plant, row(CREATE), row(WRITE), row(DESCRIBE)) == [(Code.NONE, "")] * 3
+    assert await expressions(plant) == {("topic", "/s:t", "produce"): "u:bob"}
+    assert CREATE not in {operation for _, _, operation in await shown(plant, resource_type_filter=TOPIC)}
+    ((code, message),) = await create(plant, row(CREATE, resource_name="/s:none"))
+    assert (code, "there is no topic /s:none" in message) == (Code.UNKNOWN_TOPIC_OR_PARTITION, True)
+    ((code, message),) = await create(plant, row(CREATE, resource_name="/s:", resource_pattern_type=PREFIXED))
+    assert (code, "CREATE cannot be granted alone" in message) == (Code.INVALID_REQUEST, True)
+    assert not plant.parts.authorizer.allows(plant.connection("bob"), Permission.TOPIC, Kind.TOPIC, "/s:t")
 
 
 async def test_an_expression_without_a_form_is_named(plant: SecuredNode) -> None:

@@ -48,12 +48,16 @@ class World:
         made = await self.parts.topics.resolve(["/acme:orders", SECRETS, "/default:private"], create=True)
         assert isinstance(made[1], Topic)
         self.secret_id = made[1].topic_id
-        every = [(Kind.STREAM, "/acme", "u:alice"), (Kind.STREAM, "/rival", "u:bob"), (Kind.GROUP, "rival-", "u:bob")]
+        every = [
+            (Kind.STREAM, "/acme", "u:alice"),
+            (Kind.STREAM, "/rival", "u:bob"),
+            (Kind.GROUP_PREFIX, "rival-", "u:bob"),
+        ]
         await put(
             self.parts,
             {
                 (Kind.CLUSTER, "", Permission.ADMIN): "u:root",
-                (Kind.TRANSACTIONAL_ID, "rival-", Permission.PRODUCE): "u:bob",
+                (Kind.TRANSACTIONAL_ID_PREFIX, "rival-", Permission.PRODUCE): "u:bob",
                 (Kind.TOPIC, "/default:private", Permission.PRODUCE): "u:bob",
                 **{(kind, name, permission): who for kind, name, who in every for permission in Permission},
             },

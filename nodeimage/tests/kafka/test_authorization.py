@@ -107,7 +107,14 @@ def test_with_a_group_of_which_nothing_is_said_may_whoever_consumes_some_topic()
     assert not on_stream(PRODUCE).may(ALICE, READ, Kind.GROUP, "g")
 
 
-@pytest.mark.parametrize("decides", [Rule(Kind.GROUP, "g", CONSUME, "u:bob"), Rule(Kind.CLUSTER, "", CONSUME, "u:bob")])
+@pytest.mark.parametrize(
+    "decides",
+    [
+        Rule(Kind.GROUP, "g1", CONSUME, "u:bob"),
+        Rule(Kind.GROUP_PREFIX, "g", CONSUME, "u:bob"),
+        Rule(Kind.CLUSTER, "", CONSUME, "u:bob"),
+    ],
+)
 def test_where_an_expression_decides_of_a_group_it_decides_alone(decides: Rule) -> None:
     held = authorization([Rule(Kind.STREAM, "/s", CONSUME, "u:alice"), decides])
     assert not held.may(ALICE, READ, Kind.GROUP, "g1")
@@ -115,14 +122,14 @@ def test_where_an_expression_decides_of_a_group_it_decides_alone(decides: Rule) 
 
 
 def test_administrators_of_a_group_see_and_delete_it() -> None:
-    held = authorization([Rule(Kind.GROUP, "g", ADMIN, "u:alice")])
+    held = authorization([Rule(Kind.GROUP_PREFIX, "g", ADMIN, "u:alice")])
     allowed = {each for each in PERMISSIONS[Kind.GROUP] if held.may(ALICE, each, Kind.GROUP, "g1")}
     assert allowed == set(PERMISSIONS[Kind.GROUP]) - {READ}
 
 
 def test_transactional_ids_are_of_those_who_produce_unless_something_is_said() -> None:
     held = authorization(
-        [Rule(Kind.STREAM, "/s", PRODUCE, "u:alice"), Rule(Kind.TRANSACTIONAL_ID, "pay-", PRODUCE, "u:bob")]
+        [Rule(Kind.STREAM, "/s", PRODUCE, "u:alice"), Rule(Kind.TRANSACTIONAL_ID_PREFIX, "pay-", PRODUCE, "u:bob")]
     )
     assert held.may(ALICE, WRITE, Kind.TRANSACTIONAL_ID, "t")
     assert not held.may(ALICE, WRITE, Kind.TRANSACTIONAL_ID, "pay-1")

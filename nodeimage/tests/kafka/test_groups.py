@@ -325,8 +325,8 @@ async def secured(broker: NodeParts, orders: str) -> NodeParts:
         broker,
         {
             (Kind.STREAM, "/default", Permission.CONSUME): "u:alice | u:bob",
-            (Kind.GROUP, "bob-", Permission.CONSUME): "u:bob",
-            (Kind.GROUP, "bob-", Permission.ADMIN): "u:keeper",
+            (Kind.GROUP_PREFIX, "bob-", Permission.CONSUME): "u:bob",
+            (Kind.GROUP_PREFIX, "bob-", Permission.ADMIN): "u:keeper",
         },
     )
     await secure(broker)

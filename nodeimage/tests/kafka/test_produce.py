@@ -152,7 +152,7 @@ async def test_a_topic_that_takes_the_place_of_another_has_its_own_expressions(s
 
 
 async def test_a_transactional_id_is_refused_for_all_of_a_request(secured: NodeParts) -> None:
-    await put(secured, {(Kind.TRANSACTIONAL_ID, "pay-", Permission.PRODUCE): "u:bob"})
+    await put(secured, {(Kind.TRANSACTIONAL_ID_PREFIX, "pay-", Permission.PRODUCE): "u:bob"})
     alice, audit = User(secured, "alice"), AuditTold(secured)
     for _ in range(2):
         results = await alice.produce("a", transactional_id="pay-1")

@@ -6,7 +6,8 @@ from headrace.security.kafka_acls import Acl, Object, Resource, rows
 STREAM = Object(Kind.STREAM, "/s")
 TOPIC = Object(Kind.TOPIC, "/s:t")
 CLUSTER = Object(Kind.CLUSTER, "")
-GROUPS = Object(Kind.GROUP, "ops-")
+GROUP = Object(Kind.GROUP, "ops-1")
+GROUPS = Object(Kind.GROUP_PREFIX, "ops-")
 ADMINS = Rule(Kind.CLUSTER, "", Permission.ADMIN, "u:root")
 
 

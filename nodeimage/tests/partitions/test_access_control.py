@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.base.errors import Code
 from headrace.base.ids import ContainerId, Epoch, Position
@@ -175,6 +176,27 @@ async def test_an_open_cluster_whose_catalog_cannot_be_read_any_more_lets_nobody
     assert secured.told > told, "what waits is asked again"
     monkeypatch.setattr(secured.catalog, "query", query)
     await until(lambda: secured.may(BOB))
+
+
+async def test_an_expression_of_another_version_shuts_all_but_administrators_out_and_is_told(secured: Secured) -> None:
+    with capture_logs() as logs:
+        await secured.set("cluster", "", "u:alice")
+        await secured.catalog.submit(SetAccess([AccessItem("cluster", "", "admin", "u:bob")], NOW))
+        assert secured.may(ALICE)
+        await secured.set("group-suffix", "-x", "p")
+        assert not secured.may(ALICE)
+        assert secured.may(BOB)
+    (told,) = [each for each in logs if each["log_level"] == "error"]
+    assert (told["kind"], told["object"], told["permission"]) == ("group-suffix", "-x", "produce")
+    again = AccessControl(runtime=secured.control._runtime, catalog=secured.catalog)
+    with capture_logs() as logs:
+        await again.start()
+    assert "does not know" in logs[0]["event"]
+    assert again.is_current
+    assert not again.allows(ALICE, PRODUCE, Kind.TOPIC, "/s:t")
+    assert again.allows(BOB, PRODUCE, Kind.TOPIC, "/s:t")
+    await secured.set("group-suffix", "-x", None)
+    assert secured.may(ALICE)
 
 
 async def test_a_catalog_that_cannot_be_read_lets_nobody_in_until_it_can(

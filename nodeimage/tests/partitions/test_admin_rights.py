@@ -40,7 +40,7 @@ RULES = (
     Rule(Kind.STREAM, "/plant/flow", Permission.ADMIN, "u:bob"),
     Rule(Kind.STREAM, "/plant/flow", Permission.COPY, "u:link"),
     Rule(Kind.TOPIC, "/plant/flow:t", Permission.CONSUME, "u:carol"),
-    Rule(Kind.GROUP, "team-", Permission.CONSUME, "u:carol"),
+    Rule(Kind.GROUP_PREFIX, "team-", Permission.CONSUME, "u:carol"),
 )
 
 
@@ -184,7 +184,11 @@ async def test_while_security_is_off_everybody_may_do_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cluster", "/plant", "/plant/*", "/plant/flow:t", "group:*", "group:team-*", "transactional-id:x*"]
+    "text",
+    [
+        *("cluster", "/plant", "/plant/*", "/plant/flow:t", "group:*", "group:team", "group:team-*"),
+        *("group:a:b", "transactional-id:x", "transactional-id:x*"),
+    ],
 )
 def test_objects_are_read_as_they_are_written(text: str) -> None:
     target = read_object(text)

@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.security import access_rules
-from headrace.security.access_rules import NOT_SECURED, AccessRules, Kind, Permission, Rule, owned_by
+from headrace.security.access_rules import (
+    NOT_SECURED,
+    AccessRules,
+    Kind,
+    Permission,
+    Rule,
+    UnknownPlace,
+    owned_by,
+    place_of,
+)
 
 NONE: frozenset[str] = frozenset()
 PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
@@ -54,10 +63,10 @@ def test_a_prefix_is_of_whole_segments_and_of_streams_alone(kind: Kind, name: st
 
 def test_of_groups_the_longest_beginning_counts_and_then_the_cluster() -> None:
     made = rules(
-        (Kind.GROUP, "", CONSUME, "u:all"),
-        (Kind.GROUP, "ops-", CONSUME, "u:ops"),
-        (Kind.GROUP, "ops-night-", CONSUME, ""),
-        (Kind.TRANSACTIONAL_ID, "ops-", PRODUCE, "u:tx"),
+        (Kind.GROUP_PREFIX, "", CONSUME, "u:all"),
+        (Kind.GROUP_PREFIX, "ops-", CONSUME, "u:ops"),
+        (Kind.GROUP_PREFIX, "ops-night-", CONSUME, ""),
+        (Kind.TRANSACTIONAL_ID_PREFIX, "ops-", PRODUCE, "u:tx"),
         (Kind.CLUSTER, "", PRODUCE, "u:cluster"),
     )
     for name, who in (("dev", "all"), ("ops", "all"), ("ops-", "ops"), ("ops-day", "ops"), ("ops-night-1", None)):
@@ -66,6 +75,30 @@ def test_of_groups_the_longest_beginning_counts_and_then_the_cluster() -> None:
         ]
     assert made.allows("tx", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "ops-1")
     assert made.allows("cluster", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
+
+
+@pytest.mark.parametrize(
+    ("one", "beginning", "permission"),
+    [
+        (Kind.GROUP, Kind.GROUP_PREFIX, CONSUME),
+        (Kind.TRANSACTIONAL_ID, Kind.TRANSACTIONAL_ID_PREFIX, PRODUCE),
+    ],
+)
+def test_an_exact_name_is_nearer_than_every_beginning(one: Kind, beginning: Kind, permission: Permission) -> None:
+    made = rules(
+        (one, "ops", permission, "u:exact"),
+        (beginning, "ops", permission, "u:begins"),
+        (Kind.CLUSTER, "", permission, "u:cluster"),
+    )
+
+    def who(kind: Kind, name: str) -> list[str]:
+        return [user for user in ("exact", "begins", "cluster") if made.allows(user, NONE, permission, kind, name)]
+
+    assert [who(one, name) for name in ("ops", "ops-1", "op")] == [["exact"], ["begins"], ["cluster"]]
+    assert [who(beginning, name) for name in ("ops", "ops-1", "op")] == [["begins"], ["begins"], ["cluster"]]
+    decision = made.explain("begins", NONE, permission, one, "ops")
+    assert (decision.allowed, decision.rule) == (False, Rule(one, "ops", permission, "u:exact"))
+    assert not made.any_topic("exact", NONE, permission), "it is no topic"
 
 
 def test_administrators_of_the_cluster_may_do_everything_and_those_of_a_stream_what_it_says() -> None:
@@ -107,7 +140,7 @@ def test_some_topic_is_one_that_any_expression_gives_but_no_group() -> None:
 
 
 def test_who_consumes_some_topic_may_use_a_group_of_which_nothing_is_said_and_hears_why() -> None:
-    made = rules((Kind.TOPIC, "/s:t", CONSUME, "u:alice"), (Kind.GROUP, "ops-", CONSUME, "u:ops"))
+    made = rules((Kind.TOPIC, "/s:t", CONSUME, "u:alice"), (Kind.GROUP_PREFIX, "ops-", CONSUME, "u:ops"))
     assert made.allows("alice", NONE, CONSUME, Kind.GROUP, "dev")
     decision = made.explain("alice", NONE, CONSUME, Kind.GROUP, "dev")
     assert (decision.allowed, decision.rule) == (True, None)
@@ -120,7 +153,7 @@ def test_who_consumes_some_topic_may_use_a_group_of_which_nothing_is_said_and_he
 
 
 def test_who_produces_to_some_topic_may_use_a_transactional_id_of_which_nothing_is_said() -> None:
-    made = rules((Kind.TOPIC, "/s:t", PRODUCE, "u:alice"), (Kind.TRANSACTIONAL_ID, "ops-", PRODUCE, "u:ops"))
+    made = rules((Kind.TOPIC, "/s:t", PRODUCE, "u:alice"), (Kind.TRANSACTIONAL_ID_PREFIX, "ops-", PRODUCE, "u:ops"))
     assert made.allows("alice", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
     assert not made.allows("alice", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "ops-1")
     assert not made.allows("ops", NONE, PRODUCE, Kind.TRANSACTIONAL_ID, "dev")
@@ -145,6 +178,31 @@ def test_a_text_that_is_no_expression_lets_nobody_in_but_administrators() -> Non
     assert "cannot read" in made.explain("alice", NONE, PRODUCE, Kind.STREAM, "/s").reason
     assert made.allows("root", NONE, PRODUCE, Kind.STREAM, "/s")
     assert rules((Kind.STREAM, "/s", PRODUCE, "")).faults == [], "nobody is an expression"
+
+
+def test_an_expression_on_a_kind_of_another_version_leaves_everything_to_administrators() -> None:
+    strange = place_of("group-suffix", "-x", "consume")
+    assert strange == UnknownPlace("group-suffix", "-x", "consume")
+    before = rules((Kind.CLUSTER, "", ADMIN, "u:root"), (Kind.CLUSTER, "", CONSUME, "p"))
+    shut = before.changed({}, unknown={strange: "p"})
+    assert shut.unknown == {strange}
+    for kind, name in ((Kind.TOPIC, "/s:t"), (Kind.GROUP, "g"), (Kind.CLUSTER, "")):
+        assert not shut.allows("alice", NONE, CONSUME, kind, name)
+        assert shut.allows("root", NONE, CONSUME, kind, name)
+        assert "of a later version, 'group-suffix'" in shut.explain("alice", NONE, CONSUME, kind, name).reason
+    assert not shut.any_topic("alice", NONE, CONSUME)
+    assert shut.any_topic("root", NONE, CONSUME)
+    assert shut.changed({}, on=False).allows("alice", NONE, CONSUME, Kind.TOPIC, "/s:t")
+    assert shut.changed({}, unknown={strange: None}).allows("alice", NONE, CONSUME, Kind.TOPIC, "/s:t")
+
+
+def test_a_permission_of_another_version_is_told_and_changes_nothing_that_is_asked_for() -> None:
+    strange = place_of("stream", "/s", "peek")
+    assert isinstance(strange, UnknownPlace)
+    made = rules((Kind.CLUSTER, "", CONSUME, "u:alice")).changed({}, unknown={strange: "p"})
+    assert made.unknown == {strange}
+    assert made.allows("alice", NONE, CONSUME, Kind.STREAM, "/s")
+    assert not made.allows("bob", NONE, CONSUME, Kind.STREAM, "/s")
 
 
 def test_changes_are_of_some_places_and_what_was_decided_before_is_not_asked_again() -> None:
@@ -176,7 +234,7 @@ def test_a_topic_that_is_gone_leaves_its_streams_expression() -> None:
 
 
 def test_of_long_names_no_decision_is_kept() -> None:
-    rules = AccessRules.of([Rule(Kind.GROUP, "g", Permission.CONSUME, "u:a")], on=True)
+    rules = AccessRules.of([Rule(Kind.GROUP_PREFIX, "g", Permission.CONSUME, "u:a")], on=True)
     for name in ("g" * 300, "g" * 30_000):
         assert rules.allows("a", frozenset(), Permission.CONSUME, Kind.GROUP, name)
         assert not rules.allows("b", frozenset(), Permission.CONSUME, Kind.GROUP, name)
@@ -230,3 +288,49 @@ def test_what_is_kept_of_decisions_is_what_is_explained(
         for each in [*asked, *asked]:
             assert made.allows(*each) == made.explain(*each).allowed
             assert len(made._decided) <= 4
+
+
+class Model:
+    """Who may use a group, looked for in all expressions by hand."""
+
+    def __init__(self, given: list[tuple[Kind, str, str]]) -> None:
+        self.given = {(kind, name): text for kind, name, text in given}
+
+    def may(self, user: str, group: str) -> bool:
+        exact = [text for (kind, name), text in self.given.items() if (kind, name) == (Kind.GROUP, group)]
+        begins = {
+            name: text
+            for (kind, name), text in self.given.items()
+            if kind is Kind.GROUP_PREFIX and group.startswith(name)
+        }
+        for text in (*exact, *(begins[name] for name in sorted(begins, key=len, reverse=True))):
+            return self.lets_in(text, user)
+        cluster = self.given.get((Kind.CLUSTER, ""))
+        if cluster is not None:
+            return self.lets_in(cluster, user)
+        return any(self.lets_in(text, user) for (kind, _), text in self.given.items() if kind is Kind.STREAM)
+
+    @staticmethod
+    def lets_in(text: str, user: str) -> bool:
+        return {"p": True, "": False}.get(text, text == f"u:{user}")
+
+
+group_names = st.text("ab-", max_size=4)
+of_groups = st.one_of(
+    st.tuples(st.sampled_from([Kind.GROUP, Kind.GROUP_PREFIX]), group_names, st.sampled_from(["u:x", "u:z", "p", ""])),
+    st.sampled_from([(Kind.CLUSTER, "", "u:x"), (Kind.STREAM, "/s", "u:z")]),
+)
+
+
+@given(st.lists(of_groups, max_size=10), st.lists(group_names, min_size=1, max_size=10))
+def test_groups_are_decided_as_the_model_does(given: list[tuple[Kind, str, str]], asked: list[str]) -> None:
+    places = {(kind, name, CONSUME): text for kind, name, text in given}
+    made = NOT_SECURED.changed(dict(places), on=True)
+    for user in ("x", "z"):
+        for group in asked:
+            allowed = made.allows(user, NONE, CONSUME, Kind.GROUP, group)
+            assert allowed == Model(given).may(user, group)
+            assert allowed == made.explain(user, NONE, CONSUME, Kind.GROUP, group).allowed
+            first = next((each for each in made.nearest_first(CONSUME, Kind.GROUP, group) if each in places), None)
+            deciding = made.deciding(CONSUME, Kind.GROUP, group)
+            assert first == (None if deciding is None else deciding[:3])

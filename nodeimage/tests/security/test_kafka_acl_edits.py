@@ -18,9 +18,11 @@ from headrace.security.kafka_acls import (
     Resource,
     object_of,
 )
-from kit.shown_acls import CLUSTER, GROUPS, STREAM, TOPIC, all_of, lines, rules_of
+from kit.shown_acls import CLUSTER, GROUP, GROUPS, STREAM, TOPIC, all_of, lines, rules_of
 
 PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
+PRODUCER = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+"""What `kafka-acls --producer` asks for."""
 
 
 def grant(rules: AccessRules, *grants: Grant) -> tuple[dict[tuple[str, str, str], str], dict[int, str]]:
@@ -73,7 +75,15 @@ def test_the_first_expression_of_an_object_begins_with_those_whom_it_inherits() 
         ("topic", "/s:t", "produce"): "p | u:alice | u:bob",
         ("topic", "/s:t", "consume"): "u:bob | u:carol",
     }
-    assert grant(rules_of(), Grant(GROUPS, "bob", Operation.READ))[0] == {("group", "ops-", "consume"): "u:bob"}
+    assert grant(rules_of(), Grant(GROUPS, "bob", Operation.READ))[0] == {("group-prefix", "ops-", "consume"): "u:bob"}
+
+
+def test_the_first_expression_of_a_group_ends_that_whoever_consumes_some_topic_may_use_it() -> None:
+    rules = rules_of((TOPIC, CONSUME, "u:alice"))
+    assert rules.allows("alice", frozenset(), CONSUME, *GROUP)
+    edit = granted(rules, {0: Grant(GROUP, "bob", Operation.READ)})
+    assert edit.changes == {(Kind.GROUP, "ops-1", CONSUME): "u:bob"}
+    assert not after(rules, edit).allows("alice", frozenset(), CONSUME, *GROUP)
 
 
 def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
@@ -86,8 +96,9 @@ def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
     edit = granted(rules_of(), {0: Grant(Object(Kind.GROUP, "ab"), "bob", Operation.READ)})
     assert edit.expected == {
         (Kind.GROUP, "ab", CONSUME): None,
-        (Kind.GROUP, "a", CONSUME): None,
-        (Kind.GROUP, "", CONSUME): None,
+        (Kind.GROUP_PREFIX, "ab", CONSUME): None,
+        (Kind.GROUP_PREFIX, "a", CONSUME): None,
+        (Kind.GROUP_PREFIX, "", CONSUME): None,
         (Kind.CLUSTER, "", CONSUME): None,
     }
 
@@ -112,12 +123,44 @@ def test_a_permission_is_given_to_whom_all_of_it_is_given() -> None:
     parts = [Grant(TOPIC, "bob", each) for each in (Operation.CREATE, Operation.DELETE, Operation.ALTER)]
     changes, errors = grant(rules_of(), *parts)
     assert (changes, errors) == ({("topic", "/s:t", "topic"): "u:bob"}, {})
-    for some in itertools.combinations(parts, 2):
+    streams = [part._replace(on=STREAM) for part in parts]
+    for some in itertools.combinations(streams, 2):
         changes, errors = grant(rules_of(), *some)
         assert changes == {}
         assert len(errors) == 2
         assert "grant CREATE, DELETE, ALTER in one request, or ALL" in errors[0]
     assert grant(rules_of((STREAM, Permission.TOPIC, "u:bob")), parts[0]) == ({}, {})
+
+
+def test_create_of_a_topic_that_is_there_is_granted_without_a_change_and_not_shown() -> None:
+    rules = rules_of((STREAM, PRODUCE, "u:alice"))
+    create = Grant(TOPIC, "bob", Operation.CREATE)
+    assert grant(rules, create) == ({}, {})
+    changes, errors = grant(rules, *(create._replace(operation=each) for each in PRODUCER))
+    assert (changes, errors) == ({("topic", "/s:t", "produce"): "u:alice | u:bob"}, {})
+    then = rules.changed({(Kind.TOPIC, "/s:t", PRODUCE): "u:alice | u:bob"})
+    assert not any("CREATE" in line for line in lines(then))
+    assert not then.allows("bob", frozenset(), Permission.TOPIC, Kind.TOPIC, "/s:t")
+    _, errors = grant(rules, create, create._replace(operation=Operation.DELETE))
+    assert errors.keys() == {1}
+    for on in (STREAM, Object(Kind.PREFIX, "/plant")):
+        assert "CREATE cannot be granted alone" in grant(rules, Grant(on, "bob", Operation.CREATE))[1][0]
+
+
+def test_what_a_producer_and_a_consumer_are_granted_by_name_is_all_of_it() -> None:
+    transaction = Object(Kind.TRANSACTIONAL_ID, "tx")
+    rows_of = {
+        TOPIC: PRODUCER,
+        transaction: (Operation.WRITE, Operation.DESCRIBE),
+        CLUSTER: (Operation.IDEMPOTENT_WRITE,),
+    }
+    changes, errors = grant(rules_of(), *(Grant(on, "bob", each) for on, of in rows_of.items() for each in of))
+    assert errors == {}
+    assert changes == {("topic", "/s:t", "produce"): "u:bob", ("transactional-id", "tx", "produce"): "u:bob"}
+    read = [Grant(TOPIC, "bob", Operation.READ), Grant(TOPIC, "bob", Operation.DESCRIBE)]
+    changes, errors = grant(rules_of((GROUPS, CONSUME, "u:alice")), *read, Grant(GROUP, "bob", Operation.READ))
+    assert errors == {}
+    assert changes == {("topic", "/s:t", "consume"): "u:bob", ("group", "ops-1", "consume"): "u:alice | u:bob"}
 
 
 def test_all_is_all_five_or_none() -> None:
@@ -139,7 +182,7 @@ def test_of_the_cluster_there_is_all_alone() -> None:
 
 def test_operations_that_an_object_does_not_have_are_refused() -> None:
     _, errors = grant(rules_of(), Grant(GROUPS, "bob", Operation.WRITE), Grant(TOPIC, "b", Operation.CLUSTER_ACTION))
-    assert "no permission for WRITE on a group" in errors[0]
+    assert "no permission for WRITE on a group-prefix" in errors[0]
     assert "no permission for CLUSTER_ACTION on a topic" in errors[1]
 
 
@@ -193,7 +236,7 @@ def test_the_last_administrator_and_what_stands_on_the_cluster_stay() -> None:
 
 
 users = st.sampled_from(["alice", "bob", "carol", "*"])
-objects = st.sampled_from([STREAM, TOPIC, Object(Kind.PREFIX, "/s"), GROUPS])
+objects = st.sampled_from([STREAM, TOPIC, Object(Kind.PREFIX, "/s"), GROUP, GROUPS])
 operations = st.sampled_from([Operation.WRITE, Operation.READ, Operation.ALTER_CONFIGS, Operation.ALL])
 
 
@@ -208,7 +251,8 @@ def test_a_grant_takes_nobody_out_and_shows_as_its_row_and_goes_with_it(
     edit = granted(rules, {0: Grant(on, user, operation)})
     then = after(rules, edit)
     for who, of, (kind, name) in itertools.product(("alice", "bob", "carol"), Permission, (TOPIC, GROUPS, STREAM)):
-        if rules.allows(who, frozenset(), of, kind, name):
+        is_left_to_consumers = kind is GROUPS.kind and rules.deciding(of, kind, name) is None
+        if rules.allows(who, frozenset(), of, kind, name) and not is_left_to_consumers:
             assert then.allows(who, frozenset(), of, kind, name)
     if edit.errors:
         assert not edit.changes

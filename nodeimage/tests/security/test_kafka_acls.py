@@ -16,7 +16,7 @@ from headrace.security.kafka_acls import (
     rows,
     shown,
 )
-from kit.shown_acls import CLUSTER, GROUPS, STREAM, TOPIC, lines, rules_of
+from kit.shown_acls import CLUSTER, GROUP, GROUPS, STREAM, TOPIC, lines, rules_of
 
 PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
 
@@ -27,8 +27,10 @@ def test_a_row_stands_for_each_user_and_operation_where_the_expression_stands() 
         (STREAM, CONSUME, "p"),
         (Object(Kind.PREFIX, "/plant"), Permission.TOPIC, "u:carol"),
         (STREAM, ADMIN, "u:dora"),
+        (GROUP, CONSUME, "u:bob"),
         (GROUPS, CONSUME, "u:alice"),
-        (Object(Kind.TRANSACTIONAL_ID, "tx"), PRODUCE, "u:alice"),
+        (Object(Kind.TRANSACTIONAL_ID, "tx"), PRODUCE, "u:bob"),
+        (Object(Kind.TRANSACTIONAL_ID_PREFIX, "tx"), PRODUCE, "u:alice"),
         (STREAM, Permission.COPY, "u:link"),
     )
     assert lines(rules) == [
@@ -46,6 +48,10 @@ def test_a_row_stands_for_each_user_and_operation_where_the_expression_stands() 
         "TOPIC LITERAL /s:t User:bob DESCRIBE",
         "GROUP PREFIXED ops- User:alice READ",
         "GROUP PREFIXED ops- User:alice DESCRIBE",
+        "GROUP LITERAL ops-1 User:bob READ",
+        "GROUP LITERAL ops-1 User:bob DESCRIBE",
+        "TRANSACTIONAL_ID LITERAL tx User:bob WRITE",
+        "TRANSACTIONAL_ID LITERAL tx User:bob DESCRIBE",
         "TRANSACTIONAL_ID PREFIXED tx User:alice WRITE",
         "TRANSACTIONAL_ID PREFIXED tx User:alice DESCRIBE",
     ]
@@ -71,7 +77,7 @@ def test_administrators_have_all_of_the_cluster_and_the_rest_of_it_is_everywhere
         "TRANSACTIONAL_ID LITERAL * User:bob WRITE",
         "TRANSACTIONAL_ID LITERAL * User:bob DESCRIBE",
     ]
-    every = Object(Kind.GROUP, "")
+    every = Object(Kind.GROUP_PREFIX, "")
     rules = rules_of((CLUSTER, CONSUME, "u:alice"), (every, CONSUME, "u:carol"))
     assert [line for line in lines(rules) if "GROUP" in line] == [
         "GROUP LITERAL * User:carol READ",
@@ -150,8 +156,10 @@ def test_match_finds_what_holds_for_every_name() -> None:
         (Resource.TOPIC, "/", Pattern.PREFIXED, "the streams below a path are the prefix `/plant/`"),
         (Resource.CLUSTER, "other", Pattern.LITERAL, "kafka-cluster"),
         (Resource.CLUSTER, "kafka", Pattern.PREFIXED, "kafka-cluster"),
-        (Resource.GROUP, "g", Pattern.LITERAL, "ask for PREFIXED 'g'"),
-        (Resource.TRANSACTIONAL_ID, "x", Pattern.LITERAL, "ask for PREFIXED 'x'"),
+        (Resource.GROUP, "g*", Pattern.LITERAL, "as 'g*': LITERAL * is every name"),
+        (Resource.GROUP, "", Pattern.LITERAL, "a name that is empty"),
+        (Resource.GROUP, "*", Pattern.PREFIXED, "as '*': LITERAL * is every name"),
+        (Resource.TRANSACTIONAL_ID, "", Pattern.PREFIXED, "a name that is empty"),
         (Resource.USER, "u", Pattern.LITERAL, "no access expressions for USER"),
         (Resource.DELEGATION_TOKEN, "u", Pattern.LITERAL, "no access expressions for DELEGATION_TOKEN"),
         (Resource.ANY, "u", Pattern.LITERAL, "a resource's type"),
@@ -163,3 +171,17 @@ def test_what_no_expression_stands_on_is_refused(resource: Resource, name: str, 
         object_of(resource, name, pattern)
     assert caught.value.code is Code.INVALID_REQUEST
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "pattern", "kind"),
+    [
+        (Resource.GROUP, "g", Pattern.LITERAL, Kind.GROUP),
+        (Resource.GROUP, "g", Pattern.PREFIXED, Kind.GROUP_PREFIX),
+        (Resource.TRANSACTIONAL_ID, "g", Pattern.LITERAL, Kind.TRANSACTIONAL_ID),
+        (Resource.TRANSACTIONAL_ID, "g", Pattern.PREFIXED, Kind.TRANSACTIONAL_ID_PREFIX),
+    ],
+)
+def test_a_literal_name_is_that_name_alone(resource: Resource, name: str, pattern: Pattern, kind: Kind) -> None:
+    assert object_of(resource, name, pattern) == Object(kind, name)
+    assert object_of(resource, "*", Pattern.LITERAL).name == ""

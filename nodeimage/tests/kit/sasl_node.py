@@ -67,7 +67,8 @@ class SaslNode:
     """Listeners `plain` (SASL_PLAINTEXT), `tls` (SASL_SSL), `short` (SASL_PLAINTEXT, sessions of SHORT_MS), `scram`
     (SASL_PLAINTEXT, SCRAM-SHA-512 alone), and the node's own port without anything."""
 
-    def __init__(self, folder: Path, certificates: Certificates) -> None:
+    def __init__(self, folder: Path, certificates: Certificates, **more: Any) -> None:
+        """`more`: options of the node."""
         self.certificates = certificates
         self.issuer = Issuer()
         self.keys = KeyServer(self.issuer)
@@ -77,7 +78,7 @@ class SaslNode:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.node: Node = self.run(self._started(replace(options(folder), listeners_file=file)))
+        self.node: Node = self.run(self._started(replace(options(folder), listeners_file=file, **more)))
         self.set_password("alice", PASSWORD)
 
     def _listeners(self) -> str:
@@ -158,9 +159,9 @@ class SaslNode:
 
 
 @contextlib.contextmanager
-def running(folder: Path, certificates: Certificates) -> Iterator[SaslNode]:
+def running(folder: Path, certificates: Certificates, **more: Any) -> Iterator[SaslNode]:
     """One, for as long as it is needed."""
-    node = SaslNode(folder, certificates)
+    node = SaslNode(folder, certificates, **more)
     try:
         yield node
     finally:

@@ -18,6 +18,7 @@ ACCESS: Final = (
     ("/default:orders", "consume", "p & !u:bob"),
     ("/plant/*", "topic", ""),
     ("group:readers*", "consume", "g:sensors"),
+    ("group:readers-1", "consume", "g:sensors"),
 )
 """From level 2 on: object, permission, expression."""
 OPTIONS: Final = ("--chunk-bytes=65536", "--partitionlet-bytes=30000", "--disk-reserve=0")

@@ -129,11 +129,18 @@ class Server(Protocol):
     def folder(self) -> Path: ...
 
 
+_GIVEN: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now, and that the kernel gives to no connection before they are used."""
+    """Ports of loopback that nobody listens on now, and that the kernel gives to no connection before they are used.
+
+    None is given twice by a process: a server's ports come by several calls, and are used after the last.
+    """
     sockets: list[socket.socket] = []
     try:
-        for port in random.sample(range(*PORTS), PORTS[1] - PORTS[0]):
+        fresh = [port for port in range(*PORTS) if port not in _GIVEN]
+        for port in random.sample(fresh, len(fresh)):
             each = socket.socket()
             sockets.append(each)
             try:
@@ -141,7 +148,9 @@ def free_ports(count: int) -> list[int]:
             except OSError:
                 sockets.pop().close()
             if len(sockets) == count:
-                return [each.getsockname()[1] for each in sockets]
+                found = [each.getsockname()[1] for each in sockets]
+                _GIVEN.update(found)
+                return found
         raise RuntimeError(f"loopback has no {count} free ports from {PORTS[0]} to {PORTS[1] - 1}")
     finally:
         for each in sockets:

@@ -100,7 +100,7 @@ def setup(folder: Path) -> None:
         security_protocol="SASL_PLAINTEXT",
         unproven=UnprovenConnections(loop),
         runtime=node.parts.runtime,
-        heard=lambda attempt, address, listener: None,
+        heard=lambda _connection, _attempt: None,
     )
 
 

@@ -1,5 +1,7 @@
 """A cluster with security on kind: who comes in, and an authority that is renewed while clients go on."""
 
+import base64
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -115,6 +117,42 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
         assert failed == []
         assert secure.lives() == lives
         figures["records"] = written
+
+
+@pytest.mark.ci_part
+def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
+    """In no other object, event or log of all that was written for the cluster until now."""
+    with kube.reported("12 a secure cluster: no secret is written") as figures:
+        secrets = {text for body in kube.listed("secrets", secure.namespace) for text in _secret_texts(body)}
+        assert len(secrets) >= 10, "passwords, keys of authorities and certificates, the cluster's own secret"
+        kinds = kube.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+        written = [
+            kube.kubectl("get", ",".join(set(kinds) - {"secrets"}), "-n", secure.namespace, "-o", "json"),
+            kube.kubectl("get", "events", "-n", kube.SYSTEM, "-o", "json"),
+            kube.kubectl("logs", "deployment/headrace", "-n", kube.SYSTEM),
+            str(secure.headrace("status")),
+            str(secure.headrace("user", "list")),
+        ]
+        for pod in secure.pods:
+            written.append(kube.kubectl("logs", pod["metadata"]["name"], "--all-containers", "-n", secure.namespace))
+            written.append(kube.kubectl("describe", "pod", pod["metadata"]["name"], "-n", secure.namespace))
+        assert all(len(text) > 100 for text in written)
+        found = [(secret[:4], number) for secret in secrets for number, text in enumerate(written) if secret in text]
+        assert found == [], "the beginning of each secret, and which of the texts it stands in"
+        figures["secrets"] = len(secrets)
+        figures["mib"] = round(sum(map(len, written)) / 2**20, 1)
+
+
+def _secret_texts(body: kube.Body) -> Iterator[str]:
+    """What of a Secret nobody may read elsewhere: passwords, a line of each key, the cluster's own secret."""
+    for name, encoded in body.get("data", {}).items():
+        text = base64.b64decode(encoded).decode(errors="replace")
+        if name.endswith("password"):
+            yield text.strip()
+        elif name.endswith(".key"):
+            yield text.splitlines()[1]
+        elif '"secret"' in text:
+            yield json.loads(text)["secret"]
 
 
 def _ca(secret: str, cluster: kube.Cluster) -> str:

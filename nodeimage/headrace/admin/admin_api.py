@@ -86,7 +86,7 @@ class AdminApi:
             known = ", ".join(self._methods)
             raise KafkaError(Code.INVALID_REQUEST, f"there is no method {name[:100]!r}; there are {known}")
         try:
-            params = self._params(name, given)
+            params = self._params(name, method, given)
         except msgspec.ValidationError as error:
             if may.is_on and not method.right.is_ever_had(caller, may):
                 raise unknown_to(caller, may, name) from None
@@ -94,9 +94,9 @@ class AdminApi:
         await method.right.check(params, caller, may, method=name)
         return await (method.run(params, caller) if method.of_caller else method.run(params))
 
-    def _params(self, name: str, given: Mapping[str, Any] | msgspec.Raw) -> Any:
+    def _params(self, name: str, method: Method, given: Mapping[str, Any] | msgspec.Raw) -> Any:
         if not isinstance(given, msgspec.Raw):
-            return msgspec.convert(given, self._methods[name].params)
+            return msgspec.convert(given, method.params)
         try:
             return self._decoders[name].decode(given)
         except msgspec.ValidationError:

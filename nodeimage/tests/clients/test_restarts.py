@@ -65,6 +65,7 @@ class Reader:
 
     def __init__(self, cluster: Any, topic: str, group: str) -> None:
         self.got: list[tuple[int, int]] = []
+        self.errors: list[object] = []
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
@@ -81,10 +82,25 @@ class Reader:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.consume(200, 0.1):
-                if message.error() is None:
-                    self.got.append((message.offset(), int(message.value()[:6])))
+        try:
+            while not self._stop.is_set():
+                for message in self._consumer.consume(200, 0.1):
+                    if message.error() is None:
+                        self.got.append((message.offset(), int(message.value()[:6])))
+                    else:
+                        self.errors.append(message.error())
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+    def __str__(self) -> str:
+        """Where it stands, for a test that waited for it in vain."""
+        assigned = self._consumer.assignment()
+        missing = sorted(set(range(RECORDS)) - {offset for offset, _ in self.got})
+        return (
+            f"{len(missing)} offsets were not read, from {missing[:3]}; it is at {self._consumer.position(assigned)}, "
+            f"and had {self.errors[-3:]}"
+        )
 
     def close(self) -> None:
         """Commits and leaves."""
@@ -109,7 +125,7 @@ def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, crash: bool)
         else:
             cluster.restart()
     feed.finish()
-    until(lambda: len({offset for offset, _ in reader.got}) >= RECORDS, within=GO_ON_S)
+    until(lambda: len({offset for offset, _ in reader.got}) >= RECORDS, within=GO_ON_S, told=reader)
     reader.close()
     expected = [(number, number) for number in range(RECORDS)]
     assert sorted(feed.acknowledged.items()) == expected, "each record is there once, in order"

@@ -9,9 +9,9 @@ from kit.patience import PATIENCE
 LOOK_S = 0.02
 
 
-def until(condition: Callable[[], Any], *, within: float = 20.0) -> None:
-    """Return once a condition holds. Fails after `within` seconds, times PATIENCE."""
+def until(condition: Callable[[], Any], *, within: float = 20.0, told: object = "it did not come about") -> None:
+    """Return once a condition holds. Fails after `within` seconds, times PATIENCE, with what is `told` of it then."""
     deadline = time.monotonic() + within * PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, str(told)
         time.sleep(LOOK_S)

@@ -29,6 +29,11 @@ def test_what_is_not_said_is_not_sent(tmp_path: Path) -> None:
         "credentials": {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x   y="=";'},
     }
     assert link_fields(None, None, None, None, "unlimited", None) == {"throttle": 0}
+    reverse = link_fields(None, None, None, None, None, None, properties)
+    assert list(reverse) == ["reverse_credentials"]
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert link_fields(None, None, None, None, None, None, empty) == {"reverse_credentials": {}}
 
 
 def test_a_line_that_is_no_property_is_not_told() -> None:

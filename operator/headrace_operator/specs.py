@@ -335,6 +335,8 @@ class LinkTarget(Spec, frozen=True):
     ttl: str | None = None
     bootstrap: str | None = None
     """The cluster's addresses, as the source reaches them."""
+    user_ref: UserRef | None = None
+    credentials_secret: str | None = None
 
 
 class LinkSpec(Spec, frozen=True):

@@ -316,7 +316,8 @@ class FakeCluster:
         self.links[self._asked, name] = {"name": name, **fields, **told, "refused": [], "diverged": []}
         if fields["direction"] == "both":
             back = {"name": name, "stream": fields["source_stream"], "source_stream": fields["stream"]}
-            back |= {"source": fields["bootstrap"], "direction": "pull", "credentials": {}}
+            back |= {"source": fields["bootstrap"], "direction": "pull"}
+            back["credentials"] = fields.get("reverse_credentials", {})
             self.links[fields["source"][0], name] = back
         return self.link_show(name)
 
@@ -326,6 +327,11 @@ class FakeCluster:
         link = self.links[self._asked, name]
         if link["credentials"] and set(changes.get("source", ())) - set(link["source"]):
             assert "credentials" in changes, "kept ones are sent to no new address"
+        reverse = changes.pop("reverse_credentials", None)
+        if reverse is not None:
+            assert (link | changes)["direction"] == "both"
+            back = {"source": (link | changes)["bootstrap"], "credentials": reverse}
+            self.links.setdefault((link["source"][0], name), {}).update(back)
         link |= changes
         return self.link_show(name)
 

@@ -209,9 +209,7 @@ def _tell_of_security(folder: Path, bootstrap: str) -> None:
     path = client_properties_path(folder)
     note(f"secure: clients log in over TLS; the administrator is {ADMIN}, and `headrace` uses {path} by itself")
     note(f"  kafka-console-consumer --bootstrap-server {bootstrap} --consumer.config {quoted(path)} --topic TOPIC")
-    note(
-        f"  kcat -F {quoted(librdkafka_properties_path(folder))} -L  # before librdkafka 2.6.1: -X sasl.mechanism=PLAIN"
-    )
+    note(f"  kcat -F {quoted(librdkafka_properties_path(folder))} -L")
 
 
 def _show_new_lines(started: "Started", tails: "dict[str, LogTail]") -> None:

@@ -23,6 +23,13 @@ LIST_COLUMNS: Final = (
 )
 MOVED_COLUMNS: Final = ("topic", "home", "moved", "not_replicated", "error")
 MOVE_TIMEOUT_S: Final = 600.0
+FILES: Final = {
+    "ssl.ca.location": "ssl.ca.pem",
+    "ssl.truststore.location": "ssl.ca.pem",
+    "ssl.certificate.location": "ssl.certificate.pem",
+    "ssl.key.location": "ssl.key.pem",
+}
+"""Properties that name a file, and those that hold what is in it."""
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the link: see `headrace link list`", show_default=False)]
 Topics = Annotated[
@@ -54,6 +61,16 @@ Credentials = Annotated[
     ),
 ]
 
+ReverseCredentials = Annotated[
+    Path | None,
+    typer.Option(
+        "--reverse-credentials",
+        metavar="FILE",
+        help="With --direction both: as whom the source pulls from here, a user of this cluster with `copy`",
+        show_default=False,
+    ),
+]
+
 
 @app.command()
 def create(
@@ -68,6 +85,7 @@ def create(
     forward_writes: ForwardWrites = None,
     throttle: Throttle = None,
     credentials: Credentials = None,
+    reverse_credentials: ReverseCredentials = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="The same one is no error")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
@@ -79,7 +97,7 @@ def create(
         raise HeadraceError(
             "a source without a path is an Apache Kafka cluster; say with --target which stream it fills"
         )
-    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials)
+    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials, reverse_credentials)
     fields |= {"source": addresses, "source_stream": path, "stream": target or path}
     if name is not None:
         fields["name"] = name
@@ -128,12 +146,13 @@ def alter(
     forward_writes: ForwardWrites = None,
     throttle: Throttle = None,
     credentials: Credentials = None,
+    reverse_credentials: ReverseCredentials = None,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Change a link; what is not said stays. It goes on where it was."""
-    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials)
+    fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials, reverse_credentials)
     if source is not None:
         fields["source"] = [each.strip() for each in source.split(",") if each.strip()]
     if not fields:
@@ -287,6 +306,7 @@ def link_fields(
     forward_writes: bool | None,
     throttle: str | None,
     credentials: Path | None,
+    reverse_credentials: Path | None = None,
 ) -> dict[str, Any]:
     """The fields that were said, in the cluster's words and units. Raises HeadraceError for what cannot be read."""
     said = {
@@ -296,15 +316,31 @@ def link_fields(
         "forward_writes": forward_writes,
         "throttle": None if throttle is None else max(0, parse_size(throttle.removesuffix("/s"))),
         "credentials": None if credentials is None else _properties(credentials),
+        "reverse_credentials": None if reverse_credentials is None else _with_files(_properties(reverse_credentials)),
     }
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _properties(path: Path) -> Any:
+def _properties(path: Path) -> dict[str, str]:
+    return of_security(parse_properties(_text(path)))
+
+
+def _text(path: Path) -> str:
     try:
-        return of_security(parse_properties(path.read_text(encoding="utf-8")))
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise HeadraceError(f"{path} is not UTF-8: {error}") from error
+
+
+def _with_files(properties: dict[str, str]) -> dict[str, str]:
+    """The same with what is in the files that they name, which are no files of the nodes that get them. Raises OSError,
+    HeadraceError."""
+    found = dict(properties)
+    for location, pem in FILES.items():
+        path = found.pop(location, None)
+        if path is not None:
+            found[pem] = _text(Path(path))
+    return found
 
 
 def _show(link: dict[str, Any], output: OutputFormat) -> None:

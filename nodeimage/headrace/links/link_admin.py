@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.catalog import Catalog
@@ -21,12 +20,12 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
-from headrace.kafka_client.client import ANY, Client
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.failover.failover import Failover
 from headrace.links.failover.name_clash import NameClashes
 from headrace.links.links import UNKNOWN, Links, LinkTold
 from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
+from headrace.links.reverse_link import ReverseLinks, call_source
 from headrace.links.source.source import Hello
 from headrace.links.topics.topic_apply import TopicApplier
 from headrace.links.topics.topic_plan import DIVERGED, source_problem
@@ -39,7 +38,7 @@ from headrace.partitions.new_streams import new_stream
 from headrace.partitions.partition_states import PartitionStates
 from headrace.partitions.stream_policies import PolicyFields, policy_from
 from headrace.security.access_rules import Kind, Permission
-from headrace.security.client_security import files_named, security_of
+from headrace.security.client_security import files_named
 
 __all__ = ["LinkAdmin"]
 
@@ -50,7 +49,6 @@ MOST_SHOWN: Final = 1_000
 """Refused or diverged topics of one link that are shown."""
 PASSED_ON_MS: Final = 540_000
 """How long another cluster may take to move homes."""
-_anything: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 
 
 class NewLink(Params, frozen=True):
@@ -64,6 +62,8 @@ class NewLink(Params, frozen=True):
     forward_writes: bool = False
     throttle: int = 0
     credentials: dict[str, str] = msgspec.field(default_factory=dict)
+    reverse_credentials: dict[str, str] | None = None
+    """See ReverseLinks."""
     if_not_exists: bool = False
 
 
@@ -80,6 +80,7 @@ class LinkChange(Params, frozen=True):
     forward_writes: bool | None = None
     throttle: int | None = None
     credentials: dict[str, str] | None = None
+    reverse_credentials: dict[str, str] | None = None
 
 
 class ClashResolution(Params, frozen=True):
@@ -119,6 +120,7 @@ class LinkAdmin:
         self._states = states
         self._own = own_cluster
         self._clashes = clashes
+        self._reverse = ReverseLinks(secret=links.secret, is_secured=lambda: authorizer.is_on)
         self._failover = Failover(
             catalog=catalog,
             states=states,
@@ -184,11 +186,12 @@ class LinkAdmin:
                 Code.INVALID_REQUEST,
                 f"there is a link {name} already{what if is_own else ', of others: choose another name'}",
             )
+        self._reverse.check(params.stream, config, params.reverse_credentials)
         hello = await self._greet(config)
         await self._make_stream(params.stream, hello.policy, caller)
         config = msgspec.structs.replace(config, source_cluster=hello.cluster_id)
         if config.direction == BOTH:
-            await self._reverse(name, params.stream, config)
+            await self._reverse.make(name, params.stream, config, params.reverse_credentials)
         outcome = await self._catalog.submit(
             PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
         )
@@ -240,35 +243,6 @@ class LinkAdmin:
         owner = caller.principal.user if self._may.is_on else None
         await self._catalog.submit(new_stream(path, wanted, access={}, owner=owner, now=now()))
 
-    async def _reverse(self, name: str, stream: str, config: LinkConfig) -> None:
-        """Have the source make a link that pulls from here. Raises KafkaError where it refuses."""
-        params = {
-            "name": name,
-            "source": list(config.bootstrap),
-            "source_stream": stream,
-            "stream": config.source_stream,
-            "topics": list(config.topics),
-            "if_not_exists": True,
-        }
-        await self._at_source(config, "link.create", params)
-
-    async def _at_source(self, config: LinkConfig, method: str, params: Mapping[str, Any]) -> None:
-        try:
-            await self._call(config, method, params)
-        except KafkaError as error:
-            raise KafkaError(
-                error.code, f"the source refuses the link that pulls from here, so no link was made or changed: {error}"
-            ) from error
-
-    async def _call(self, config: LinkConfig, method: str, params: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
-        """An admin call at the source."""
-        security = security_of(unseal(config.credentials, self._links.secret))
-        client = Client(parse_addresses(config.source), security=security)
-        try:
-            return await client.admin(ANY, method, params, _anything, wait_ms=wait_ms)
-        finally:
-            await client.close()
-
     def _check_files(self, credentials: Mapping[str, str], caller: Caller, method: str) -> None:
         """Nobody has nodes read files, or show certificates of theirs, who does not administer the cluster. Raises
         KafkaError."""
@@ -293,13 +267,14 @@ class LinkAdmin:
         config = checked(msgspec.structs.replace(link.config, **given), stream=link.stream)
         if params.credentials is None:
             _check_trusted(link.config, config)
+        self._reverse.check(link.stream, config, params.reverse_credentials, before=link.config)
         if params.source is not None or params.credentials is not None:
             await self._greet(config)
         if config.direction == BOTH:
             if link.config.direction != BOTH:
-                await self._reverse(link.name, link.stream, config)
-            elif config.topics != link.config.topics:
-                await self._at_source(config, "link.alter", {"name": link.name, "topics": config.topics})
+                await self._reverse.make(link.name, link.stream, config, params.reverse_credentials)
+            else:
+                await self._reverse.change(link.name, link.config, config, params.reverse_credentials)
         outcome = await self._catalog.submit(
             PutLink(name=link.name, stream=link.stream, config=config, now=now(), create=False)
         )
@@ -477,7 +452,9 @@ class LinkAdmin:
             )
         asked = {"stream": links[0].config.source_stream, "topics": params.topics, "force": params.force}
         try:
-            return await self._call(links[0].config, "home.move", asked, wait_ms=PASSED_ON_MS)
+            return await call_source(
+                links[0].config, "home.move", asked, secret=self._links.secret, wait_ms=PASSED_ON_MS
+            )
         except HeadraceError as error:
             raise KafkaError(error.code, f"cluster {params.to} was asked to take the home: {error}") from error
 

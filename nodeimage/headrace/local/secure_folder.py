@@ -184,7 +184,7 @@ def write_client_files(folder: Path, bootstrap: str) -> None:
             "ssl.truststore.location": authority,
         }
         told = "".join(f"{name}={value}\n" for name, value in (common | librdkafka).items())
-        _keep(librdkafka_properties_path(folder), _HEAD + _OLD_LIBRDKAFKA + told)
+        _keep(librdkafka_properties_path(folder), _HEAD + told)
         _keep(
             client_properties_path(folder),
             f"{_HEAD}{_lines(common)}# by librdkafka's names\n{_lines(librdkafka)}# by Java's\n{_lines(java)}",
@@ -193,7 +193,6 @@ def write_client_files(folder: Path, bootstrap: str) -> None:
         raise FolderRefused(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-_OLD_LIBRDKAFKA: Final = "# librdkafka before 2.6.1 gets SCRAM wrong: sasl.mechanism=PLAIN serves it.\n"
 _HEAD: Final = "# Made by `headrace up`, and made anew when what it says changes.\n"
 
 

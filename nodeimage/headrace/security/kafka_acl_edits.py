@@ -4,8 +4,10 @@ Nothing is approximated. A permission is given to somebody who is given all that
 whom all of it is taken; what neither gives nor takes a whole permission is refused, with what to do. An expression that
 has no form as ACLs is never touched.
 
-CREATE of one topic is granted without a change, and never shown: an expression stands on a topic that there is and goes
-with it, so there is nothing that CREATE could still allow. `kafka-acls --producer` asks for it.
+Two rows are granted without a change, and never shown, as there is nothing that they could still allow.
+`kafka-acls --producer` asks for both. CREATE of one topic: an expression stands on a topic that there is and goes with
+it. IDEMPOTENT_WRITE of the cluster: whoever may write to some topic gets producer ids, as in Kafka, and to
+others an id is of no use. The tool asks for it in a request of its own, before anything else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,7 +145,10 @@ def _needed(grant: Grant) -> tuple[Permission, ...]:
 
 def _allows_nothing(grant: Grant) -> bool:
     """Whether a row is granted without a change. Its object is there, as its caller has seen to."""
-    return grant.on.kind is Kind.TOPIC and grant.operation is Operation.CREATE
+    return (grant.on.kind, grant.operation) in (
+        (Kind.TOPIC, Operation.CREATE),
+        (Kind.CLUSTER, Operation.IDEMPOTENT_WRITE),
+    )
 
 
 def _has(after: AccessRules, grant: Grant, needed: Sequence[Permission]) -> bool:
@@ -160,8 +165,6 @@ def _has(after: AccessRules, grant: Grant, needed: Sequence[Permission]) -> bool
     if needed:
         return all(map(may, needed))
     if on.kind is Kind.CLUSTER:
-        if grant.operation is Operation.IDEMPOTENT_WRITE:
-            return grant.user != EVERY and after.any_topic(grant.user, frozenset(), Permission.PRODUCE)
         return may(Permission.ADMIN)
     implied = [each for each in PERMISSIONS[on.kind] if grant.operation in IMPLIES[each]]
     return any(map(may, implied))
@@ -170,8 +173,6 @@ def _has(after: AccessRules, grant: Grant, needed: Sequence[Permission]) -> bool
 def _why_not(grant: Grant) -> str:
     operation, kind = grant.operation, grant.on.kind
     if kind is Kind.CLUSTER:
-        if operation is Operation.IDEMPOTENT_WRITE:
-            return "IDEMPOTENT_WRITE comes with WRITE on a topic: grant that"
         return f"the cluster's administrators may do everything, {operation.name} alone cannot be granted: grant ALL"
     whole = next((GIVES[each] for each in PERMISSIONS[kind] if operation in GIVES[each]), ())
     if whole:

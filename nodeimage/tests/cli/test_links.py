@@ -29,6 +29,16 @@ def test_what_is_not_said_is_not_sent(tmp_path: Path) -> None:
         "credentials": {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x   y="=";'},
     }
     assert link_fields(None, None, None, None, "unlimited", None) == {"throttle": 0}
+    reverse = link_fields(None, None, None, None, None, None, properties)
+    assert list(reverse) == ["reverse_credentials"]
+    (tmp_path / "ca.crt").write_text("PEM\n")
+    properties.write_text(f"security.protocol=SSL\nssl.ca.location={tmp_path / 'ca.crt'}\n")
+    reverse = link_fields(None, None, None, None, None, properties, properties)
+    assert reverse["reverse_credentials"] == {"security.protocol": "SSL", "ssl.ca.pem": "PEM\n"}
+    assert reverse["credentials"]["ssl.ca.location"], "those are files of this cluster's nodes"
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert link_fields(None, None, None, None, None, None, empty) == {"reverse_credentials": {}}
 
 
 def test_a_line_that_is_no_property_is_not_told() -> None:

@@ -290,6 +290,18 @@ OTHERS: Final = (
         "test_a_home_moves_only_by_a_user_who_has_admin_there",
     ),
     Row(
+        LINKS,
+        "has another cluster pull from here, by a link both ways, as nobody or as a user without `copy`",
+        "an authorization error (29), and no link on either side",
+        "test_a_user_who_may_not_copy_makes_no_link",
+    ),
+    Row(
+        LINKS,
+        "has the source's nodes read their files for the link that pulls from here",
+        "CLUSTER_AUTHORIZATION_FAILED (31), and no link on either side",
+        "test_files_of_the_sources_nodes_are_for_its_administrators",
+    ),
+    Row(
         HTTP,
         "hands over from elsewhere without the token",
         "401 or 403",

@@ -60,13 +60,17 @@ class JavaError(Exception):
 class JavaClients:
     """One JVM with the clients of one release. Calls are answered one after the other."""
 
-    def __init__(self, release: str, bootstrap: str, folder: Path) -> None:
+    def __init__(self, release: str, bootstrap: str, folder: Path, *options: str) -> None:
+        """`options`: of the JVM."""
         self.release = release
         self.bootstrap = bootstrap
         self.classpath = f"{folder}/classes:{folder}/jars/*"
         self._log = (folder / f"stderr-{uuid.uuid4().hex[:6]}").open("w+")
         self._process = subprocess.Popen(
-            ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", QUIET, "-cp", self.classpath, "dev.headrace.clients.Shell"],
+            [
+                *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", QUIET, *options),
+                *("-cp", self.classpath, "dev.headrace.clients.Shell"),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

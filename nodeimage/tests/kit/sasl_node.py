@@ -1,10 +1,13 @@
 """A node with listeners with SASL, on a loop of its own in a thread, and the issuer of tokens that it trusts."""
 
 import asyncio
+import base64
 import contextlib
 import http.server
+import json
 import threading
 import time
+import urllib.parse
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,19 +32,40 @@ SHORT_MS = 2_000
 """How long a session lasts at the listener `short`."""
 
 
+CLIENT = ("a-client", "the secret of a client")
+"""As whom a program asks the issuer for a token: id and secret."""
+
+
 class KeyServer:
-    """Serves an issuer's key set on loopback."""
+    """Serves an issuer's key set on loopback, and tokens for alice to `CLIENT` (client_credentials)."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.issuer = issuer
         self.asked = 0
+        self.token_s = 600.0
+        """How long the tokens last."""
         server = self
+        login = f"Basic {base64.b64encode(':'.join(CLIENT).encode()).decode()}"
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 server.asked += 1
                 document = server.issuer.key_set()
                 self.send_response(200)
+                self.send_header("Content-Length", str(len(document)))
+                self.end_headers()
+                self.wfile.write(document)
+
+            def do_POST(self) -> None:
+                asked = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                if self.headers["Authorization"] != login or asked["grant_type"] != ["client_credentials"]:
+                    self.send_error(401)
+                    return
+                now = time.time()
+                token = server.issuer.token(iat=now - 1, exp=now + server.token_s)
+                document = json.dumps({"access_token": token, "token_type": "Bearer"}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(document)))
                 self.end_headers()
                 self.wfile.write(document)
@@ -56,6 +80,10 @@ class KeyServer:
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self._server.server_address[1]}/keys"
+
+    @property
+    def token_url(self) -> str:
+        return f"http://{HOST}:{self._server.server_address[1]}/token"
 
     def close(self) -> None:
         self._server.shutdown()

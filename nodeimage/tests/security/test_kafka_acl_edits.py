@@ -105,14 +105,10 @@ def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
 
 def test_what_comes_with_something_else_is_a_success_where_that_is_there() -> None:
     write, describe = Grant(TOPIC, "bob", Operation.WRITE), Grant(TOPIC, "bob", Operation.DESCRIBE)
-    idempotent = Grant(CLUSTER, "bob", Operation.IDEMPOTENT_WRITE)
-    changes, errors = grant(rules_of(), describe, idempotent, write)
+    changes, errors = grant(rules_of(), describe, write)
     assert (list(changes.values()), errors) == (["u:bob"], {})
-    _, errors = grant(rules_of(), describe, idempotent)
-    assert errors == {
-        0: "DESCRIBE comes with WRITE or READ or CREATE, and cannot be granted alone: grant one of these",
-        1: "IDEMPOTENT_WRITE comes with WRITE on a topic: grant that",
-    }
+    _, errors = grant(rules_of(), describe)
+    assert errors == {0: "DESCRIBE comes with WRITE or READ or CREATE, and cannot be granted alone: grant one of these"}
     assert grant(rules_of((STREAM, CONSUME, "g:x | u:bob")), describe) == ({}, {})
     _, errors = grant(rules_of((STREAM, CONSUME, "!u:eve")), Grant(TOPIC, "*", Operation.DESCRIBE))
     assert len(errors) == 1, "everybody but one is not everybody"
@@ -145,6 +141,16 @@ def test_create_of_a_topic_that_is_there_is_granted_without_a_change_and_not_sho
     assert errors.keys() == {1}
     for on in (STREAM, Object(Kind.PREFIX, "/plant")):
         assert "CREATE cannot be granted alone" in grant(rules, Grant(on, "bob", Operation.CREATE))[1][0]
+
+
+@pytest.mark.parametrize("user", ["bob", "*"])
+def test_idempotent_writes_are_granted_without_a_change_and_not_shown(user: str) -> None:
+    rules = rules_of((STREAM, PRODUCE, "u:alice"))
+    idempotent = Grant(CLUSTER, user, Operation.IDEMPOTENT_WRITE)
+    assert grant(rules, idempotent) == ({}, {})
+    assert not any("IDEMPOTENT" in line for line in lines(rules))
+    _, errors = grant(rules, idempotent, idempotent._replace(operation=Operation.ALTER))
+    assert errors.keys() == {1}, "nothing else of the cluster is"
 
 
 def test_what_a_producer_and_a_consumer_are_granted_by_name_is_all_of_it() -> None:

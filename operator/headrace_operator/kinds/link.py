@@ -2,7 +2,7 @@
 
 The link is the cluster's own, and copies with or without an operator. It is made and changed by admin calls at the
 target; of what these make there all is compared first, and only what differs is sent. What is not shown, the values
-of the credentials, is sent when the Secret is another version than the one that was sent last.
+of the credentials, is sent when the Secret is another version than the one that was sent last, for each direction.
 
 1. Deleting the resource deletes the link, unless `reclaimPolicy` is Retain; what was copied stays in either case.
 2. Calls for which a cluster asks the source take as long as the source does: few at a time, so that sources that are
@@ -66,6 +66,8 @@ WITHOUT_WORDS: Final = frozenset({"link", "state", "lagRecords", "lagBytes", "la
 """Figures of a status."""
 MOST_COUNTED: Final = 1000
 """Topics of a stream whose homes are counted."""
+VERSIONS: Final = ("credentialsVersion", "reverseCredentialsVersion")
+"""Of a status: the credentials that were sent last."""
 ROOM: Final = 100
 """Resources that are gone, and about which something is remembered."""
 SILENT: Final = frozenset({Code.BROKER_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
@@ -94,17 +96,18 @@ class Links(Kind[LinkSpec]):
         super().__init__(**common)
         self._asks = Asking(kube=self._kube, cache=self._cache, index=self._index)
         self._asking = 0
-        self._sent: dict[str, str] = {}
-        """The version of the credentials that were sent last, by the resource's uid."""
+        self._sent: dict[str, tuple[str, str]] = {}
+        """The versions of the credentials that were sent last, the link's own and the reverse ones, by the resource's
+        uid."""
         self._homes: dict[str, Homes] = {}
         """By the resource's uid."""
 
     async def _advance(self, body: Body, spec: LinkSpec) -> tuple[list[Condition], Figures, float | None]:
         before = body.get("status") or {}
-        credentials: Mapping[str, str] = {}
+        credentials: Sequence[Mapping[str, str]] = ()
         try:
             asked = await self._asks.resolved(body, spec)
-            credentials = asked.credentials
+            credentials = asked.given.credentials, asked.reverse.credentials
             shown, problem = await self._made(asked, body, spec)
             if shown is None:
                 return _failed(problem, credentials), {}, self._again_after(problem)
@@ -116,7 +119,8 @@ class Links(Kind[LinkSpec]):
             if not is_told:
                 conditions = [JUST_CHANGED if each.type == "CaughtUp" else each for each in conditions]
                 again = min(again, self._again(SOON_S, AGAIN_EACH_S))
-            found = {**figures(shown, spec), "credentialsVersion": self._sent.get(body["metadata"]["uid"])}
+            versions = self._sent.get(body["metadata"]["uid"], (None, None))
+            found = {**figures(shown, spec), **dict(zip(VERSIONS, versions, strict=True))}
             if asked.both or (_has_reverse(body) and problem is None):
                 found["reverseLink"] = asked.both
             found |= await self._stream(asked, body, spec)
@@ -245,9 +249,11 @@ class Links(Kind[LinkSpec]):
             "name": asked.name,
             "source_stream": spec.source.stream,
             "stream": spec.target.stream,
-            "credentials": dict(asked.credentials),
+            "credentials": dict(asked.given.credentials),
             "if_not_exists": True,
         }
+        if asked.reverse.version:
+            params["reverse_credentials"] = dict(asked.reverse.credentials)
         async with self._asking_a_source():
             shown: Shown = await self._admin.call(asked.bootstrap, "link.create", params, patience_s=PATIENCE_S)
         self._note_sent(body, asked)
@@ -257,18 +263,24 @@ class Links(Kind[LinkSpec]):
 
     async def _altered(self, asked: Asked, body: Body, shown: Shown) -> Shown:
         changes = {name: value for name, value in asked.fields.items() if name in shown and shown[name] != value}
-        noted = (body.get("status") or {}).get("credentialsVersion", "")
-        known = self._sent.get(body["metadata"]["uid"], noted)
-        again = "source" in changes and bool(asked.credentials)  # those kept are sent to no new address
-        if again or known != asked.version or sorted(asked.credentials) != sorted(shown.get("credentials") or []):
-            changes["credentials"] = dict(asked.credentials)
+        status = body.get("status") or {}
+        known, known_reverse = self._sent.get(body["metadata"]["uid"]) or [status.get(name, "") for name in VERSIONS]
+        given, reverse = asked.given, asked.reverse
+        again = "source" in changes and bool(given.credentials)  # those kept are sent to no new address
+        if again or known != given.version or sorted(given.credentials) != sorted(shown.get("credentials") or []):
+            changes["credentials"] = dict(given.credentials)
+        again = bool(changes.keys() & {"bootstrap", "direction"}) and bool(reverse.credentials)
+        if asked.both and (again or known_reverse != reverse.version):
+            changes["reverse_credentials"] = dict(reverse.credentials)
         if not changes:
             self._note_sent(body, asked)
             return shown
         told = ", ".join(changes)
         if "direction" in changes:
             changes["bootstrap"] = asked.reach
-        if changes.keys() & {"source", "credentials", "direction", "topics"}:
+        if changes.keys() & {"source", "credentials", "direction", "topics"} or (
+            asked.both and changes.keys() & {"bootstrap", "reverse_credentials"}
+        ):
             async with self._asking_a_source():
                 changed = await self._admin.call(
                     asked.bootstrap, "link.alter", {"name": asked.name, **changes}, patience_s=PATIENCE_S
@@ -291,7 +303,7 @@ class Links(Kind[LinkSpec]):
             await self._tell_left(body, asked.name, left)
 
     def _note_sent(self, body: Body, asked: Asked) -> None:
-        self._sent[body["metadata"]["uid"]] = asked.version
+        self._sent[body["metadata"]["uid"]] = asked.given.version, asked.reverse.version
         if len(self._sent) > ROOM + 2 * self._cache.count(self.name):  # some go without a word
             left = {each["metadata"]["uid"] for each in self._cache.all(self.name)}
             self._sent = {uid: version for uid, version in self._sent.items() if uid in left}
@@ -348,10 +360,11 @@ class Links(Kind[LinkSpec]):
                 return  # somebody else's
             await self._admin.call(bootstrap, "link.delete", {"name": name})
         if spec.mode == "MultiHome" or _has_reverse(body):
-            await self._end_reverse(bootstrap, name, body, spec)
+            reach = [] if shown is None else list(shown.get("bootstrap") or [])
+            await self._end_reverse(reach or addresses(spec.target.bootstrap or bootstrap), name, body, spec)
         self._forget(body)
 
-    async def _end_reverse(self, bootstrap: str, name: str, body: Body, spec: LinkSpec) -> None:
+    async def _end_reverse(self, reach: Sequence[str], name: str, body: Body, spec: LinkSpec) -> None:
         """Once: the resource does not wait for a source that is silent."""
         where = None
         if spec.source.cluster_ref is not None:
@@ -359,9 +372,8 @@ class Links(Kind[LinkSpec]):
                 _, _, where = resolve(self._cache, body, spec.source.cluster_ref)
             except Unresolved:
                 return  # with that cluster its links have gone
-        target = addresses(spec.target.bootstrap or bootstrap)
         try:
-            left = await self._dropped(where, name, target, spec)
+            left = await self._dropped(where, name, reach, spec)
         except HeadraceError as error:
             left = str(error)
         if left:
@@ -403,9 +415,9 @@ def _has_reverse(body: Body) -> bool:
     return bool((body.get("status") or {}).get("reverseLink"))
 
 
-def _failed(error: HeadraceError | None, credentials: Mapping[str, str]) -> list[Condition]:
+def _failed(error: HeadraceError | None, credentials: Sequence[Mapping[str, str]]) -> list[Condition]:
     """What a refusal comes to: Reconciled first."""
-    text = without_secrets(str(error), credentials)
+    text = _without(str(error), credentials)
     if not isinstance(error, KafkaError):
         return [Condition("Reconciled", False, "NoAnswer", text)]
     if error.code in SILENT:
@@ -419,5 +431,11 @@ def _failed(error: HeadraceError | None, credentials: Mapping[str, str]) -> list
     return [Condition("Reconciled", False, "Refused", text)]
 
 
-def _clean(shown: Shown, credentials: Mapping[str, str]) -> Shown:
-    return {**shown, "last_error": without_secrets(str(shown.get("last_error") or ""), credentials)}
+def _clean(shown: Shown, credentials: Sequence[Mapping[str, str]]) -> Shown:
+    return {**shown, "last_error": _without(str(shown.get("last_error") or ""), credentials)}
+
+
+def _without(text: str, credentials: Sequence[Mapping[str, str]]) -> str:
+    for each in credentials:
+        text = without_secrets(text, each)
+    return text

@@ -14,11 +14,22 @@ from headrace_operator.kinds.index import Index
 from headrace_operator.kinds.link_credentials import properties_of
 from headrace_operator.kinds.references import Unresolved, check_oldest, claim, is_allowed, resolve
 from headrace_operator.kube import Kube
-from headrace_operator.specs import LinkSpec, milliseconds, quantity
+from headrace_operator.specs import LinkSpec, UserRef, milliseconds, quantity
 
 
 class Unheard(Unresolved):
     """What no event tells of: it is looked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Credentials, out of a Secret."""
+
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    version: str = ""
+    """Of the Secret; "": there is none."""
+    where: str = ""
+    """Of a StreamUser's Secret: where its cluster is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,10 @@ class Asked:
     """Where the source's own admin calls go; None: the source is no StreamCluster here."""
     reach: Sequence[str]
     """The target's addresses, as the source reaches them; none are known: []."""
-    credentials: Mapping[str, str] = field(repr=False)
-    version: str
-    """Of the Secret that the credentials are from; "": there is none."""
+    given: Given
+    """As whom the source is read."""
+    reverse: Given
+    """As whom the source copies from here."""
     fields: Mapping[str, Any]
     """What `link.alter` can change, but for the credentials."""
 
@@ -61,10 +73,12 @@ class Asking:
         source_bootstrap = None
         if spec.source.cluster_ref is not None:
             _, _, source_bootstrap = resolve(self._cache, body, spec.source.cluster_ref, field="source.clusterRef")
-        credentials, version, of_user = await self._credentials(body, spec)
+        given = await self._given(body, spec.source.user_ref, spec.source.credentials_secret)
+        reverse = await self._given(body, spec.target.user_ref, spec.target.credentials_secret)
+        of_user = given.where if spec.source.cluster_ref is not None else ""
         source = addresses(of_user or source_bootstrap or spec.source.bootstrap or "")
-        if spec.target.bootstrap is not None:
-            reach = addresses(spec.target.bootstrap)
+        if spec.target.bootstrap is not None or reverse.where:
+            reach = addresses(spec.target.bootstrap or reverse.where)
         elif source_bootstrap is not None:
             reach = [bootstrap]
         else:
@@ -90,17 +104,16 @@ class Asking:
             source=source,
             source_bootstrap=source_bootstrap,
             reach=reach,
-            credentials=credentials,
-            version=version,
+            given=given,
+            reverse=reverse if both else Given(),
             fields=fields,
         )
 
-    async def _credentials(self, body: Body, spec: LinkSpec) -> tuple[Mapping[str, str], str, str]:
-        """The properties, which version of the Secret they are from, and where a StreamUser goes; "": there is none."""
-        user = spec.source.user_ref
-        name = spec.source.credentials_secret if user is None else self._secret_of(body, user.name)
+    async def _given(self, body: Body, user: UserRef | None, secret_name: str | None) -> Given:
+        """What a StreamUser or a Secret beside the resource gives. Raises Unheard."""
+        name = secret_name if user is None else self._secret_of(body, user.name)
         if name is None:
-            return {}, "", ""
+            return Given()
         secret = await self._kube.get("v1", "Secret", body["metadata"]["namespace"], name)
         if secret is None:
             raise Unheard("NoSecret", f"there is no Secret {name} beside this resource: make it, or name another")
@@ -108,10 +121,8 @@ class Asking:
             properties = properties_of(secret)
         except HeadraceError as error:
             raise Unheard("BadSecret", f"Secret {name} cannot be used: {error}") from None
-        where = ""
-        if user is not None and spec.source.cluster_ref is not None:
-            where = decoded(secret).get("bootstrap", "")
-        return properties, f"{name}@{secret['metadata']['resourceVersion']}", where
+        where = "" if user is None else decoded(secret).get("bootstrap", "")
+        return Given(properties, f"{name}@{secret['metadata']['resourceVersion']}", where)
 
     def _secret_of(self, body: Body, user: str) -> str:
         found = self._cache.get(Key("StreamUser", body["metadata"]["namespace"], user))

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.security.client_security import security_of
 from headrace_operator.builders.authorities import decoded
 from headrace_operator.kinds.link_credentials import properties_of, without_secrets
 
 from ..fake_cluster import World
-from .test_link import PASSWORD, SCRAM, WITH_SECRET, declared, has_secret, the_link
+from .test_link import LINK, PASSWORD, SCRAM, WITH_SECRET, declared, has_secret, status, the_link
 
 
 async def test_credentials_are_sent_once_for_each_version_of_their_secret_and_told_nowhere(world: World) -> None:
@@ -127,3 +127,47 @@ async def test_a_user_that_is_declared_has_the_credentials_and_the_address(secur
 
 
 SECOND = {"listeners": {"secure": {}}}
+
+
+BOTH = {"mode": "MultiHome", "target": {"stream": "/plant", "bootstrap": "plant:9092", "credentialsSecret": "s"}}
+
+
+async def test_the_source_copies_from_here_by_the_credentials_of_the_target(world: World) -> None:
+    has_secret(world, **SCRAM)
+    key = declared(world, **BOTH)
+    await world.run(key)
+    back = world.cluster.links["north:9092", "l"]
+    assert (back["source"], back["credentials"]) == (["plant:9092"], SCRAM)
+    assert the_link(world)["credentials"] == {}
+    assert status(world)["reverseCredentialsVersion"].startswith("s@")
+    world.start_operator()
+    await world.run(key)
+    assert "link.alter" not in [method for method, _ in world.cluster.calls]
+    has_secret(world, **{**SCRAM, "sasl.password": "another-sesame"})
+    await world.run(key)
+    assert world.cluster.links["north:9092", "l"]["credentials"]["sasl.password"] == "another-sesame"
+    elsewhere = {"stream": "/plant", "bootstrap": "plant:9093", "credentialsSecret": "s"}
+    await world.run(declared(world, mode="MultiHome", target=elsewhere))
+    back = world.cluster.links["north:9092", "l"]
+    assert (back["source"], back["credentials"]["sasl.password"]) == (["plant:9093"], "another-sesame")
+    told = json.dumps([world.api.find("ReplicationLink"), world.api.find("Event")])
+    assert "sesame" not in told
+
+
+async def test_what_the_source_says_of_the_credentials_of_the_target_is_not_told(world: World) -> None:
+    has_secret(world, **SCRAM)
+    world.cluster.refuses = KafkaError(Code.SASL_AUTHENTICATION_FAILED, f"wrong: {PASSWORD}")
+    await world.run(declared(world, **BOTH))
+    assert "wrong: ***" in world.condition("ReplicationLink", "l")[2]
+
+
+async def test_a_declared_user_of_the_target_says_where_the_source_comes_in(secure: World) -> None:
+    await secure.run(secure.declare("StreamCluster", "c", {"nodes": 3, "security": {"enabled": True}, **SECOND}))
+    user = {"clusterRef": {"name": "c"}, "listener": "secure"}
+    await secure.run(secure.declare("StreamUser", "northern", user))
+    target = {"stream": "/plant", "userRef": {"name": "northern"}}
+    key = secure.declare("ReplicationLink", "l", {**LINK, "mode": "MultiHome", "target": target})
+    await secure.run(key)
+    back = secure.cluster.links["north:9092", "l"]
+    assert back["source"] == ["c-bootstrap.ns.svc:9192"]
+    assert back["credentials"]["sasl.username"] == "northern"

@@ -8,6 +8,9 @@
 As Kafka has it: no channel binding, no authorization id, names and passwords as they are (no SASLprep). A user who does
 not exist is asked for a proof as anybody is, with a salt that stays the same; the same keys are made, compared and
 refused.
+
+librdkafka before 2.6.1 puts its nonce before both nonces in its last message. That one form is let pass, as in Kafka up
+to 3.9 (Kafka 4 refuses it): the server's nonce is there whole, and the proof is of what was sent.
 """
 
 import hmac
@@ -49,7 +52,7 @@ class ScramServer:
         self._unknown_salt_key = unknown_salt_key
         self._server_nonce = nonce if nonce is not None else secrets.token_urlsafe(24)
         self._user = ""
-        self._nonce = ""
+        self._client_nonce = self._nonce = ""
         self._first_bare = b""
         self._server_first = b""
         self._credential: ScramCredential | None = None
@@ -68,7 +71,8 @@ class ScramServer:
             raise SaslFailed(Refusal.MALFORMED)
         _check_extensions(said["extensions"])
         self._user = unescaped_name(said["name"])
-        self._nonce = said["nonce"] + self._server_nonce
+        self._client_nonce = said["nonce"]
+        self._nonce = self._client_nonce + self._server_nonce
         self._first_bare = bare.encode()
         return self._user
 
@@ -93,7 +97,10 @@ class ScramServer:
             raise SaslFailed(Refusal.MALFORMED)
         if said["binding"] != NO_CHANNEL_BINDING:
             raise SaslFailed(Refusal.CHANNEL_BINDING)
-        if not hmac.compare_digest(said["nonce"], self._nonce):  # of both sides, not the client's part alone
+        sent = said["nonce"]
+        if not hmac.compare_digest(sent, self._nonce):  # of both sides, not the client's part alone
+            sent = sent.removeprefix(self._client_nonce)  # of an old librdkafka
+        if not hmac.compare_digest(sent, self._nonce):
             raise SaslFailed(Refusal.OTHER_NONCE)
         _check_extensions(said["extensions"])
         said_by_both = b",".join((self._first_bare, self._server_first, without_proof.encode()))

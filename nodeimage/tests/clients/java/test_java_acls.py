@@ -61,13 +61,13 @@ def topic(secure: Started, unique: str) -> str:
 def test_a_producer_and_a_consumer_are_let_in_shown_and_taken_out(secure: Started, topic: str) -> None:
     tool, bob, ann = Tool(secure), ("--allow-principal", "User:bob"), ("--allow-principal", "User:ann")
     of_topic, of_group, of_id = ("--topic", topic), ("--group", f"g-{topic}"), ("--transactional-id", f"x-{topic}")
-    tool.run("--add", *bob, "--producer", *of_topic, *of_id)
-    tool.run("--add", *bob, "--producer", *of_topic, "--idempotent")
+    tool.run("--add", *bob, "--producer", *of_topic, *of_id, "--idempotent")
     tool.run("--add", *ann, "--consumer", *of_topic, *of_group)
     assert tool.shown(*of_topic) == {("bob", "WRITE"), ("bob", "DESCRIBE"), ("ann", "READ"), ("ann", "DESCRIBE")}
     assert tool.shown(*of_group) == {("ann", "READ"), ("ann", "DESCRIBE")}
     assert tool.shown(*of_id) == {("bob", "WRITE"), ("bob", "DESCRIBE")}
-    tool.run("--remove", "--force", *bob, "--producer", *of_topic, *of_id)
+    assert "IDEMPOTENT" not in tool.run("--list")
+    tool.run("--remove", "--force", *bob, "--producer", *of_topic, *of_id, "--idempotent")
     tool.run("--remove", "--force", *ann, "--consumer", *of_topic, *of_group)
     assert [tool.shown(*each) for each in (of_topic, of_group, of_id)] == [set()] * 3
 

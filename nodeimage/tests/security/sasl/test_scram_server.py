@@ -181,6 +181,9 @@ def test_extensions_that_need_not_be_understood_are_passed_over_and_signed() -> 
         ("c=biws,r=rOprNGfwEbeRWgbNEkqO,p={proof}", Refusal.OTHER_NONCE),
         ("c=biws,r={nonces}x,p={proof}", Refusal.OTHER_NONCE),
         ("c=biws,r=%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p={proof}", Refusal.OTHER_NONCE),
+        ("c=biws,r=rOprNGfwEbeRWgbNEkqOrOprNGfwEbeRWgbNEkqO{nonces},p={proof}", Refusal.OTHER_NONCE),
+        ("c=biws,r=x{nonces},p={proof}", Refusal.OTHER_NONCE),
+        ("c=biws,r=rOprNGfwEbeRWgbNEkqO{nonces},p={proof}", Refusal.WRONG_CREDENTIALS),  # the proof is of another text
         ("c=eSws,r={nonces},p={proof}", Refusal.CHANNEL_BINDING),
         ("c=,r={nonces},p={proof}", Refusal.CHANNEL_BINDING),
         ("c=biws,r={nonces},tokenauth=true,p={proof}", Refusal.DELEGATION_TOKEN),
@@ -205,6 +208,20 @@ def test_a_last_message_that_breaks_a_rule_is_refused(message: str, why: Refusal
     assert refusal(asked.final, message.format(nonces=BOTH_NONCES, proof=proof).encode()) is why
     right = f"c=biws,r={BOTH_NONCES},p={proof}".encode()
     assert refusal(asked.final, right) is Refusal.ILLEGAL_STATE  # one try
+
+
+def test_a_client_that_puts_its_nonce_before_both_is_let_in_by_a_proof_of_that() -> None:
+    client, asked = ScramClient("SCRAM-SHA-256", "user", "pencil", nonce="abc"), server()
+    asked.first(client.first())
+    answer = asked.challenge(RECORD)
+    without_proof = f"c=biws,r=abc{answer.split(b',')[0][2:].decode()}"
+    said = b",".join((client.first()[3:], answer, without_proof.encode()))
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", RECORD.salt, RECORD.iterations)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    proof = scram_common.xor(key, hmac.digest(hashlib.sha256(key).digest(), said, "sha256"))
+    verifier = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), said, "sha256")
+    final = f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+    assert asked.final(final) == b"v=" + base64.b64encode(verifier)
 
 
 def test_messages_out_of_order_are_refused() -> None:

@@ -1,0 +1,114 @@
+"""The source's link that pulls from here, of a link with `direction` both: made and changed by calls at the source.
+
+Its credentials are those of a user of this cluster. They go to the source by the connection of the link that is here,
+which keeps them as it keeps those of its other links; nothing of them is kept or shown here. While security is on here,
+somebody has to say which they are: without any, the source would come as ANONYMOUS.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.base.addresses import parse_addresses
+from headrace.base.errors import Code, KafkaError
+from headrace.catalog.link_config import LinkConfig
+from headrace.kafka_client.client import ANY, Client
+from headrace.links.config import BOTH, unseal
+from headrace.security.client_security import security_of
+
+__all__ = ["ReverseLinks", "call_source"]
+
+_anything: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+
+
+class ReverseLinks:
+    """Those of all links of this cluster."""
+
+    def __init__(self, *, secret: str, is_secured: Callable[[], bool]) -> None:
+        """`secret`: see Links. `is_secured`: whether security is on in this cluster."""
+        self._secret = secret
+        self._is_secured = is_secured
+
+    def check(
+        self,
+        stream: str,
+        config: LinkConfig,
+        credentials: Mapping[str, str] | None,
+        *,
+        before: LinkConfig | None = None,
+    ) -> None:
+        """Whether the reverse link of a link into `stream` can have these credentials; None: none were given, {}: it is
+        to have none. `before`: what the link was. Raises KafkaError."""
+        if config.direction != BOTH:
+            if credentials is not None:
+                raise _wrong("credentials of a reverse link go with direction both")
+            return
+        if credentials is not None:
+            try:
+                security_of(credentials)
+            except KafkaError as error:
+                raise _wrong(f"the credentials of the reverse link: {error}") from None
+        elif self._is_secured():
+            known = before.bootstrap if before is not None and before.direction == BOTH else []
+            if new := [each for each in config.bootstrap if each not in known]:
+                raise KafkaError(
+                    Code.INVALID_REQUEST,
+                    f"security is on here, and the source is to pull from here by {', '.join(new)}: give it the"
+                    f" credentials of a user with `copy` on {stream}, by --reverse-credentials (of a ReplicationLink:"
+                    " target.userRef or target.credentialsSecret)",
+                )
+
+    async def make(self, name: str, stream: str, config: LinkConfig, credentials: Mapping[str, str] | None) -> None:
+        """Have the source make it; one that is the same may be there. Raises KafkaError where the source refuses."""
+        await self._ask(
+            config,
+            "link.create",
+            {
+                "name": name,
+                "source": list(config.bootstrap),
+                "source_stream": stream,
+                "stream": config.source_stream,
+                "topics": list(config.topics),
+                "credentials": dict(credentials or {}),
+                "if_not_exists": True,
+            },
+        )
+
+    async def change(
+        self, name: str, before: LinkConfig, config: LinkConfig, credentials: Mapping[str, str] | None
+    ) -> None:
+        """Have the source change what is to be other than before. Raises KafkaError where it refuses."""
+        changes: dict[str, Any] = {}
+        if config.topics != before.topics:
+            changes["topics"] = list(config.topics)
+        if credentials is not None:
+            changes["credentials"] = dict(credentials)
+        if credentials is not None or config.bootstrap != before.bootstrap:
+            changes["source"] = list(config.bootstrap)  # whatever it was: credentials go to no other address
+        if changes:
+            await self._ask(config, "link.alter", {"name": name, **changes})
+
+    async def _ask(self, config: LinkConfig, method: str, params: Mapping[str, Any]) -> None:
+        try:
+            await call_source(config, method, params, secret=self._secret)
+        except KafkaError as error:
+            raise KafkaError(
+                error.code, f"the source refuses the link that pulls from here, so no link was made or changed: {error}"
+            ) from error
+
+
+async def call_source(
+    config: LinkConfig, method: str, params: Mapping[str, Any], *, secret: str, wait_ms: int = 0
+) -> Any:
+    """The result of an admin call at a link's source. Raises KafkaError where that refuses or cannot be reached."""
+    security = security_of(unseal(config.credentials, secret))
+    client = Client(parse_addresses(config.source), security=security)
+    try:
+        return await client.admin(ANY, method, params, _anything, wait_ms=wait_ms)
+    finally:
+        await client.close()
+
+
+def _wrong(message: str) -> KafkaError:
+    return KafkaError(Code.INVALID_CONFIG, message)

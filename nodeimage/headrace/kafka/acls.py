@@ -29,9 +29,9 @@ from headrace.security.kafka_acls import (
     EVERY,
     Acl,
     AclFilter,
+    AclOperation,
     Effect,
     Object,
-    Operation,
     Pattern,
     Resource,
     invalid,
@@ -234,8 +234,8 @@ def _grant(asked: Any) -> Grant:
         )
     if asked.host != EVERY:
         raise invalid(f"an access expression holds for every host, so the host is {EVERY}, not {asked.host[:100]!r}")
-    operation = _known(Operation, asked.operation, "operation")
-    if operation is Operation.ANY:
+    operation = _known(AclOperation, asked.operation, "operation")
+    if operation is AclOperation.ANY:
         raise invalid("ANY is an operation of filters")
     resource = _known(Resource, asked.resource_type, "resource type")
     pattern = _known(Pattern, asked.resource_pattern_type, "pattern type")
@@ -308,12 +308,12 @@ def _filter(asked: Any) -> AclFilter:
         pattern=pattern,
         principal=asked.principal_filter,
         host=asked.host_filter,
-        operation=_known(Operation, asked.operation, "operation"),
+        operation=_known(AclOperation, asked.operation, "operation"),
         effect=_known(Effect, asked.permission_type, "permission type"),
     )
 
 
-E = TypeVar("E", Resource, Pattern, Operation, Effect)
+E = TypeVar("E", Resource, Pattern, AclOperation, Effect)
 
 
 def _known(kind: type[E], number: int, what: str) -> E:

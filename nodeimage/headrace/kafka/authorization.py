@@ -18,18 +18,13 @@ from typing import Final
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import DEFAULT_STREAM, split
 from headrace.catalog.rows import TopicRow
-from headrace.kafka.authorized_operations import (
-    OF_GROUPS,
-    OF_THE_CLUSTER,
-    OF_TOPICS,
-    AclOperation,
-    bits,
-)
+from headrace.kafka.authorized_operations import OF_GROUPS, OF_THE_CLUSTER, OF_TOPICS, bits
 from headrace.kafka.connection import Grants
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import turn
 from headrace.security.access_rules import Kind, Permission
+from headrace.security.kafka_acls import AclOperation
 from headrace.security.principals import Principal
 
 _ADMIN: Final = (Permission.ADMIN,)

@@ -18,7 +18,6 @@ from headrace.kafka.authorized_operations import (
     OF_THE_CLUSTER,
     OF_TOPICS,
     TOPIC_OPERATIONS,
-    AclOperation,
     bits,
 )
 from headrace.kafka.connection import Grants
@@ -26,6 +25,7 @@ from headrace.node.parts import NodeParts
 from headrace.partitions.caller import Caller
 from headrace.security.access_rules import Kind, Permission, Rule
 from headrace.security.audit import AuditLog
+from headrace.security.kafka_acls import AclOperation
 from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.api_keys import ApiKey
 from kit.access import AuditTold, User, authorization, put, secure

@@ -1,8 +1,10 @@
 """What Kafka's operations need of Headrace's permissions, and the questions that the APIs ask before they do anything.
 
-`PERMISSIONS` is the table of it, which the APIs for ACLs show too. Names of topics are full names (`/stream:topic`)
-before anything is asked, so that an alias, a bare name and an id mean what they name. A name that nothing can have is
-left to whoever looks it up.
+`PERMISSIONS` is the table that decides. What ACLs show of it is another table (security.kafka_acls), which a test holds
+to this one: never more than is allowed, and less where two permissions allow the same.
+
+Names of topics are full names (`/stream:topic`) before anything is asked, so that an alias, a bare name and an id mean
+what they name. A name that nothing can have is left to whoever looks it up.
 
 Nobody learns by an error whether there is something that he may not describe: what is named is refused whether it is
 there or not, and a topic's id that he may not describe is answered as one that nothing has.

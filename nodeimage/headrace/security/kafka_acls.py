@@ -107,13 +107,16 @@ GIVES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
     Permission.TOPIC: (AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER),
     Permission.ADMIN: (AclOperation.ALTER_CONFIGS,),
 }
-"""What somebody has to be given for a permission, and lose to lose it. What these imply comes with them."""
+"""What somebody has to be given for a permission, and lose to lose it: what no other permission here allows.
+
+What is allowed is decided elsewhere (kafka.authorization.PERMISSIONS), and may be more than an ACL shows."""
 IMPLIES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
     Permission.PRODUCE: (AclOperation.DESCRIBE,),
     Permission.CONSUME: (AclOperation.DESCRIBE,),
     Permission.TOPIC: (AclOperation.DESCRIBE,),
     Permission.ADMIN: (AclOperation.DESCRIBE_CONFIGS,),
 }
+"""What is shown beside these, and comes and goes with them."""
 PERMISSIONS: Final[Mapping[Kind, tuple[Permission, ...]]] = {
     Kind.TOPIC: tuple(GIVES),
     Kind.STREAM: tuple(GIVES),

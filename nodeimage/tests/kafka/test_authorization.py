@@ -23,6 +23,7 @@ from headrace.kafka.authorized_operations import (
 from headrace.kafka.connection import Grants
 from headrace.node.parts import NodeParts
 from headrace.partitions.caller import Caller
+from headrace.security import kafka_acls
 from headrace.security.access_rules import Kind, Permission, Rule
 from headrace.security.audit import AuditLog
 from headrace.security.kafka_acls import AclOperation
@@ -135,6 +136,33 @@ def test_transactional_ids_are_of_those_who_produce_unless_something_is_said() -
     assert not held.may(ALICE, WRITE, Kind.TRANSACTIONAL_ID, "pay-1")
     assert not held.may(client("bob"), WRITE, Kind.TRANSACTIONAL_ID, "t"), "it is an id, and no topic"
     assert not held.may(client("bob"), AclOperation.IDEMPOTENT_WRITE)
+
+
+# --- what ACLs show of it
+
+DECIDED_AS = {
+    Kind.STREAM: Kind.TOPIC,
+    Kind.PREFIX: Kind.TOPIC,
+    Kind.GROUP_PREFIX: Kind.GROUP,
+    Kind.TRANSACTIONAL_ID_PREFIX: Kind.TRANSACTIONAL_ID,
+}
+
+
+@pytest.mark.parametrize("kind", kafka_acls.PERMISSIONS)
+def test_acls_show_nothing_that_is_not_allowed(kind: Kind) -> None:
+    table = PERMISSIONS[DECIDED_AS.get(kind, kind)]
+    for permission in kafka_acls.PERMISSIONS[kind]:
+        for operation in (*kafka_acls.GIVES[permission], *kafka_acls.IMPLIES[permission]):
+            assert permission in table[operation], (permission, operation)
+
+
+def test_an_acl_gives_what_no_other_permission_allows() -> None:
+    gives: dict[Permission, set[AclOperation]] = {}
+    for operation, permissions in PERMISSIONS[Kind.TOPIC].items():
+        with_a_form = [each for each in permissions if each in kafka_acls.PERMISSIONS[Kind.TOPIC]]
+        if len(with_a_form) == 1:
+            gives.setdefault(with_a_form[0], set()).add(operation)
+    assert gives == {permission: set(operations) for permission, operations in kafka_acls.GIVES.items()}
 
 
 # --- names

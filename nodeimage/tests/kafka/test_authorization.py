@@ -27,9 +27,8 @@ from headrace.security import kafka_acls
 from headrace.security.access_rules import Kind, Permission, Rule
 from headrace.security.audit import AuditLog
 from headrace.security.kafka_acls import AclOperation
-from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.api_keys import ApiKey
-from kit.access import AuditTold, User, authorization, put, secure
+from kit.access import AuditTold, Client, User, authorization, client, put, secure
 
 ADMIN, CONSUME, COPY, PRODUCE, TOPIC = (
     Permission.ADMIN,
@@ -39,17 +38,6 @@ ADMIN, CONSUME, COPY, PRODUCE, TOPIC = (
     Permission.TOPIC,
 )
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
-
-
-class Client(NamedTuple):
-    principal: Principal = NOBODY
-    listener: str = "external"
-    peer: str = "10.0.0.7:50123"
-    client_id: str | None = "app"
-
-
-def client(name: str) -> Caller:
-    return Client(Principal(name, Mechanism.PLAIN))
 
 
 ALICE, MALLORY = client("alice"), client("mallory")
@@ -526,8 +514,8 @@ async def test_an_api_refuses_who_may_do_nothing_and_tells_the_audit(broker: Nod
     assert asked.refused not in before, "security is off"
     await secure(broker)
     audit = AuditTold(broker)
-    for client in (mallory, nobody):
-        assert set(asked.codes(await client.ask(key, **asked.fields))) == {asked.refused}
+    for stranger in (mallory, nobody):
+        assert set(asked.codes(await stranger.ask(key, **asked.fields))) == {asked.refused}
     assert {each["user"] for each in audit.events} == {"mallory", "ANONYMOUS"}
     assert asked.refused not in asked.codes(await root.ask(key, **asked.fields))
     assert not isinstance(await broker.topics.resolve(["t"]), KafkaError)

@@ -125,6 +125,14 @@ def tls_listeners(tmp_path_factory: pytest.TempPathFactory, certificates: Certif
     return TlsListeners(tmp_path_factory.mktemp("tls"), certificates)
 
 
+@pytest.fixture
+def listeners(tmp_path: Path, certificates: Certificates) -> TlsListeners:
+    """Listeners with TLS of one test alone, for a node that it starts."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    return TlsListeners(folder, certificates)
+
+
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory, tls_listeners: TlsListeners) -> Iterator[EmbeddedCluster]:
     """One node with listeners with TLS for the whole run; leave it running."""

@@ -37,6 +37,8 @@ from typing import Any, Final
 
 import structlog
 
+from headrace.base.token_bucket import TokenBucket
+
 __all__ = ["AUDIT", "CAUSE_BURST", "CAUSE_EVERY_S", "LEFT_OUT", "SITE", "LogLimits", "network_of"]
 
 CAUSE_BURST: Final = 10
@@ -68,25 +70,19 @@ EventDict = MutableMapping[str, Any]
 class _Bucket:
     """A token bucket, and what it has left out since that was told last."""
 
-    __slots__ = ("_at", "_room", "left_out", "left_out_at", "level")
+    __slots__ = ("_lines", "left_out", "left_out_at", "level")
 
     def __init__(self, burst: int, now: float) -> None:
-        self._room = float(burst)
-        self._at = now
+        self._lines = TokenBucket(burst, now)
         self.left_out = 0
         self.left_out_at = 0.0
         self.level = ""
 
     def take(self, now: float, burst: int, every_s: float) -> bool:
         """Whether one more line may be written."""
-        room = self._room + max(0.0, now - self._at) / every_s
-        self._at = now
-        if room > burst:
-            room = float(burst)
-        if room < 1.0:
-            self._room = room
+        if self._lines.fill(now, per_s=1 / every_s, burst=burst) < 1:
             return False
-        self._room = room - 1.0
+        self._lines.take()
         return True
 
     def leave_out(self, now: float, level: str) -> None:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.base.errors import Code
+from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId, partitionlet_id
 from headrace.catalog.command import CatalogCommand, Item
 from headrace.catalog.homes import settle
 from headrace.catalog.rows import INTENDED, OPEN, SEALED, HomeStart, PartitionletRow, TopicRow
 from headrace.catalog.selects import PARTITIONLET, partitionlet_row, select_retired, select_topics_by_id, taken_out
-from headrace.catalog.streams import MAX_SERIAL, NO_SERIALS
+from headrace.catalog.streams import take_serials
 from headrace.tables.row_checksums import Tables
 
 ROLL_GAP = 256
@@ -193,14 +193,12 @@ def _intend(connection: Tables, topic: TopicRow | None, item: RollTarget, *, ret
         return RollOutcome(Code.LEADER_NOT_AVAILABLE, taken_out(item.container))
     if intended is not None:
         _delete(connection, [intended.id])
-    (serial,) = connection.execute(
-        "SELECT next_serial FROM streams WHERE number = ?", (topic.stream_number,)
-    ).fetchone()
-    if serial >= MAX_SERIAL:
-        return RollOutcome(Code.POLICY_VIOLATION, NO_SERIALS)
     if open_one.leader_epoch > MOST_LEADER_EPOCH:
         return RollOutcome(Code.POLICY_VIOLATION, "the partition's leader epochs are used up; go on in another topic")
-    connection.update("streams", {"next_serial": "?1"}, "number = ?2", serial + 1, topic.stream_number)
+    try:
+        serial = take_serials(connection, topic.stream_number, 1)
+    except KafkaError as error:
+        return RollOutcome(error.code, str(error))
     row = PartitionletRow(
         id=partitionlet_id(stream=topic.stream_number, serial=serial),
         topic=topic.number,

@@ -26,7 +26,6 @@ from headrace.tables.row_checksums import Tables
 
 MAX_STREAM_NUMBER = 2**23 - 1
 MAX_SERIAL = 1 << PARTITIONLET_BITS
-NO_SERIALS = f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream"
 
 
 class StreamOutcome(NamedTuple):
@@ -147,11 +146,15 @@ def _take_stream(connection: Tables) -> tuple[int, int]:
     return number, max(serial, recovered)
 
 
-def take_serials(connection: Tables, stream: StreamNumber, *, topics: int, partitions: int) -> int:
-    """The first of `partitions` new partitionlet serials, and the stream's counts raised."""
+def take_serials(connection: Tables, stream: StreamNumber, count: int, *, topics: int = 0, partitions: int = 0) -> int:
+    """The first of `count` new partitionlet serials; the stream has so many topics and partitions more. Raises
+    KafkaError(POLICY_VIOLATION) when its serials are used up."""
     (first,) = connection.execute("SELECT next_serial FROM streams WHERE number = ?", (stream,)).fetchone()
-    if first + partitions > MAX_SERIAL:
-        raise KafkaError(Code.POLICY_VIOLATION, NO_SERIALS)
+    if first + count > MAX_SERIAL:
+        raise KafkaError(
+            Code.POLICY_VIOLATION,
+            f"a stream makes at most {MAX_SERIAL} partitionlets in its life; go on in another stream",
+        )
     more = {"next_serial": "?1", "topics": "topics + ?2", "partitions": "partitions + ?3"}
-    connection.update("streams", more, "number = ?4", first + partitions, topics, partitions, stream)
+    connection.update("streams", more, "number = ?4", first + count, topics, partitions, stream)
     return int(first)

@@ -85,8 +85,8 @@ class CreateTopics(CatalogCommand[list[TopicOutcome]], frozen=True):
         for item in wanted:
             partitions_of[item.stream] += item.partitions
         serials = {
-            path: take_serials(connection, stream.number, topics=topics_of[path], partitions=partitions_of[path])
-            for path, stream in streams.items()
+            path: take_serials(connection, streams[path].number, count, topics=topics_of[path], partitions=count)
+            for path, count in partitions_of.items()
         }
         repeated = [each.topic.number for each in refused if each is not None and each.topic and each.code is Code.NONE]
         open_of = _open_of(connection, repeated)
@@ -201,7 +201,7 @@ class CreatePartitions(CatalogCommand[TopicOutcome], frozen=True):
             raise KafkaError(Code.INVALID_PARTITIONS, f"topic {topic.full_name} has other partitions by now; try again")
         if retired := select_retired(connection, self.container_ids):
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, taken_out(min(retired)))
-        serial = take_serials(connection, topic.stream_number, topics=0, partitions=added)
+        serial = take_serials(connection, topic.stream_number, added, partitions=added)
         opened = _open_partitionlets(
             topic,
             first=topic.partitions,

@@ -17,21 +17,21 @@ from headrace.catalog.access import AccessItem, SetAccess
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import DEFAULT_STREAM, MAX_LENGTH, split, stream_fault
 from headrace.kafka.api import Api
-from headrace.kafka.common_refusals import NOT_ADMINISTRATOR
+from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.lookups import now, refusal, stream_rows, submitted, topic_rows
-from headrace.security.access_rules import AccessRules, Kind, Permission, Place
+from headrace.security.access_rules import AccessRules, Kind, Place
 from headrace.security.audit import Change
 from headrace.security.kafka_acl_edits import Edit, Grant, granted, revoked, without_form
 from headrace.security.kafka_acls import (
     EVERY,
     Acl,
     AclFilter,
+    AclOperation,
     Effect,
     Object,
-    Operation,
     Pattern,
     Resource,
     invalid,
@@ -52,7 +52,6 @@ _NO_RIGHTS: Final = {
     "error_code": int(Code.SECURITY_DISABLED),
     "error_message": "security is off in this cluster: everybody may do everything",
 }
-_DONE: Final = {"error_code": 0, "error_message": None}
 
 Fields = Mapping[str, object]
 
@@ -81,7 +80,7 @@ class AclApis:
         """What everything is answered with, where the client may not ask."""
         if not self._access.rules.on:
             return _NO_RIGHTS
-        return None if self._authorizer.allows(session, Permission.ADMIN, api=api) else NOT_ADMINISTRATOR
+        return administrator_refusal(self._authorizer, session, api=api)
 
     # --- DescribeAcls
 
@@ -97,16 +96,16 @@ class AclApis:
             )
         except KafkaError as error:
             return refusal(error)
-        return {**_DONE, "resources": _grouped(acls)}
+        return {**NO_ERROR, "resources": _grouped(acls)}
 
     # --- CreateAcls
 
     async def create(self, request: Any, session: Connection) -> Fields:
         """CreateAcls."""
         asked = request.creations
-        refused = self._refusal(session, "CreateAcls")
-        if refused is None and len(asked) > MOST_CREATIONS:
-            refused = refusal(invalid(f"create at most {MOST_CREATIONS} ACLs in one request"))
+        refused = self._refusal(session, "CreateAcls") or excess_refusal(
+            len(asked), most=MOST_CREATIONS, rule="create at most {} ACLs in one request"
+        )
         if refused is not None:
             return {"results": [refused] * len(asked)}
         errors: dict[int, HeadraceError] = {}
@@ -121,7 +120,7 @@ class AclApis:
                 await self._grant(grants, errors, session)
         except HeadraceError as error:
             errors = dict.fromkeys(grants, error) | errors
-        return {"results": [refusal(errors[number]) if number in errors else _DONE for number in range(len(asked))]}
+        return {"results": [refusal(errors[number]) if number in errors else NO_ERROR for number in range(len(asked))]}
 
     async def _grant(self, grants: dict[int, Grant], errors: dict[int, HeadraceError], session: Connection) -> None:
         for _ in range(TRIES):
@@ -177,9 +176,9 @@ class AclApis:
 
     async def delete(self, request: Any, session: Connection) -> Fields:
         """DeleteAcls."""
-        refused = self._refusal(session, "DeleteAcls")
-        if refused is None and len(request.filters) > MOST_FILTERS:
-            refused = refusal(invalid(f"delete ACLs by at most {MOST_FILTERS} filters in one request"))
+        refused = self._refusal(session, "DeleteAcls") or excess_refusal(
+            len(request.filters), most=MOST_FILTERS, rule="delete ACLs by at most {} filters in one request"
+        )
         if refused is not None:
             return {"filter_results": [refused] * len(request.filters)}
         try:
@@ -204,7 +203,7 @@ class AclApis:
                 return [
                     refusal(each)
                     if isinstance(each, KafkaError)
-                    else {**_DONE, "matching_acls": [_deleted(acl, errors.get(acl)) for acl in acls]}
+                    else {**NO_ERROR, "matching_acls": [_deleted(acl, errors.get(acl)) for acl in acls]}
                     for each, acls in zip(meant, matched, strict=True)
                 ]
         raise _busy()
@@ -234,8 +233,8 @@ def _grant(asked: Any) -> Grant:
         )
     if asked.host != EVERY:
         raise invalid(f"an access expression holds for every host, so the host is {EVERY}, not {asked.host[:100]!r}")
-    operation = _known(Operation, asked.operation, "operation")
-    if operation is Operation.ANY:
+    operation = _known(AclOperation, asked.operation, "operation")
+    if operation is AclOperation.ANY:
         raise invalid("ANY is an operation of filters")
     resource = _known(Resource, asked.resource_type, "resource type")
     pattern = _known(Pattern, asked.resource_pattern_type, "pattern type")
@@ -308,12 +307,12 @@ def _filter(asked: Any) -> AclFilter:
         pattern=pattern,
         principal=asked.principal_filter,
         host=asked.host_filter,
-        operation=_known(Operation, asked.operation, "operation"),
+        operation=_known(AclOperation, asked.operation, "operation"),
         effect=_known(Effect, asked.permission_type, "permission type"),
     )
 
 
-E = TypeVar("E", Resource, Pattern, Operation, Effect)
+E = TypeVar("E", Resource, Pattern, AclOperation, Effect)
 
 
 def _known(kind: type[E], number: int, what: str) -> E:
@@ -348,7 +347,7 @@ def _grouped(acls: Sequence[Acl]) -> list[Fields]:
 
 def _deleted(acl: Acl, error: KafkaError | None) -> Fields:
     return {
-        **(_DONE if error is None else refusal(error)),
+        **(NO_ERROR if error is None else refusal(error)),
         "resource_type": int(acl.resource),
         "resource_name": acl.name,
         "pattern_type": int(acl.pattern),

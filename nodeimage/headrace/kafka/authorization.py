@@ -1,8 +1,10 @@
 """What Kafka's operations need of Headrace's permissions, and the questions that the APIs ask before they do anything.
 
-`PERMISSIONS` is the table of it, which the APIs for ACLs show too. Names of topics are full names (`/stream:topic`)
-before anything is asked, so that an alias, a bare name and an id mean what they name. A name that nothing can have is
-left to whoever looks it up.
+`PERMISSIONS` is the table that decides. What ACLs show of it is another table (security.kafka_acls), which a test holds
+to this one: never more than is allowed, and less where two permissions allow the same.
+
+Names of topics are full names (`/stream:topic`) before anything is asked, so that an alias, a bare name and an id mean
+what they name. A name that nothing can have is left to whoever looks it up.
 
 Nobody learns by an error whether there is something that he may not describe: what is named is refused whether it is
 there or not, and a topic's id that he may not describe is answered as one that nothing has.
@@ -18,18 +20,13 @@ from typing import Final
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import DEFAULT_STREAM, split
 from headrace.catalog.rows import TopicRow
-from headrace.kafka.authorized_operations import (
-    OF_GROUPS,
-    OF_THE_CLUSTER,
-    OF_TOPICS,
-    AclOperation,
-    bits,
-)
+from headrace.kafka.authorized_operations import OF_GROUPS, OF_THE_CLUSTER, OF_TOPICS, bits
 from headrace.kafka.connection import Grants
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import turn
 from headrace.security.access_rules import Kind, Permission
+from headrace.security.kafka_acls import AclOperation
 from headrace.security.principals import Principal
 
 _ADMIN: Final = (Permission.ADMIN,)

@@ -1,27 +1,13 @@
-"""Kafka's operations, and how Metadata, DescribeCluster and DescribeGroups tell which a client may perform (KIP-430).
+"""How Metadata, DescribeCluster and DescribeGroups tell which operations a client may perform (KIP-430).
 
 While security is off these are all that there are for the kind of resource, as in a Kafka without an authorizer; then
 they are those that `authorization` allows.
 """
 
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Final
 
-
-class AclOperation(IntEnum):
-    """What is done to a resource (org.apache.kafka.common.acl.AclOperation)."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
+from headrace.security.kafka_acls import AclOperation
 
 
 def bits(operations: Iterable[AclOperation]) -> int:

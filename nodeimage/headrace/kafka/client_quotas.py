@@ -12,11 +12,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.quotas import AlterQuotas, Quota
 from headrace.catalog.rows import QuotaRow
 from headrace.kafka.api import Api
-from headrace.kafka.common_refusals import NOT_ADMINISTRATOR
+from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.lookups import batched, refusal, submitted
-from headrace.security.access_rules import Permission
 from headrace.security.audit import Change
 from headrace.security.client_quotas import Key, address_of, entity_text, names_of
 from headrace.wire.api_keys import ApiKey, Versions
@@ -30,7 +29,6 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = ("user", "client-id", "ip")
 _OF_CLIENTS: Final = (Key.PRODUCE, Key.CONSUME, Key.REQUESTS, Key.MUTATIONS)
 _BYTES: Final = (Key.PRODUCE, Key.CONSUME)
-_DONE: Final = {"error_code": 0, "error_message": None}
 
 
 class ClientQuotaApis:
@@ -50,30 +48,28 @@ class ClientQuotaApis:
 
     async def describe(self, request: Any, session: Connection) -> Mapping[str, object]:
         """DescribeClientQuotas."""
-        if not self._authorizer.allows(session, Permission.ADMIN, api="DescribeClientQuotas"):
-            return {**NOT_ADMINISTRATOR, "entries": None}
+        if refused := administrator_refusal(self._authorizer, session, api="DescribeClientQuotas"):
+            return {**refused, "entries": None}
         try:
             components = _components(request.components)
             rows = await self._catalog.query(lambda reader: reader.users.quotas())
         except HeadraceError as error:
             return {**refusal(error), "entries": None}
-        return {**_DONE, "entries": _entries(rows, components, strict=request.strict)}
+        return {**NO_ERROR, "entries": _entries(rows, components, strict=request.strict)}
 
     async def alter(self, request: Any, session: Connection) -> Mapping[str, object]:
         """AlterClientQuotas."""
-        refused: Mapping[str, object] | None = None
-        if not self._authorizer.allows(session, Permission.ADMIN, api="AlterClientQuotas"):
-            refused = NOT_ADMINISTRATOR
-        elif len(request.entries) > MOST_ENTRIES:
-            refused = refusal(_invalid(f"alter at most {MOST_ENTRIES} entities in one request"))
-        if refused is not None:
+        if refused := (
+            administrator_refusal(self._authorizer, session, api="AlterClientQuotas")
+            or excess_refusal(len(request.entries), most=MOST_ENTRIES, rule="alter at most {} entities in one request")
+        ):
             return {"entries": [_answered(each, refused) for each in request.entries]}
         results: list[Mapping[str, object]] = []
         items: list[Quota] = []
         for each in request.entries:
             try:
                 items += _quotas(each)
-                results.append(_DONE)
+                results.append(NO_ERROR)
             except KafkaError as error:
                 results.append(refusal(error))
         if not request.validate_only:
@@ -82,7 +78,7 @@ class ClientQuotaApis:
                     await submitted(self._catalog, AlterQuotas(list(some)), timeout_ms=0)
                     self._tell(session, some)
             except HeadraceError as error:
-                results = [refusal(error) if each is _DONE else each for each in results]
+                results = [refusal(error) if each is NO_ERROR else each for each in results]
         return {"entries": [_answered(each, result) for each, result in zip(request.entries, results, strict=True)]}
 
     def _tell(self, session: Connection, items: Iterable[Quota]) -> None:

@@ -18,7 +18,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
+from headrace.kafka.authorized_operations import NOT_ASKED
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
@@ -28,6 +28,7 @@ from headrace.partitions.reads.local_reads import Extent
 from headrace.partitions.reads.remote_reads import extents_of, replica_of
 from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

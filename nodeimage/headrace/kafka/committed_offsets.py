@@ -16,13 +16,13 @@ from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.common_refusals import check_group_id
 from headrace.kafka.connection import Connection
 from headrace.kafka.limits import MAX_METADATA_BYTES
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

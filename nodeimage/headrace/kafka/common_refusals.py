@@ -1,15 +1,34 @@
 """Refusals that several APIs share."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from headrace.base.errors import Code, KafkaError
+from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
+from headrace.partitions.lookups import refusal
+from headrace.security.access_rules import Permission
 
 NO_TRANSACTIONS: Final = "transactions are not supported yet: use a producer without transactional.id"
 
-NOT_ADMINISTRATOR: Final = {
+NO_ERROR: Final = {"error_code": int(Code.NONE), "error_message": None}
+
+_NOT_ADMINISTRATOR: Final = {
     "error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED),
     "error_message": "administrators of the cluster alone may do this: its access expression `admin` says who they are",
 }
+
+
+def administrator_refusal(authorizer: Authorizer, caller: Caller, *, api: str) -> Mapping[str, object] | None:
+    """What an API answers a client that is no administrator of the cluster, which the audit is told; None: it is
+    one."""
+    return None if authorizer.allows(caller, Permission.ADMIN, api=api) else _NOT_ADMINISTRATOR
+
+
+def excess_refusal(count: int, *, most: int, rule: str) -> Mapping[str, object] | None:
+    """What a request of more than `most` things is answered with, by a rule such as "alter at most {} users"; None: it
+    has no more."""
+    return refusal(KafkaError(Code.INVALID_REQUEST, rule.format(most))) if count > most else None
 
 
 def check_group_id(group_id: str) -> None:

@@ -24,7 +24,6 @@ from headrace.catalog.topics import AlterTopic
 from headrace.coordination.limits import GroupLimits
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.kafka.node_configs import NodeFacts, node_configs
 from headrace.partitions.cluster_client import ClusterClient
@@ -32,6 +31,7 @@ from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import refusal, replicas, topic_rows, volume_of
 from headrace.partitions.topic_configs import AlterOp, ConfigChange, changed_by, described, replaced_by
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

@@ -25,7 +25,6 @@ from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.kafka.throttle import Throttle
 from headrace.partitions.cluster_client import ClusterClient
@@ -45,6 +44,7 @@ from headrace.partitions.lookups import (
 )
 from headrace.partitions.placement import Placement
 from headrace.partitions.topic_configs import MAX_PARTITIONS, checked_all, described
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

@@ -29,7 +29,6 @@ from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, refusal_of
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer
@@ -41,6 +40,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
 from headrace.partitions.topics import Topic, Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.fetch import (
     FetchPartition,

@@ -14,11 +14,12 @@ from headrace.coordination.service import GroupService
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
+from headrace.kafka.authorized_operations import NOT_ASKED
 from headrace.kafka.common_refusals import NO_TRANSACTIONS, check_group_id
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_layout import Layout
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

@@ -16,8 +16,8 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.base.runtime import Runtime
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

@@ -23,7 +23,6 @@ from headrace.container.commit_wait import back_in_touch
 from headrace.container.leader import Leader
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import leaders
 from headrace.partitions.partition import Partition
@@ -32,6 +31,7 @@ from headrace.partitions.reads.remote_reads import RemoteReads
 from headrace.partitions.refusals import told
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topics
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import batch_records, find_by_time, find_max_time, iter_batches
 from headrace.wire.generic_codec import field

@@ -18,7 +18,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, TopicView
-from headrace.kafka.authorized_operations import NOT_ASKED, AclOperation
+from headrace.kafka.authorized_operations import NOT_ASKED
 from headrace.kafka.connection import Connection, Slot
 from headrace.partitions.cluster_layout import Layout, NodeIdentity
 from headrace.partitions.lookups import turn
@@ -26,6 +26,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import EntryKey, Topic
 from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 from headrace.wire.metadata import Broker as BrokerMeta

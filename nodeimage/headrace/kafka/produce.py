@@ -27,7 +27,6 @@ from headrace.base.runtime import Runtime
 from headrace.container.leader import Leader
 from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, refusal_of
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.common_refusals import NO_TRANSACTIONS
 from headrace.kafka.connection import Connection, Slot
@@ -46,6 +45,7 @@ from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topics import Topic, Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.batch import TRANSACTIONAL_BIT, detached, read_batch, stamp_max_timestamp
 from headrace.wire.header import RequestHeader

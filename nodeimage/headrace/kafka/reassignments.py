@@ -13,10 +13,10 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.cluster_layout import Layout, Placed
 from headrace.partitions.lookups import topic_rows, turn
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded

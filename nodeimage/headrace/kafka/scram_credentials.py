@@ -14,11 +14,10 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.users import AlterCredentials, Credential
 from headrace.kafka.api import Api
-from headrace.kafka.common_refusals import NOT_ADMINISTRATOR
+from headrace.kafka.common_refusals import NO_ERROR, administrator_refusal, excess_refusal
 from headrace.kafka.connection import Connection
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.lookups import batched, found_of, now, refusal, submitted
-from headrace.security.access_rules import Permission
 from headrace.security.audit import Change
 from headrace.security.principals import NameRefused, check_user_name
 from headrace.security.sasl.scram_credential import MOST_ITERATIONS, ScramCredential
@@ -51,30 +50,33 @@ class ScramCredentialApis:
 
     async def describe(self, request: Any, session: Connection) -> Mapping[str, object]:
         """DescribeUserScramCredentials: of the users that are named, else of all who have any."""
-        if not self._authorizer.allows(session, Permission.ADMIN, api="DescribeUserScramCredentials"):
-            return {**NOT_ADMINISTRATOR, "results": ()}
+        if refused := administrator_refusal(self._authorizer, session, api="DescribeUserScramCredentials"):
+            return {**refused, "results": ()}
         try:
             if not request.users:
                 every = await self._catalog.query(lambda reader: reader.users.mechanisms())
-                return {"error_code": 0, "error_message": None, "results": [_shown(*each) for each in every.items()]}
+                return {**NO_ERROR, "results": [_shown(*each) for each in every.items()]}
             times = Counter(each.name for each in request.users)
             found = await found_of(self._catalog, times, lambda reader: reader.users.mechanisms())
         except HeadraceError as error:
             return {**refusal(error), "results": ()}
         return {
-            "error_code": 0,
-            "error_message": None,
+            **NO_ERROR,
             "results": [_described(name, times[name], found.get(name)) for name in times],
         }
 
     async def alter(self, request: Any, session: Connection) -> Mapping[str, object]:
         """AlterUserScramCredentials."""
         names = list(dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions)))
-        if not self._authorizer.allows(session, Permission.ADMIN, api="AlterUserScramCredentials"):
-            return _results(names, dict.fromkeys(names, NOT_ADMINISTRATOR))
-        if len(request.deletions) + len(request.upsertions) > MOST_ALTERATIONS:
-            too_many = KafkaError(Code.INVALID_REQUEST, f"alter at most {MOST_ALTERATIONS} credentials in one request")
-            return _results(names, dict.fromkeys(names, refusal(too_many)))
+        if refused_whole := (
+            administrator_refusal(self._authorizer, session, api="AlterUserScramCredentials")
+            or excess_refusal(
+                len(request.deletions) + len(request.upsertions),
+                most=MOST_ALTERATIONS,
+                rule="alter at most {} credentials in one request",
+            )
+        ):
+            return _results(names, dict.fromkeys(names, refused_whole))
         refused: dict[str, Mapping[str, object]] = {}
         upserts = _checked(request, refused)
         try:
@@ -178,8 +180,7 @@ def _described(name: str, times: int, mechanisms: Mapping[str, int] | KafkaError
 def _shown(name: str, mechanisms: Mapping[str, int]) -> Mapping[str, object]:
     return {
         "user": name,
-        "error_code": 0,
-        "error_message": None,
+        **NO_ERROR,
         "credential_infos": [
             {"mechanism": _NUMBERS[mechanism], "iterations": iterations} for mechanism, iterations in mechanisms.items()
         ],
@@ -191,8 +192,7 @@ def _missing(name: str) -> Mapping[str, object]:
 
 
 def _results(names: Iterable[str], refused: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
-    done = {"error_code": 0, "error_message": None}
-    return {"results": [{"user": name, **refused.get(name, done)} for name in names]}
+    return {"results": [{"user": name, **refused.get(name, NO_ERROR)} for name in names]}
 
 
 def _short(name: str) -> str:

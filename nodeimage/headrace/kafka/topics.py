@@ -16,13 +16,13 @@ from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import DeleteTopics, TopicOutcome
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import batched, found_of, leaders, now, refusal, submitted, topic_rows, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 

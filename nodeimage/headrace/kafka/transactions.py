@@ -11,13 +11,13 @@ from typing import Any, Final
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
 from headrace.partitions.lookups import leaders, refusal, turn
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.primitives import bounded
 

@@ -13,8 +13,8 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.levels import FEATURE
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import Authorization
-from headrace.kafka.authorized_operations import AclOperation
 from headrace.kafka.connection import Connection
+from headrace.security.kafka_acls import AclOperation
 from headrace.store import features
 from headrace.store.protocol import StoreCall
 from headrace.wire.api_keys import ApiKey, Versions

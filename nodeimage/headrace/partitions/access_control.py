@@ -5,14 +5,12 @@ finds it in force at this node from then on, and so do requests that begin after
 What waits (a parked fetch) hears of a change by `on_change`.
 """
 
-import asyncio
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
-from headrace.base.errors import Code, HeadraceError
+from headrace.base.errors import Code
 from headrace.base.runtime import Runtime
 from headrace.catalog.access import SecureCluster, SetAccess
 from headrace.catalog.catalog import Catalog, Change
@@ -21,6 +19,7 @@ from headrace.catalog.rows import Replaced
 from headrace.catalog.streams import CreateOwnedStream, DeleteStream
 from headrace.catalog.topics import DeleteTopics
 from headrace.catalog.users import AlterCredentials, DeleteUser, PutUser
+from headrace.partitions.catalog_loader import CatalogLoader
 from headrace.security.access_rules import NOT_SECURED, AccessRules, Kind, Permission, Place, UnknownPlace, place_of
 from headrace.security.principals import Principal
 
@@ -28,32 +27,26 @@ log = structlog.get_logger()
 
 CLOSED: Final = NOT_SECURED.changed({}, on=True)
 """Nobody may do anything."""
-READ_AGAIN_S: Final = 1.0
-"""After the catalog could not be read."""
 
 
 class AccessControl:
     """The rules in force. Everything is on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
-        self._runtime = runtime
-        self._catalog = catalog
+        self._loader = CatalogLoader(runtime=runtime, catalog=catalog, look=_all, take=self._take, failed=self._close)
         self.rules = CLOSED
         """Before `start` has read them nobody may do anything."""
         self.is_current = False
         """What was applied is in force. It is not while the rows are read, such as after others took their place."""
         self._groups: Mapping[str, frozenset[str]] = {}
         self._on_change: list[Callable[[], None]] = []
-        self._changes = 0
-        """Of commands that were applied, so that what was read before one of them is read again."""
 
     async def start(self) -> None:
         """Read what the catalog has. Called once `applied` is told of what is applied.
 
         Where it cannot be read, nobody may do anything until it can: that is tried in the background.
         """
-        if not await self._try_read():
-            self._runtime.spawn(self._read())
+        await self._loader.start()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` when somebody may do more or less than before."""
@@ -76,14 +69,13 @@ class AccessControl:
         for command, outcome in changes:
             self._apply(command, outcome)
         if before[0] is not self.rules or before[1] is not self._groups:
-            self._changes += 1
+            self._loader.changed()
             self._tell()
 
     def _apply(self, command: object, outcome: Any) -> None:
         match command:
             case Replaced():
-                self._changes += 1
-                self._read_again()
+                self._load_again()
             case SetAccess():
                 items = zip(command.items, outcome, strict=True)
                 self._change(
@@ -116,36 +108,26 @@ class AccessControl:
         self.rules = _changed(self.rules, changes)
         _tell_of(self.rules.unknown - before)
 
-    def _read_again(self) -> None:
+    def _load_again(self) -> None:
         """All rows may be others: until they are read nobody may do anything, but where security was off."""
         self.is_current = False
         if self.rules.on:
             self.rules = CLOSED
-        self._runtime.spawn(self._read())
+        self._loader.load_again()
 
-    async def _read(self) -> None:
-        while not await self._try_read():  # noqa: ASYNC110  # of a file that others mend
-            await asyncio.sleep(READ_AGAIN_S)
-
-    async def _try_read(self) -> bool:
-        try:
-            while True:
-                known = self._changes
-                rules, groups = await self._catalog.query(_all)
-                if known == self._changes:
-                    break
-        except (HeadraceError, sqlite3.Error) as error:
-            log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
-            if self.rules is not CLOSED:  # it was open, and it is not known whether it still is
-                self.rules = CLOSED
-                self._tell()
-            return False
-        self.rules, self._groups, self.is_current = rules, groups, True
-        for rule in rules.faults:
+    def _take(self, found: tuple[AccessRules, Mapping[str, frozenset[str]]]) -> None:
+        self.rules, self._groups = found
+        self.is_current = True
+        for rule in self.rules.faults:
             log.error("an access expression cannot be read, and lets nobody in", kind=rule.kind, object=rule.name)
-        _tell_of(rules.unknown)
+        _tell_of(self.rules.unknown)
         self._tell()
-        return True
+
+    def _close(self, error: Exception) -> None:
+        log.error("access expressions cannot be read, so nobody may do anything", reason=str(error))
+        if self.rules is not CLOSED:  # it was open, and it is not known whether it still is
+            self.rules = CLOSED
+            self._tell()
 
     def _tell(self) -> None:
         for callback in self._on_change:

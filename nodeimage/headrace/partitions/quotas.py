@@ -5,25 +5,20 @@ A command changes the limits on the loop when it is applied here. While the cata
 they were, none at the start: what is limited is how much, not who.
 """
 
-import asyncio
-import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
-from headrace.base.errors import HeadraceError
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, Change
 from headrace.catalog.quotas import AlterQuotas
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced
+from headrace.partitions.catalog_loader import CatalogLoader
 from headrace.security.client_quotas import Entity, Quotas, QuotaTable, entity_of
 
 log = structlog.get_logger()
-
-READ_AGAIN_S: Final = 1.0
-"""After the catalog could not be read."""
 
 _Limits = dict[tuple[Entity, str], float]
 
@@ -32,13 +27,12 @@ class ClientQuotas:
     """Of one node. Everything is on the loop's thread."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog) -> None:
-        self._runtime = runtime
-        self._catalog = catalog
+        self._loader = CatalogLoader(
+            runtime=runtime, catalog=catalog, look=_all, take=self._take, failed=_tell_of_failure
+        )
         self.quotas = Quotas(QuotaTable(()))
         self._limits: _Limits = {}
         self._on_change: list[Callable[[], None]] = []
-        self._changes = 0
-        """Of commands that were applied, so that what was read before one of them is read again."""
 
     @property
     def are_any(self) -> bool:
@@ -51,8 +45,7 @@ class ClientQuotas:
 
     async def start(self) -> None:
         """Read what the catalog has. Called once `applied` is told of what is applied."""
-        if not await self._try_read():
-            self._runtime.spawn(self._read())
+        await self._loader.start()
 
     def applied(self, changes: Sequence[Change]) -> None:
         """Commands were applied (Catalog.on_applied)."""
@@ -60,13 +53,12 @@ class ClientQuotas:
         for command, _outcome in changes:
             match command:
                 case Replaced():
-                    self._changes += 1
-                    self._runtime.spawn(self._read())
+                    self._loader.load_again()
                 case AlterQuotas():
                     limits = dict(self._limits) if limits is None else limits
                     _alter(limits, command)
         if limits is not None:
-            self._changes += 1
+            self._loader.changed()
             self._take(limits)
 
     def _take(self, limits: _Limits) -> None:
@@ -75,22 +67,9 @@ class ClientQuotas:
         for callback in self._on_change:
             callback()
 
-    async def _read(self) -> None:
-        while not await self._try_read():  # noqa: ASYNC110  # of a file that others mend
-            await asyncio.sleep(READ_AGAIN_S)
 
-    async def _try_read(self) -> bool:
-        try:
-            while True:
-                known = self._changes
-                limits = await self._catalog.query(_all)
-                if known == self._changes:
-                    break
-        except (HeadraceError, sqlite3.Error) as error:
-            log.error("quotas cannot be read, so they stay as they were", reason=str(error))
-            return False
-        self._take(limits)
-        return True
+def _tell_of_failure(error: Exception) -> None:
+    log.error("quotas cannot be read, so they stay as they were", reason=str(error))
 
 
 def _all(reader: Reader) -> _Limits:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from headrace.base.token_bucket import TokenBucket
+
 BURST: Final = 20
 PER_S: Final = 1.0
 ALL_BURST: Final = 2_000
@@ -72,28 +74,16 @@ Sink = Callable[[Mapping[str, object]], None]
 
 
 class _Allowance:
-    """Tokens of one principal, or of all."""
+    """How many events of one principal may go out, and how many did not."""
 
-    __slots__ = ("_at", "_burst", "_per_s", "_tokens", "left_out")
+    __slots__ = ("bucket", "left_out")
 
-    def __init__(self, burst: float, per_s: float, now: float) -> None:
-        self._burst = burst
-        self._per_s = per_s
-        self._tokens = burst
-        self._at = now
+    def __init__(self, now: float) -> None:
+        self.bucket = TokenBucket(BURST, now)
         self.left_out = 0
 
-    def refill(self, now: float) -> float:
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
-        return self._tokens
-
-    def take(self) -> None:
-        self._tokens -= 1
-
-    @property
-    def is_full(self) -> bool:
-        return self._tokens >= self._burst
+    def fill(self, now: float) -> float:
+        return self.bucket.fill(now, per_s=PER_S, burst=BURST)
 
 
 class AuditLog:
@@ -104,7 +94,7 @@ class AuditLog:
         self._sinks = list(sinks)
         self._monotonic = monotonic
         self._allowed = frozenset(allowed)
-        self._all = _Allowance(ALL_BURST, ALL_PER_S, monotonic())
+        self._all = TokenBucket(ALL_BURST, monotonic())
         self._principals: dict[str, _Allowance] = {}
 
     def add_sink(self, sink: Sink) -> None:
@@ -124,10 +114,10 @@ class AuditLog:
             return True
         now = self._monotonic()
         allowance = self._of(event.user if event.user != "ANONYMOUS" else f"\0{event.address}", now)
-        if allowance.refill(now) < 1 or self._all.refill(now) < 1:
+        if allowance.fill(now) < 1 or self._all.fill(now, per_s=ALL_PER_S, burst=ALL_BURST) < 1:
             allowance.left_out += 1
             return False
-        allowance.take()
+        allowance.bucket.take()
         self._all.take()
         left_out, allowance.left_out = allowance.left_out, 0
         self._write(event.fields(left_out=left_out))
@@ -140,8 +130,7 @@ class AuditLog:
         for name, allowance in list(self._principals.items()):
             left_out += allowance.left_out
             allowance.left_out = 0
-            allowance.refill(now)
-            if allowance.is_full:
+            if allowance.fill(now) >= BURST:
                 del self._principals[name]
         if left_out:
             self._write({"action": "left out", "left_out": left_out})
@@ -154,7 +143,7 @@ class AuditLog:
                 self.flush()
                 while len(self._principals) >= _MOST_PRINCIPALS:
                     del self._principals[next(iter(self._principals))]
-            found = _Allowance(BURST, PER_S, now)
+            found = _Allowance(now)
         self._principals[name] = found  # at the end, as the one that was used last
         return found
 

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
+from headrace.base.token_bucket import TokenBucket
+
 WINDOW_S: Final = 1.0
 WINDOWS: Final = 11
 """Kafka's `quota.window.num`."""
@@ -175,27 +177,6 @@ class Rate:
             self._windows.popleft()
 
 
-class TokenBucket:
-    """A limit that takes bursts."""
-
-    def __init__(self, now: float) -> None:
-        self._tokens: float | None = None
-        self._at = now
-
-    def take(self, amount: float, limit: float, now: float) -> float:
-        """Take tokens, below none if need be; for how long to wait before the next are taken."""
-        burst = limit * _SPAN_S
-        tokens = burst if self._tokens is None else min(burst, self._tokens + (now - self._at) * limit)
-        self._tokens, self._at = tokens - amount, now
-        return self.wait_s(limit)
-
-    def wait_s(self, limit: float) -> float:
-        """Seconds until there are tokens again, from the last `take` on."""
-        if self._tokens is None or self._tokens >= 0:
-            return 0.0
-        return min(-self._tokens / limit, _SPAN_S) if limit > 0 else _SPAN_S
-
-
 class Quotas:
     """What clients of this node have used, against their limits."""
 
@@ -235,9 +216,14 @@ class Quotas:
         return wait_s
 
     def _take(self, limit: Limit, amount: float, now: float) -> float:
-        bucket = _kept(self._buckets, limit.shared) or TokenBucket(now)
+        burst = limit.value * _SPAN_S
+        bucket = _kept(self._buckets, limit.shared) or TokenBucket(burst, now)
         self._buckets[limit.shared] = bucket
-        return bucket.take(amount, limit.value, now)
+        bucket.fill(now, per_s=limit.value, burst=burst)
+        bucket.take(amount)
+        if bucket.tokens >= 0:
+            return 0.0
+        return min(-bucket.tokens / limit.value, _SPAN_S) if limit.value > 0 else _SPAN_S
 
 
 def _kept(counts: dict[_Count, T], key: _Count) -> T | None:

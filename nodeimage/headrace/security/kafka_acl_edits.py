@@ -27,8 +27,8 @@ from headrace.security.kafka_acls import (
     USER,
     Acl,
     AclFilter,
+    AclOperation,
     Object,
-    Operation,
     Pattern,
     Resource,
     invalid,
@@ -43,7 +43,7 @@ class Grant(NamedTuple):
 
     on: Object
     user: str
-    operation: Operation
+    operation: AclOperation
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def granted(rules: AccessRules, grants: Mapping[int, Grant]) -> Edit:
     object without an expression of its own inherits keep what they have: its first one begins as a copy of what it
     inherits."""
     edit = Edit()
-    asked: dict[tuple[Object, str], set[Operation]] = {}
+    asked: dict[tuple[Object, str], set[AclOperation]] = {}
     for grant in grants.values():
         asked.setdefault((grant.on, grant.user), set()).add(grant.operation)
     failed: dict[tuple[Object, str, Permission], KafkaError] = {}
@@ -82,9 +82,9 @@ def granted(rules: AccessRules, grants: Mapping[int, Grant]) -> Edit:
     return edit
 
 
-def _given(on: Object, operations: set[Operation]) -> Iterable[tuple[Permission, ...]]:
+def _given(on: Object, operations: set[AclOperation]) -> Iterable[tuple[Permission, ...]]:
     """The permissions of which all that they give is among the operations; those of one tuple go together."""
-    if Operation.ALL in operations:
+    if AclOperation.ALL in operations:
         yield (Permission.ADMIN,) if on.kind is Kind.CLUSTER else tuple(Permission)
         return
     for permission in PERMISSIONS[on.kind]:
@@ -138,7 +138,7 @@ def _text(place: Place, users: Iterable[str], *, everybody: bool) -> str:
 
 def _needed(grant: Grant) -> tuple[Permission, ...]:
     """The permissions that have to be given for a row, if any was tried."""
-    if grant.operation is Operation.ALL:
+    if grant.operation is AclOperation.ALL:
         return (Permission.ADMIN,) if grant.on.kind is Kind.CLUSTER else tuple(Permission)
     return tuple(each for each in PERMISSIONS[grant.on.kind] if grant.operation in GIVES[each])
 
@@ -146,8 +146,8 @@ def _needed(grant: Grant) -> tuple[Permission, ...]:
 def _allows_nothing(grant: Grant) -> bool:
     """Whether a row is granted without a change. Its object is there, as its caller has seen to."""
     return (grant.on.kind, grant.operation) in (
-        (Kind.TOPIC, Operation.CREATE),
-        (Kind.CLUSTER, Operation.IDEMPOTENT_WRITE),
+        (Kind.TOPIC, AclOperation.CREATE),
+        (Kind.CLUSTER, AclOperation.IDEMPOTENT_WRITE),
     )
 
 
@@ -191,7 +191,7 @@ def revoked(rules: AccessRules, acls: Iterable[Acl]) -> tuple[Edit, dict[Acl, Ka
     """[blocking] What has to be written so that these rows, which are shown, go; and why some stay."""
     edit = Edit()
     errors: dict[Acl, KafkaError] = {}
-    taken: dict[tuple[Object, str], set[Operation]] = {}
+    taken: dict[tuple[Object, str], set[AclOperation]] = {}
     objects: dict[Acl, Object] = {}
     acls = list(dict.fromkeys(acls))
     for acl in acls:
@@ -245,7 +245,7 @@ def without_form(rules: AccessRules, meant: AclFilter) -> KafkaError | None:
     permissions = (*PERMISSIONS[on.kind], *((Permission.ADMIN,) if on.kind is Kind.CLUSTER else ()))
     for permission in permissions:
         place = (on.kind, on.name, permission)
-        asked = meant.operation in (Operation.ANY, Operation.ALL, *GIVES[permission], *IMPLIES[permission])
+        asked = meant.operation in (AclOperation.ANY, AclOperation.ALL, *GIVES[permission], *IMPLIES[permission])
         rule = rules.at(place)
         if asked and rule is not None and plain(rules, place) is None:
             return _no_form(place, rule.expression)

@@ -55,8 +55,8 @@ class Pattern(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
-    """org.apache.kafka.common.acl.AclOperation."""
+class AclOperation(IntEnum):
+    """What is done to a resource (org.apache.kafka.common.acl.AclOperation)."""
 
     ANY = 1
     ALL = 2
@@ -91,7 +91,7 @@ class Acl(NamedTuple):
     pattern: Pattern
     principal: str
     """`User:alice`, or `User:*`."""
-    operation: Operation
+    operation: AclOperation
 
 
 class Object(NamedTuple):
@@ -101,19 +101,22 @@ class Object(NamedTuple):
     name: str
 
 
-GIVES: Final[Mapping[Permission, tuple[Operation, ...]]] = {
-    Permission.PRODUCE: (Operation.WRITE,),
-    Permission.CONSUME: (Operation.READ,),
-    Permission.TOPIC: (Operation.CREATE, Operation.DELETE, Operation.ALTER),
-    Permission.ADMIN: (Operation.ALTER_CONFIGS,),
+GIVES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
+    Permission.PRODUCE: (AclOperation.WRITE,),
+    Permission.CONSUME: (AclOperation.READ,),
+    Permission.TOPIC: (AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER),
+    Permission.ADMIN: (AclOperation.ALTER_CONFIGS,),
 }
-"""What somebody has to be given for a permission, and lose to lose it. What these imply comes with them."""
-IMPLIES: Final[Mapping[Permission, tuple[Operation, ...]]] = {
-    Permission.PRODUCE: (Operation.DESCRIBE,),
-    Permission.CONSUME: (Operation.DESCRIBE,),
-    Permission.TOPIC: (Operation.DESCRIBE,),
-    Permission.ADMIN: (Operation.DESCRIBE_CONFIGS,),
+"""What somebody has to be given for a permission, and lose to lose it: what no other permission here allows.
+
+What is allowed is decided elsewhere (kafka.authorization.PERMISSIONS), and may be more than an ACL shows."""
+IMPLIES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
+    Permission.PRODUCE: (AclOperation.DESCRIBE,),
+    Permission.CONSUME: (AclOperation.DESCRIBE,),
+    Permission.TOPIC: (AclOperation.DESCRIBE,),
+    Permission.ADMIN: (AclOperation.DESCRIBE_CONFIGS,),
 }
+"""What is shown beside these, and comes and goes with them."""
 PERMISSIONS: Final[Mapping[Kind, tuple[Permission, ...]]] = {
     Kind.TOPIC: tuple(GIVES),
     Kind.STREAM: tuple(GIVES),
@@ -144,7 +147,7 @@ class AclFilter:
     pattern: Pattern
     principal: str | None
     host: str | None
-    operation: Operation
+    operation: AclOperation
     effect: Effect
 
     def matches(self, acl: Acl) -> bool:
@@ -154,7 +157,7 @@ class AclFilter:
             and self.effect is not Effect.DENY
             and self.host in (None, EVERY)
             and self.principal in (None, acl.principal)
-            and self.operation in (Operation.ANY, acl.operation)
+            and self.operation in (AclOperation.ANY, acl.operation)
             and self._names(acl)
         )
 
@@ -204,7 +207,7 @@ def shown(rules: AccessRules, meant: Sequence[AclFilter], *, most: int) -> list[
 
 def _rows_of_cluster(rules: AccessRules, permissions: Mapping[Permission, PlainOr]) -> Iterable[Acl]:
     for principal in _principals(permissions.get(Permission.ADMIN, NOBODY)):
-        yield Acl(Resource.CLUSTER, CLUSTER_NAME, Pattern.LITERAL, principal, Operation.ALL)
+        yield Acl(Resource.CLUSTER, CLUSTER_NAME, Pattern.LITERAL, principal, AclOperation.ALL)
     topics: Mapping[Permission, PlainOr] = {
         of: names for of, names in permissions.items() if of is not Permission.ADMIN
     }
@@ -224,9 +227,9 @@ def _rows(
             has.setdefault(principal, set()).add(permission)
     for principal, permissions in has.items():
         if permissions == set(Permission):
-            yield Acl(resource, name, pattern, principal, Operation.ALL)
+            yield Acl(resource, name, pattern, principal, AclOperation.ALL)
             continue
-        operations: set[Operation] = set()
+        operations: set[AclOperation] = set()
         for permission in permissions.intersection(told):
             operations.update(GIVES[permission], IMPLIES[permission])
         for operation in operations:

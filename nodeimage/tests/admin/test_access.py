@@ -4,8 +4,9 @@ import pytest
 
 from headrace.base.errors import Code
 from headrace.node.parts import NodeParts
+from kit.access import principal
 from kit.admin_calls import create
-from kit.callers import PASSWORD, Callers, principal
+from kit.callers import PASSWORD, Callers
 from kit.parts import Ask
 
 

@@ -15,8 +15,9 @@ from headrace.catalog.links import PutLink
 from headrace.node.parts import NodeParts
 from headrace.security.principals import Mechanism
 from headrace.wire.api_keys import ApiKey
+from kit.access import principal
 from kit.admin_calls import create
-from kit.callers import PASSWORD, Callers, principal
+from kit.callers import PASSWORD, Callers
 from kit.one_node import until
 from kit.parts import Ask
 

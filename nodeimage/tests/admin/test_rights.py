@@ -14,8 +14,9 @@ from headrace.node.parts import NodeParts
 from headrace.partitions.admin_rights import Anybody, Own
 from headrace.security.access_rules import Permission
 from headrace.security.principals import Mechanism
+from kit.access import principal
 from kit.admin_calls import create
-from kit.callers import PASSWORD, Callers, Refusal, principal
+from kit.callers import PASSWORD, Callers, Refusal
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
 ID = bytes(range(16))

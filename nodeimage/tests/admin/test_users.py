@@ -9,7 +9,8 @@ from headrace.base.errors import Code, KafkaError
 from headrace.node.parts import NodeParts
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import HASHES
-from kit.callers import PASSWORD, Callers, principal
+from kit.access import principal
+from kit.callers import PASSWORD, Callers
 
 OTHER = "another secret 2"
 

@@ -34,6 +34,19 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[bytes]"]:
     return found
 
 
+@pytest.fixture
+def may_begin(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set: processes may start; until then they wait for it."""
+    begin, allowed = subprocess.Popen, threading.Event()
+
+    def late(*arguments: Any, **more: Any) -> "subprocess.Popen[bytes]":
+        allowed.wait(100)
+        return begin(*arguments, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", late)
+    return allowed
+
+
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110
@@ -112,15 +125,8 @@ async def test_who_is_cancelled_while_a_child_runs_leaves_none(started: list[Any
 
 
 async def test_who_is_cancelled_while_a_child_starts_leaves_none(
-    started: list[Any], monkeypatch: pytest.MonkeyPatch
+    started: list[Any], may_begin: threading.Event
 ) -> None:
-    begin, may_begin = subprocess.Popen, threading.Event()
-
-    def late(*arguments: Any, **more: Any) -> "subprocess.Popen[bytes]":
-        may_begin.wait(100)
-        return begin(*arguments, **more)
-
-    monkeypatch.setattr(subprocess, "Popen", late)
     running = asyncio.ensure_future(ChildProcess(SLEEPS).run())
     await asyncio.sleep(0)
     running.cancel()
@@ -133,15 +139,8 @@ async def test_who_is_cancelled_while_a_child_starts_leaves_none(
 
 
 async def test_who_is_cancelled_twice_waits_for_nothing_and_leaves_no_child_either(
-    started: list[Any], monkeypatch: pytest.MonkeyPatch
+    started: list[Any], may_begin: threading.Event
 ) -> None:
-    begin, may_begin = subprocess.Popen, threading.Event()
-
-    def late(*arguments: Any, **more: Any) -> "subprocess.Popen[bytes]":
-        may_begin.wait(100)
-        return begin(*arguments, **more)
-
-    monkeypatch.setattr(subprocess, "Popen", late)
     running = asyncio.ensure_future(ChildProcess(SLEEPS).run())
     for _ in range(2):
         await asyncio.sleep(0)

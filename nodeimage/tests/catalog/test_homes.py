@@ -1,7 +1,5 @@
 """Homes of topics and partitions, and copies of committed offsets."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,27 +12,11 @@ from headrace.catalog.committed_offsets import CommitCursors, CopyCursors, Curso
 from headrace.catalog.groups import PutGroup
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import SEALED, HomeStart
-from headrace.catalog.topics import CreatePartitions, CreateTopics, DeleteTopics, NewTopic
-from kit.catalog import NOW, Tables, stream
+from headrace.catalog.topics import CreatePartitions, DeleteTopics
+from kit.catalog import NOW, Tables
+from kit.catalog_commands import ID, create_copy
 
 HERE, THERE = "here", "there"
-ID = bytes(16)
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Iterator[Tables]:
-    tables = Tables(tmp_path / "catalog.sqlite")
-    tables.apply(stream("/s"))
-    yield tables
-    tables.close()
-
-
-def make(tables: Tables, *, partitions: int = 1, **copy: Any) -> int:
-    places = [ContainerId(1)] * partitions
-    item = NewTopic("/s", "t", ID, partitions, {}, places, [Epoch(1)] * partitions, **copy)
-    (outcome,) = tables.apply(CreateTopics([item], NOW))
-    assert outcome.code is Code.NONE
-    return int(outcome.topic.number)
 
 
 def roll(tables: Tables, *, end: int, partition: int = 0, **then: Any) -> Any:
@@ -61,7 +43,7 @@ def pieces(tables: Tables, topic: int) -> list[tuple[int, int]]:
 
 
 def test_a_copy_is_made_with_the_home_and_the_histories_of_its_source(tables: Tables) -> None:
-    number = make(
+    number = create_copy(
         tables,
         partitions=2,
         home=(2, THERE),
@@ -86,7 +68,7 @@ def test_a_copy_is_made_with_the_home_and_the_histories_of_its_source(tables: Ta
 
 
 def test_a_home_only_rises(tables: Tables) -> None:
-    number = make(tables)
+    number = create_copy(tables)
     assert set_home(tables, 0, THERE) is Code.FENCED_LEADER_EPOCH
     assert set_home(tables, 2, "b") is Code.NONE
     assert set_home(tables, 2, "a") is set_home(tables, 1, "z") is Code.FENCED_LEADER_EPOCH
@@ -101,7 +83,7 @@ def test_a_home_only_rises(tables: Tables) -> None:
 
 
 def test_a_settling_roll_begins_the_home_at_the_end_where_no_lists_are_pending(tables: Tables) -> None:
-    number = make(tables)
+    number = create_copy(tables)
     set_home(tables, 1, THERE)
     done = roll(tables, end=7, home=(1, THERE))
     assert done.settled == HomeStart(1, THERE, Offset(7))
@@ -111,7 +93,7 @@ def test_a_settling_roll_begins_the_home_at_the_end_where_no_lists_are_pending(t
 
 
 def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Tables) -> None:
-    number = make(tables, partitions=2)
+    number = create_copy(tables, partitions=2)
     for end in (10, 20, 30):
         roll(tables, end=end)
     lists = {0: [(1, THERE, Offset(15)), (2, THERE, Offset(40))]}
@@ -129,7 +111,7 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
 
 
 def test_cursors_behind_the_cut_go_on_where_the_homes_records_follow(tables: Tables) -> None:
-    number = make(tables, partitions=2)
+    number = create_copy(tables, partitions=2)
     for group, offset in (("before", 79), ("at", 80), ("behind", 100)):
         items = [Cursor(ID, index, Offset(offset), LeaderEpoch(3), "m", Millis(500)) for index in range(2)]
         tables.apply(CommitCursors(group, -1, "", items, NOW))
@@ -152,7 +134,7 @@ def test_cursors_behind_the_cut_go_on_where_the_homes_records_follow(tables: Tab
 
 
 def test_a_roll_that_jumps_keeps_what_there_is_and_raises_the_log_start_where_there_is_nothing(tables: Tables) -> None:
-    number = make(tables, partitions=2, home=(0, THERE), origin=THERE)
+    number = create_copy(tables, partitions=2, home=(0, THERE), origin=THERE)
     done = roll(tables, end=10, resume=Offset(50))
     assert (done.log_start, done.settled) == (-1, None)
     assert pieces(tables, number)[:2] == [(0, 10), (50, -1)]
@@ -163,7 +145,7 @@ def test_a_roll_that_jumps_keeps_what_there_is_and_raises_the_log_start_where_th
 
 
 def test_a_roll_for_a_home_that_was_overtaken_leaves_the_history_to_the_next(tables: Tables) -> None:
-    number = make(tables)
+    number = create_copy(tables)
     set_home(tables, 1, THERE)
     set_home(tables, 2, HERE, {0: [(1, THERE, Offset(3)), (2, HERE, Offset(5))]})
     roll(tables, end=7, home=(1, THERE))
@@ -177,7 +159,7 @@ def test_a_roll_for_a_home_that_was_overtaken_leaves_the_history_to_the_next(tab
 
 
 def test_homes_that_did_not_get_here_leave_the_history_of_who_takes_over(tables: Tables) -> None:
-    number = make(tables, home=(0, THERE), origin=THERE)
+    number = create_copy(tables, home=(0, THERE), origin=THERE)
     set_home(tables, 1, HERE, {0: [(1, HERE, Offset(500))]})
     roll(tables, end=300, home=(1, HERE))
     set_home(tables, 2, HERE)
@@ -186,7 +168,7 @@ def test_homes_that_did_not_get_here_leave_the_history_of_who_takes_over(tables:
 
 
 def test_deleting_a_topic_leaves_nothing_of_its_homes(tables: Tables) -> None:
-    make(tables, partitions=2, home=(1, THERE), origin=THERE, histories=[(0, 1, THERE, Offset(5))])
+    create_copy(tables, partitions=2, home=(1, THERE), origin=THERE, histories=[(0, 1, THERE, Offset(5))])
     set_home(tables, 2, THERE, {0: [(2, THERE, Offset(6))]})
     tables.apply(DeleteTopics([ID], NOW))
     for table in ("home_starts", "settled_homes", "pending_homes"):
@@ -194,7 +176,7 @@ def test_deleting_a_topic_leaves_nothing_of_its_homes(tables: Tables) -> None:
 
 
 def test_cursors_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(tables: Tables) -> None:
-    number = make(tables, home=(0, THERE), origin=THERE)
+    number = create_copy(tables, home=(0, THERE), origin=THERE)
     items = [Cursor(ID, 0, Offset(5), LeaderEpoch(-1), "m"), Cursor(ID, 1, Offset(5), LeaderEpoch(-1))]
     command = CopyCursors("g", items, NOW, HERE)
     for _ in range(2):
@@ -212,7 +194,7 @@ def test_cursors_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(t
 
 
 def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables) -> None:
-    number = make(tables, home=(0, THERE), origin=THERE)
+    number = create_copy(tables, home=(0, THERE), origin=THERE)
 
     def copied(offset: int, at: int, **flags: bool) -> tuple[int, int]:
         cursor = Cursor(ID, 0, Offset(offset), LeaderEpoch(-1), committed_ms=Millis(at))
@@ -242,7 +224,7 @@ def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables
 
 
 def test_a_home_without_pieces_that_are_sealed_is_a_chain_of_one(tables: Tables) -> None:
-    number = make(tables)
+    number = create_copy(tables)
     roll(tables, end=5, resume=Offset(0))
     (only,) = tables.reader.chains.chain(number)
     assert (only.first, only.state) == (0, 1)
@@ -250,7 +232,7 @@ def test_a_home_without_pieces_that_are_sealed_is_a_chain_of_one(tables: Tables)
 
 
 def test_partitions_are_added_under_the_home_that_their_histories_belong_to(tables: Tables) -> None:
-    make(tables, home=(2, THERE), origin=THERE, histories=[(0, 2, THERE, Offset(0))])
+    create_copy(tables, home=(2, THERE), origin=THERE, histories=[(0, 2, THERE, Offset(0))])
     late = CreatePartitions(
         ID, 2, [ContainerId(1)], [Epoch(1)], NOW, histories=[(1, 1, THERE, Offset(0))], home=(1, THERE)
     )
@@ -260,7 +242,7 @@ def test_partitions_are_added_under_the_home_that_their_histories_belong_to(tabl
 
 
 def test_partitions_are_added_under_the_first_home_while_it_is_the_home(tables: Tables) -> None:
-    make(tables)
+    create_copy(tables)
 
     def grown(count: int) -> CreatePartitions:
         return CreatePartitions(ID, count, [ContainerId(1)], [Epoch(1)], NOW, histories=[], home=(0, HERE))

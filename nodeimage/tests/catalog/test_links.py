@@ -1,13 +1,9 @@
 """Links between clusters."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset
 from headrace.catalog.chains import RollDone
 from headrace.catalog.commands import decode, encode
@@ -18,27 +14,11 @@ from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkSt
 from headrace.catalog.rows import PAUSED, RUNNING
 from headrace.catalog.streams import DeleteStream
 from headrace.catalog.topics import CreateTopics, NewTopic
-from kit.catalog import NOW, Tables, stream
+from kit.catalog import NOW, Tables
+from kit.catalog_commands import ID
 
 CONFIG = LinkConfig(["far:9092"], "/src", ["pump-*"], throttle=5, credentials=b"sealed")
 HERE, THERE = "here", "there"
-ID = bytes(16)
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Iterator[Tables]:
-    tables = Tables(tmp_path / "catalog.sqlite")
-    tables.apply(stream("/s"))
-    yield tables
-    tables.close()
-
-
-def make(tables: Tables, *, partitions: int = 1, **copy: Any) -> int:
-    places = [ContainerId(1)] * partitions
-    item = NewTopic("/s", "t", ID, partitions, {}, places, [Epoch(1)] * partitions, **copy)
-    (outcome,) = tables.apply(CreateTopics([item], NOW))
-    assert outcome.code is Code.NONE
-    return int(outcome.topic.number)
 
 
 def test_a_link_is_made_altered_paused_and_deleted(tables: Tables) -> None:

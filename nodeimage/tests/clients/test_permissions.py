@@ -13,12 +13,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 
-from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.security.access_rules import Kind, Permission
 from kit.access import put, secure
-from kit.certificates import Certificates
-from kit.parts import options
+from kit.parts import options, running
 from kit.patience import PATIENCE
 from kit.tls_listeners import TlsListeners
 
@@ -27,30 +25,19 @@ REFUSED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.fixture
-def listeners(tmp_path: Path, certificates: Certificates) -> TlsListeners:
-    folder = tmp_path / "tls"
-    folder.mkdir()
-    return TlsListeners(folder, certificates)
-
-
-@pytest.fixture
 async def parts(tmp_path: Path, listeners: TlsListeners) -> AsyncIterator[NodeParts]:
     """A secured node: alice has the default stream, but for its topic `hidden`."""
-    running = Node(replace(options(tmp_path), listeners_file=listeners.file))
-    await running.start()
-    try:
-        await running.parts.topics.resolve(["orders", "hidden"], create=True)
+    async with running(replace(options(tmp_path), listeners_file=listeners.file)) as node:
+        await node.parts.topics.resolve(["orders", "hidden"], create=True)
         shut = {(Kind.TOPIC, "/default:hidden", each): "u:bob" for each in Permission}
         await put(
-            running.parts,
+            node.parts,
             {(Kind.STREAM, "/default", each): "u:alice" for each in Permission}
             | shut
             | {(Kind.GROUP, "g", Permission.CONSUME): "u:alice"},
         )
-        await secure(running.parts)
-        yield running.parts
-    finally:
-        await running.stop()
+        await secure(node.parts)
+        yield node.parts
 
 
 def code_of(call: Callable[[], object]) -> int:

@@ -18,17 +18,17 @@ from headrace.kafka.authorized_operations import (
     OF_THE_CLUSTER,
     OF_TOPICS,
     TOPIC_OPERATIONS,
-    AclOperation,
     bits,
 )
 from headrace.kafka.connection import Grants
 from headrace.node.parts import NodeParts
 from headrace.partitions.caller import Caller
+from headrace.security import kafka_acls
 from headrace.security.access_rules import Kind, Permission, Rule
 from headrace.security.audit import AuditLog
-from headrace.security.principals import NOBODY, Mechanism, Principal
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey
-from kit.access import AuditTold, User, authorization, put, secure
+from kit.access import AuditTold, Client, User, authorization, client, put, secure
 
 ADMIN, CONSUME, COPY, PRODUCE, TOPIC = (
     Permission.ADMIN,
@@ -38,17 +38,6 @@ ADMIN, CONSUME, COPY, PRODUCE, TOPIC = (
     Permission.TOPIC,
 )
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
-
-
-class Client(NamedTuple):
-    principal: Principal = NOBODY
-    listener: str = "external"
-    peer: str = "10.0.0.7:50123"
-    client_id: str | None = "app"
-
-
-def client(name: str) -> Caller:
-    return Client(Principal(name, Mechanism.PLAIN))
 
 
 ALICE, MALLORY = client("alice"), client("mallory")
@@ -135,6 +124,33 @@ def test_transactional_ids_are_of_those_who_produce_unless_something_is_said() -
     assert not held.may(ALICE, WRITE, Kind.TRANSACTIONAL_ID, "pay-1")
     assert not held.may(client("bob"), WRITE, Kind.TRANSACTIONAL_ID, "t"), "it is an id, and no topic"
     assert not held.may(client("bob"), AclOperation.IDEMPOTENT_WRITE)
+
+
+# --- what ACLs show of it
+
+DECIDED_AS = {
+    Kind.STREAM: Kind.TOPIC,
+    Kind.PREFIX: Kind.TOPIC,
+    Kind.GROUP_PREFIX: Kind.GROUP,
+    Kind.TRANSACTIONAL_ID_PREFIX: Kind.TRANSACTIONAL_ID,
+}
+
+
+@pytest.mark.parametrize("kind", kafka_acls.PERMISSIONS)
+def test_acls_show_nothing_that_is_not_allowed(kind: Kind) -> None:
+    table = PERMISSIONS[DECIDED_AS.get(kind, kind)]
+    for permission in kafka_acls.PERMISSIONS[kind]:
+        for operation in (*kafka_acls.GIVES[permission], *kafka_acls.IMPLIES[permission]):
+            assert permission in table[operation], (permission, operation)
+
+
+def test_an_acl_gives_what_no_other_permission_allows() -> None:
+    gives: dict[Permission, set[AclOperation]] = {}
+    for operation, permissions in PERMISSIONS[Kind.TOPIC].items():
+        with_a_form = [each for each in permissions if each in kafka_acls.PERMISSIONS[Kind.TOPIC]]
+        if len(with_a_form) == 1:
+            gives.setdefault(with_a_form[0], set()).add(operation)
+    assert gives == {permission: set(operations) for permission, operations in kafka_acls.GIVES.items()}
 
 
 # --- names
@@ -498,8 +514,8 @@ async def test_an_api_refuses_who_may_do_nothing_and_tells_the_audit(broker: Nod
     assert asked.refused not in before, "security is off"
     await secure(broker)
     audit = AuditTold(broker)
-    for client in (mallory, nobody):
-        assert set(asked.codes(await client.ask(key, **asked.fields))) == {asked.refused}
+    for stranger in (mallory, nobody):
+        assert set(asked.codes(await stranger.ask(key, **asked.fields))) == {asked.refused}
     assert {each["user"] for each in audit.events} == {"mallory", "ANONYMOUS"}
     assert asked.refused not in asked.codes(await root.ask(key, **asked.fields))
     assert not isinstance(await broker.topics.resolve(["t"]), KafkaError)

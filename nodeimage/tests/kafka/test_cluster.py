@@ -3,8 +3,9 @@
 import pytest
 
 from headrace.base.errors import Code
-from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, AclOperation, bits
+from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, bits
 from headrace.security.access_rules import Kind, Permission
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey
 from kit.access import User, put, secure
 

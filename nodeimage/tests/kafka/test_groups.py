@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError, StorageFull
-from headrace.kafka.authorized_operations import GROUP_OPERATIONS, NOT_ASKED, AclOperation, bits
+from headrace.kafka.authorized_operations import GROUP_OPERATIONS, NOT_ASKED, bits
 from headrace.kafka.groups import MOST_REBALANCE_MS
 from headrace.node import Node
 from headrace.node.parts import NodeParts
 from headrace.security.access_rules import Kind, Permission
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey
 from kit.access import User, put, secure
 from kit.group_calls import (

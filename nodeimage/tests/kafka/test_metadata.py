@@ -6,10 +6,11 @@ from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.streams import CreateStream
-from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, AclOperation, bits
+from headrace.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, bits
 from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 from headrace.security.access_rules import Kind, Permission
+from headrace.security.kafka_acls import AclOperation
 from headrace.wire.metadata import MetadataResponse
 from kit.access import AuditTold, User, put, secure
 

@@ -24,7 +24,7 @@ from headrace.wire.batch import build_batch
 from headrace.wire.header import request_header
 from kit.certificates import Certificates
 from kit.own_ports import HOST
-from kit.parts import options
+from kit.parts import options, running
 from kit.patience import PATIENCE
 from kit.tls_listeners import TlsListeners
 
@@ -32,20 +32,9 @@ TOPIC = "/default:t"
 
 
 @pytest.fixture
-def listeners(tmp_path: Path, certificates: Certificates) -> TlsListeners:
-    folder = tmp_path / "tls"
-    folder.mkdir()
-    return TlsListeners(folder, certificates)
-
-
-@pytest.fixture
 async def node(tmp_path: Path, listeners: TlsListeners) -> AsyncIterator[Node]:
-    running = Node(replace(options(tmp_path), listeners_file=listeners.file))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
+    async with running(replace(options(tmp_path), listeners_file=listeners.file)) as started:
+        yield started
 
 
 class Client:

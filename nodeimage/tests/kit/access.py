@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.base.ids import Millis
@@ -21,16 +21,36 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.batch import build_batch
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
-from kit.catalog import NOW
+from kit.catalog import NOW, Still
 from kit.parts import handler
 
 Expressions = Mapping[tuple[Kind, str, Permission], str]
 """By place: of a topic its full name. "" of the cluster."""
 
 
+def principal(user: str, *groups: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_256) -> Principal:
+    """`user`: "" is a client that has proved nothing."""
+    return Principal(user, mechanism, frozenset(groups)) if user else NOBODY
+
+
+@dataclass(frozen=True)
+class Client:
+    """A caller without a connection."""
+
+    principal: Principal = NOBODY
+    listener: str = "external"
+    peer: str = "10.0.0.7:50123"
+    client_id: str | None = "app"
+
+
+def client(user: str) -> Client:
+    """One that has proved to be `user`; "" has proved nothing."""
+    return Client(principal(user))
+
+
 def authorization(rules: Iterable[Rule] = (), *, on: bool = True) -> Authorization:
     """Of no node: what these rules allow, and while security is off everything."""
-    runtime = cast(Any, SimpleNamespace(now=lambda: int(NOW)))
+    runtime = cast(Any, Still())
     access = AccessControl(runtime=runtime, catalog=cast(Any, None))
     access.rules = AccessRules.of(rules, on=on)
     return Authorization(Authorizer(runtime=runtime, access=access, audit=AuditLog([], monotonic=time.monotonic)))
@@ -87,7 +107,7 @@ class User:
         self.connection = Connection(parts.dispatcher)
         self.connection.peer = "10.0.0.7:50123"
         self.connection.client_id = "app"
-        self.connection.principal = Principal(name, Mechanism.PLAIN, frozenset(groups)) if name else NOBODY
+        self.connection.principal = principal(name, *groups)
 
     async def ask(self, key: ApiKey, version: int | None = None, /, **fields: Any) -> Any:
         """An API of the generic codec, through the request's and the answer's bytes."""

@@ -10,12 +10,12 @@ from headrace.base.errors import Code
 from headrace.catalog.reader import Reader
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
-from headrace.security.principals import NOBODY, Mechanism, Principal
+from headrace.security.principals import Principal
 from headrace.security.sasl.scram_credential import ScramCredential
 from headrace.security.scram_common import HASHES
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.api_keys import ApiKey
-from kit.access import User
+from kit.access import User, principal
 
 PASSWORD = "not a secret 1"
 FORBIDDEN = (
@@ -24,11 +24,6 @@ FORBIDDEN = (
     Code.GROUP_AUTHORIZATION_FAILED,
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-
-
-def principal(user: str, *groups: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_256) -> Principal:
-    """`user`: "" is a client that has proved nothing."""
-    return Principal(user, mechanism, frozenset(groups)) if user else NOBODY
 
 
 class Refusal(Exception):

@@ -23,6 +23,13 @@ FRAME = 50
 """Bytes that a frame takes beside its payload."""
 
 
+class Still:
+    """A cluster's clock that stands."""
+
+    def now(self) -> int:
+        return int(NOW)
+
+
 class MemoryLog:
     """One replica. As the leader it commits at once, or when `commit` is called if `held`."""
 

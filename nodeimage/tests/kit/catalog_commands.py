@@ -23,6 +23,8 @@ from headrace.catalog.topics import CreateTopics, NewTopic
 from kit.catalog import Tables
 
 NOW = Millis(1_700_000_000_000)
+ID = bytes(16)
+"""Of the topic that `create_copy` makes."""
 
 
 def new_topic(name: str, *, partitions: int = 1, stream: str = "/s", configs: dict[str, str] | None = None) -> NewTopic:
@@ -44,6 +46,15 @@ def create(tables: Tables, name: str, **options: Any) -> bytes:
     (outcome,) = tables.apply(CreateTopics([item], NOW))
     assert outcome.code is Code.NONE
     return item.topic_id
+
+
+def create_copy(tables: Tables, *, partitions: int = 1, **copy: Any) -> int:
+    """Make the topic t, of which other clusters may have copies; its number."""
+    places = [ContainerId(1)] * partitions
+    item = NewTopic("/s", "t", ID, partitions, {}, places, [Epoch(1)] * partitions, **copy)
+    (outcome,) = tables.apply(CreateTopics([item], NOW))
+    assert outcome.code is Code.NONE
+    return int(outcome.topic.number)
 
 
 def chain(tables: Tables, topic_id: bytes, partition: int = 0) -> list[Any]:

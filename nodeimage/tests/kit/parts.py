@@ -1,6 +1,7 @@
 """A whole node inside the test's own loop: real folder, containers, catalog and broker; small chunks, and no fsync."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -31,15 +32,22 @@ def options(folder: Path) -> Options:
     )
 
 
+@contextlib.asynccontextmanager
+async def running(options: Options) -> AsyncIterator[Node]:
+    """A node that serves, and is stopped at the end."""
+    node = Node(options)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """A node that serves; stopped at the end."""
-    running = Node(options(tmp_path))
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
+    async with running(options(tmp_path)) as started:
+        yield started
 
 
 @pytest.fixture

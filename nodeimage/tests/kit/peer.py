@@ -2,16 +2,19 @@
 
 import asyncio
 import socket
+import ssl
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.base.ids import ContainerId, NodeId, Position
 from headrace.peer.client import PeerClient
-from headrace.peer.handshake import Identity
+from headrace.peer.framing import FrameReader, decode_message, encode_frame
+from headrace.peer.handshake import ClientHandshake, Identity
 from headrace.peer.messages import Message, RollAway, Rolled, Submit, Submitted
 from headrace.peer.server import Handler, PeerServer, StreamHandler
 from headrace.peer.session import Session
+from headrace.security.peer_tls import channel_binding
 
 CLUSTER = "cluster-of-the-tests"
 SECRET = "5ec4e7" * 5 + "00"
@@ -92,6 +95,75 @@ class Gate:
             while self.begun < begun:
                 self.changed.clear()
                 await self.changed.wait()
+
+
+class ByHand:
+    """A connection whose bytes are ours."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+
+    @classmethod
+    async def connect(cls, server: PeerServer, context: ssl.SSLContext | None = None) -> "ByHand":
+        """`context`: speak TLS by it."""
+        return cls(
+            *await asyncio.open_connection(
+                *server.address, ssl=context, server_hostname=None if context is None else ""
+            )
+        )
+
+    @property
+    def name(self) -> str:
+        host, port = self._writer.get_extra_info("sockname")
+        return f"{host}:{port}"
+
+    @property
+    def channel(self) -> bytes:
+        """What binds a proof to this connection's TLS."""
+        return channel_binding(self._writer.get_extra_info("ssl_object"))
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def say(self, message: Message | None) -> None:
+        assert message is not None
+        self._writer.writelines(encode_frame(message))
+
+    async def hear(self) -> Message | None:
+        """The next message; None at the end."""
+        async with asyncio.timeout(20):
+            while (frame := self._frames.next()) is None:
+                try:
+                    piece = await self._reader.read(1_000)
+                except OSError:
+                    return None
+                if not piece:
+                    return None
+                self._frames.get_buffer()[: len(piece)] = piece
+                self._frames.came(len(piece))
+            return decode_message(frame[0])
+
+    async def greet(self, identity: Identity) -> None:
+        """Past the handshake."""
+        handshake = ClientHandshake(identity)
+        self.say(handshake.first())
+        while handshake.met is None:
+            message = await self.hear()
+            assert message is not None
+            answer = handshake.receive(message)
+            if answer is not None:
+                self.say(answer)
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    def end(self) -> None:
+        self._writer.close()
+
+    def end_writing(self) -> None:
+        self._writer.write_eof()
 
 
 def roll(count: int) -> RollAway:

@@ -8,10 +8,8 @@ from headrace.base.ids import Millis
 from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
-from headrace.security.principals import Mechanism, Principal
-from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
-from kit.parts import handler
+from kit.access import User
 
 ROOT = "root"
 """The administrator."""
@@ -41,13 +39,8 @@ class SecuredNode:
 
     def connection(self, user: str) -> Connection:
         """Of a client who has proven to be `user`."""
-        connection = Connection(self.parts.dispatcher, listener="external")
-        connection.principal = Principal(user, Mechanism.PLAIN)
-        connection.peer = "10.0.0.7:50123"
-        return connection
+        return User(self.parts, user).connection
 
     async def ask(self, user: str, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """The answer that `user` gets, through the request's bytes, its handler, and the answer's bytes."""
-        request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-        answer = await handler(self.parts, key)(request, self.connection(user))
-        return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
+        return await User(self.parts, user).ask(key, version, **fields)

@@ -8,7 +8,8 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
-from kit.callers import Callers, principal
+from kit.access import principal
+from kit.callers import Callers
 from kit.one_node import OneNode, until
 from kit.two_clusters import caught_up, has, home_is, linked
 

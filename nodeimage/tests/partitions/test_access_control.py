@@ -19,11 +19,11 @@ from headrace.catalog.rows import Replaced
 from headrace.catalog.streams import CreateOwnedStream, CreateStream, DeleteStream
 from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
 from headrace.catalog.users import AlterCredentials, Credential, DeleteUser, PutUser
-from headrace.partitions import access_control
+from headrace.partitions import catalog_loader
 from headrace.partitions.access_control import AccessControl
 from headrace.security.access_rules import Kind, Permission
 from headrace.security.principals import NOBODY, Mechanism, Principal
-from kit.catalog import NOW, MemoryLog
+from kit.catalog import NOW, MemoryLog, Still
 from kit.one_node import until
 
 ALICE = Principal("alice", Mechanism.PLAIN)
@@ -32,17 +32,11 @@ TOPIC = b"t" * 16
 PRODUCE, ADMIN = Permission.PRODUCE, Permission.ADMIN
 
 
-class Still:
-    """A clock that stands."""
-
-    def now(self) -> int:
-        return int(NOW)
-
-
 class Secured:
     """A catalog with a stream and a topic, security being on, and what follows it."""
 
-    def __init__(self, catalog: Catalog, control: AccessControl) -> None:
+    def __init__(self, runtime: Runtime, catalog: Catalog, control: AccessControl) -> None:
+        self.runtime = runtime
         self.catalog = catalog
         self.control = control
         self.told = 0
@@ -72,7 +66,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
         await control.start()
         assert control.allows(NOBODY, ADMIN), "open while security is off"
         await catalog.submit(SecureCluster(on=True))
-        yield Secured(catalog, control)
+        yield Secured(runtime, catalog, control)
         await catalog.close()
         runtime.close()
 
@@ -168,7 +162,7 @@ async def test_an_open_cluster_whose_catalog_cannot_be_read_any_more_lets_nobody
     async def fails(_: Callable[..., Any]) -> Any:
         raise CatalogFailed("it is damaged")
 
-    monkeypatch.setattr(access_control, "READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(catalog_loader, "READ_AGAIN_S", 0.01)
     monkeypatch.setattr(secured.catalog, "query", fails)
     told = secured.told
     secured.control.applied([(Replaced(Position(1)), None)])
@@ -188,7 +182,7 @@ async def test_an_expression_of_another_version_shuts_all_but_administrators_out
         assert secured.may(BOB)
     (told,) = [each for each in logs if each["log_level"] == "error"]
     assert (told["kind"], told["object"], told["permission"]) == ("group-suffix", "-x", "produce")
-    again = AccessControl(runtime=secured.control._runtime, catalog=secured.catalog)
+    again = AccessControl(runtime=secured.runtime, catalog=secured.catalog)
     with capture_logs() as logs:
         await again.start()
     assert "does not know" in logs[0]["event"]
@@ -213,9 +207,9 @@ async def test_a_catalog_that_cannot_be_read_lets_nobody_in_until_it_can(
             raise CatalogFailed("the disk is away")
         return await query(fn)
 
-    monkeypatch.setattr(access_control, "READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(catalog_loader, "READ_AGAIN_S", 0.01)
     monkeypatch.setattr(secured.catalog, "query", failing)
-    fresh = AccessControl(runtime=secured.control._runtime, catalog=secured.catalog)
+    fresh = AccessControl(runtime=secured.runtime, catalog=secured.catalog)
     await fresh.start()
     assert not fresh.allows(ALICE, PRODUCE, Kind.TOPIC, "/s:t")
     told = asyncio.Event()

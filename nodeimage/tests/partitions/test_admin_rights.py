@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -31,8 +30,9 @@ from headrace.partitions.admin_rights import (
 from headrace.partitions.authorizer import Authorizer
 from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
 from headrace.security.audit import AuditLog
-from headrace.security.principals import NOBODY, Mechanism, Principal
-from kit.catalog import NOW
+from headrace.security.principals import Mechanism
+from kit.access import Client, client, principal
+from kit.catalog import Still
 
 RULES = (
     Rule(Kind.CLUSTER, "", Permission.ADMIN, "u:root"),
@@ -42,19 +42,6 @@ RULES = (
     Rule(Kind.TOPIC, "/plant/flow:t", Permission.CONSUME, "u:carol"),
     Rule(Kind.GROUP_PREFIX, "team-", Permission.CONSUME, "u:carol"),
 )
-
-
-@dataclass
-class Client:
-    principal: Principal = NOBODY
-    listener: str = "external"
-    peer: str = "10.0.0.7:50123"
-    client_id: str | None = "app"
-
-
-class Still:
-    def now(self) -> int:
-        return int(NOW)
 
 
 class Given(msgspec.Struct):
@@ -75,7 +62,7 @@ class Asked:
         self.may = Authorizer(runtime=runtime, access=access, audit=AuditLog([self.told.append], monotonic=lambda: 1.0))
 
     async def refusal(self, user: str, right: Right, **given: str) -> KafkaError | None:
-        caller = Client(Principal(user, Mechanism.PLAIN)) if user else Client()
+        caller = client(user)
         try:
             await right.check(Given(**given), caller, self.may, method="m")
         except KafkaError as error:
@@ -169,7 +156,7 @@ async def test_somebody_himself_is_whom_a_password_proves(asked: Asked) -> None:
     assert await asked.allowed("bob", own, name="bob")
     assert await asked.allowed("root", own, name="bob")
     assert not await asked.allowed("ann", own, name="bob")
-    by_certificate = Client(Principal("bob", Mechanism.CERTIFICATE))
+    by_certificate = Client(principal("bob", mechanism=Mechanism.CERTIFICATE))
     with pytest.raises(KafkaError, match="lacks admin on the cluster"):
         await own.check(Given(name="bob"), by_certificate, asked.may, method="m")
     with pytest.raises(KafkaError):

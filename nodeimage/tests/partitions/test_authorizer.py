@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.base.runtime import Runtime
@@ -10,28 +9,15 @@ from headrace.partitions.access_control import AccessControl
 from headrace.partitions.authorizer import Authorizer
 from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
 from headrace.security.audit import AuditLog
-from headrace.security.principals import NOBODY, Mechanism, Principal
-from kit.catalog import NOW
+from kit.access import Client, client
+from kit.catalog import NOW, Still
 
 PRODUCE, CONSUME = Permission.PRODUCE, Permission.CONSUME
 TOPIC = "/plant:flow"
 
 
-@dataclass
-class Client:
-    principal: Principal = NOBODY
-    listener: str = "external"
-    peer: str = "10.0.0.7:50123"
-    client_id: str | None = "app"
-
-
-ALICE = Client(Principal("alice", Mechanism.PLAIN))
-BOB = Client(Principal("bob", Mechanism.PLAIN))
-
-
-class Still:
-    def now(self) -> int:
-        return int(NOW)
+ALICE = client("alice")
+BOB = client("bob")
 
 
 class Asked:

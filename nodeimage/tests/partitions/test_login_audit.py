@@ -2,29 +2,14 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from headrace.base.runtime import Runtime
 from headrace.partitions.login_audit import LoginAudit
 from headrace.security.audit import BURST, AuditLog
-from headrace.security.principals import NOBODY, Principal
 from headrace.security.sasl.exchange import Attempt
 from headrace.security.sasl.outcome import Refusal
-from kit.catalog import NOW
-
-
-@dataclass
-class Client:
-    principal: Principal = NOBODY
-    listener: str = "external"
-    peer: str = "10.0.0.7:50123"
-    client_id: str | None = "app"
-
-
-class Still:
-    def now(self) -> int:
-        return int(NOW)
-
+from kit.access import Client
+from kit.catalog import NOW, Still
 
 FAILED = Attempt("SCRAM-SHA-256", "alice", Refusal.WRONG_CREDENTIALS, is_renewal=False)
 SUCCEEDED = Attempt("PLAIN", "alice", None, is_renewal=True)

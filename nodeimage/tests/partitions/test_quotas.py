@@ -13,17 +13,12 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, CatalogFailed
 from headrace.catalog.quotas import AlterQuotas, Quota
 from headrace.catalog.rows import Replaced
-from headrace.partitions import quotas
+from headrace.partitions import catalog_loader
 from headrace.partitions.quotas import ClientQuotas
 from headrace.security.client_quotas import Key, entity_text
-from kit.catalog import NOW, MemoryLog
+from kit.catalog import MemoryLog, Still
 
 ALICE = entity_text({"user": "alice"})
-
-
-class Still:
-    def now(self) -> int:
-        return int(NOW)
 
 
 class Limited:
@@ -84,7 +79,7 @@ async def test_counts_go_on_when_limits_change(limited: Limited) -> None:
 async def test_rows_that_were_replaced_are_read_again_until_they_can_be(
     limited: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "READ_AGAIN_S", 0.001)
+    monkeypatch.setattr(catalog_loader, "READ_AGAIN_S", 0.001)
     query, failures = limited.catalog.query, iter([True, True])
 
     async def failing(look: Callable[..., Any]) -> Any:

@@ -11,69 +11,12 @@ import pytest
 from headrace.base.admission import Admission
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import session as session_module
-from headrace.peer.framing import FrameReader, decode_message, encode_frame, encode_message
-from headrace.peer.handshake import MAX_HANDSHAKE_FRAME, ClientHandshake, Identity
+from headrace.peer.framing import encode_frame, encode_message
+from headrace.peer.handshake import MAX_HANDSHAKE_FRAME, ClientHandshake
 from headrace.peer.messages import Answer, Call, Commit, Follow, Message, Proof, Refused, RollAway, Submit, Submitted
 from headrace.peer.server import PeerServer
 from headrace.peer.session import Session
-from kit.peer import submitted
-
-
-class ByHand:
-    """A connection whose bytes are ours."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._frames = FrameReader()
-
-    @classmethod
-    async def connect(cls, server: PeerServer) -> "ByHand":
-        return cls(*await asyncio.open_connection(*server.address))
-
-    @property
-    def name(self) -> str:
-        host, port = self._writer.get_extra_info("sockname")
-        return f"{host}:{port}"
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    def say(self, message: Message) -> None:
-        self._writer.writelines(encode_frame(message))
-
-    async def hear(self) -> Message | None:
-        """The next message; None at the end."""
-        async with asyncio.timeout(20):
-            while (frame := self._frames.next()) is None:
-                try:
-                    piece = await self._reader.read(1_000)
-                except ConnectionResetError:
-                    return None
-                if not piece:
-                    return None
-                self._frames.get_buffer()[: len(piece)] = piece
-                self._frames.came(len(piece))
-            return decode_message(frame[0])
-
-    async def greet(self, identity: Identity) -> None:
-        """Past the handshake."""
-        handshake = ClientHandshake(identity)
-        first = handshake.first()
-        assert first is not None
-        self.say(first)
-        while handshake.met is None:
-            message = await self.hear()
-            assert message is not None
-            answer = handshake.receive(message)
-            if answer is not None:
-                self.say(answer)
-
-    def end(self) -> None:
-        self._writer.close()
-
-    def end_writing(self) -> None:
-        self._writer.write_eof()
+from kit.peer import ByHand, submitted
 
 
 async def still_serves(nodes: Any, server: PeerServer) -> bool:

@@ -15,14 +15,13 @@ from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.peer import client as client_module
 from headrace.peer import handshake
 from headrace.peer.client import PeerClient
-from headrace.peer.framing import FrameReader, decode_message, encode_frame
 from headrace.peer.handshake import ClientHandshake, ServerHandshake
 from headrace.peer.messages import Challenge, Follow, Hello, Message, Proof, Refused, Submit, Submitted, Welcome
 from headrace.peer.server import PLAIN_NODE, PeerServer
 from headrace.peer.session import MAX_PENDING, PeerUnreachable, Session
-from headrace.security.peer_tls import PeerTls, PeerTlsMode, channel_binding
+from headrace.security.peer_tls import PeerTls, PeerTlsMode
 from kit.node_certificates import Authority, trust
-from kit.peer import SECRET, submitted
+from kit.peer import SECRET, ByHand, submitted
 
 AUTHORITY, OTHER = Authority(), Authority("other")
 ACCEPT, REQUIRE = PeerTlsMode.ACCEPT, PeerTlsMode.REQUIRE
@@ -47,44 +46,6 @@ def tls(tmp_path: Path) -> Tls:
 async def answers(client: PeerClient, server: PeerServer, payload: bytes = b"x") -> bool:
     answer, _ = await client.call(server.address, Submit(), [payload], timeout_s=20)
     return bool(answer == Submitted(Position(len(payload))))
-
-
-class ByHand:
-    """A connection over TLS whose bytes are ours."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._frames = FrameReader()
-
-    @classmethod
-    async def connect(cls, server: PeerServer, context: ssl.SSLContext) -> "ByHand":
-        return cls(*await asyncio.open_connection(*server.address, ssl=context, server_hostname=""))
-
-    @property
-    def channel(self) -> bytes:
-        return channel_binding(self._writer.get_extra_info("ssl_object"))
-
-    def say(self, message: Message | None) -> None:
-        assert message is not None
-        self._writer.writelines(encode_frame(message))
-
-    async def hear(self) -> Message | None:
-        """The next message; None at the end."""
-        async with asyncio.timeout(20):
-            while (frame := self._frames.next()) is None:
-                try:
-                    piece = await self._reader.read(1_000)
-                except OSError:
-                    return None
-                if not piece:
-                    return None
-                self._frames.get_buffer()[: len(piece)] = piece
-                self._frames.came(len(piece))
-            return decode_message(frame[0])
-
-    def end(self) -> None:
-        self._writer.transport.abort()
 
 
 # --- what goes through
@@ -206,7 +167,7 @@ async def test_a_certificate_alone_opens_nothing(nodes: Any, tls: Tls) -> None:
     stranger.say(Proof(b"p" * 32))
     assert isinstance(await stranger.hear(), Refused)
     assert await stranger.hear() is None
-    stranger.end()
+    stranger.abort()
 
 
 async def test_a_proof_for_another_connection_is_refused(nodes: Any, tls: Tls) -> None:
@@ -224,8 +185,8 @@ async def test_a_proof_for_another_connection_is_refused(nodes: Any, tls: Tls) -
         bound_to = end.channel if channel is None else channel
         end.say(Proof(handshake._proof(SECRET, "client", identity, hello, challenge, bound_to)))
         assert isinstance(await end.hear(), Welcome if is_taken else Refused)
-        end.end()
-    other.end()
+        end.abort()
+    other.abort()
 
 
 async def relayed(server: PeerServer, shown: PeerTls, asked: PeerTls) -> asyncio.Server:
@@ -306,7 +267,7 @@ async def test_a_client_without_a_certificate_is_refused(nodes: Any, tls: Tls) -
     bare.verify_mode = ssl.CERT_NONE
     stranger = await ByHand.connect(server, bare)
     assert await stranger.hear() is None
-    stranger.end()
+    stranger.abort()
     assert await answers(nodes.client(tls=tls()), server)
 
 
@@ -442,7 +403,7 @@ async def test_strangers_keep_no_node_out_of_a_port_with_tls(
     assert not known.is_closed
     assert len(server._admission) <= 8 + 4
     for each in unproven:
-        each.end()
+        each.abort()
     for _, writer in silent:
         writer.transport.abort()
 
@@ -463,7 +424,7 @@ async def test_a_server_side_handshake_by_hand_has_the_same_channel(nodes: Any, 
             end.say(serving.receive(message))
         met.set_result(serving.met.node)
         await end.hear()
-        end.end()
+        end.abort()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs.context) as listening:
         session = await nodes.client(tls=mine).open(listening.sockets[0].getsockname(), 20)

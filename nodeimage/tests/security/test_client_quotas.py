@@ -11,7 +11,6 @@ from headrace.security.client_quotas import (
     Quotas,
     QuotaTable,
     Rate,
-    TokenBucket,
     address_of,
     entity_of,
     entity_text,
@@ -74,14 +73,18 @@ def test_a_rate_up_to_the_limit_is_not_held_up_and_one_above_it_is_until_it_has_
     assert rate.throttle_s(100.0, 11.0) == 0, "what is older than all windows counts no more"
 
 
+def quotas_of(mutations: float) -> Quotas:
+    """With one limit, of alice's changes of topics."""
+    return Quotas(QuotaTable([(Entity("alice"), Key.MUTATIONS, mutations)]))
+
+
 def test_no_wait_is_longer_than_all_windows_and_a_limit_of_nothing_is_one() -> None:
     rate = Rate()
     rate.add(1e12, 0.0)
     assert rate.throttle_s(1.0, 0.0) == 11.0
     assert rate.throttle_s(0.0, 0.0) == 11.0
-    bucket = TokenBucket(0.0)
-    assert bucket.take(5, 0.0, 0.0) == 11.0
-    assert bucket.take(1e12, 1.0, 0.0) == 11.0
+    assert quotas_of(0.0).mutated(5, user="alice", client_id="a", now=0.0) == 11.0
+    assert quotas_of(1.0).mutated(10**12, user="alice", client_id="a", now=0.0) == 11.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 5)), min_size=1, max_size=60), st.floats(1, 2000))
@@ -98,12 +101,16 @@ def test_who_waits_as_told_stays_at_the_limit_in_the_long_run(steps: list[tuple[
 
 
 def test_a_bucket_takes_a_burst_and_then_what_comes_in() -> None:
-    bucket = TokenBucket(0.0)
-    assert bucket.take(55, 5.0, 0.0) == 0, "11 s of 5"
-    assert bucket.take(10, 5.0, 0.0) == pytest.approx(2.0)
-    assert bucket.take(5, 5.0, 2.0) == pytest.approx(1.0), "it was empty, and went below"
-    assert bucket.take(55, 5.0, 1000.0) == 0, "no more than a burst is saved"
-    assert bucket.take(1, 5.0, 1000.0) > 0
+    quotas = quotas_of(5.0)
+
+    def wait(partitions: int, now: float) -> float:
+        return quotas.mutated(partitions, user="alice", client_id="a", now=now)
+
+    assert wait(55, 0.0) == 0, "11 s of 5"
+    assert wait(10, 0.0) == pytest.approx(2.0)
+    assert wait(5, 2.0) == pytest.approx(1.0), "it was empty, and went below"
+    assert wait(55, 1000.0) == 0, "no more than a burst is saved"
+    assert wait(1, 1000.0) > 0
 
 
 def test_mutations_and_connections_have_buckets_of_their_own() -> None:

@@ -11,9 +11,9 @@ from headrace.security.access_rules import AccessRules, Kind, Permission
 from headrace.security.kafka_acl_edits import Edit, Grant, granted, revoked, without_form
 from headrace.security.kafka_acls import (
     AclFilter,
+    AclOperation,
     Effect,
     Object,
-    Operation,
     Pattern,
     Resource,
     object_of,
@@ -21,7 +21,7 @@ from headrace.security.kafka_acls import (
 from kit.shown_acls import CLUSTER, GROUP, GROUPS, STREAM, TOPIC, all_of, lines, rules_of
 
 PRODUCE, CONSUME, ADMIN = Permission.PRODUCE, Permission.CONSUME, Permission.ADMIN
-PRODUCER = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+PRODUCER = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE)
 """What `kafka-acls --producer` asks for."""
 
 
@@ -42,14 +42,14 @@ def after(rules: AccessRules, edit: Edit) -> AccessRules:
 def test_what_is_no_plain_or_of_users_is_neither_shown_nor_edited(text: str) -> None:
     rules = rules_of((TOPIC, PRODUCE, text))
     assert lines(rules) == []
-    changes, errors = grant(rules, Grant(TOPIC, "bob", Operation.WRITE))
+    changes, errors = grant(rules, Grant(TOPIC, "bob", AclOperation.WRITE))
     assert changes == {}
     assert errors[0].startswith(f"`produce` of topic /s:t is `{text}`, which is no plain OR of users")
     assert "`headrace access set`" in errors[0]
     inherits = rules_of((STREAM, PRODUCE, text))
-    _, errors = grant(inherits, Grant(TOPIC, "bob", Operation.WRITE))
+    _, errors = grant(inherits, Grant(TOPIC, "bob", AclOperation.WRITE))
     assert errors[0].startswith(f"`produce` of stream /s is `{text}`")
-    names = AclFilter(Resource.TOPIC, "t", "/s:t", Pattern.LITERAL, None, None, Operation.ANY, Effect.ALLOW)
+    names = AclFilter(Resource.TOPIC, "t", "/s:t", Pattern.LITERAL, None, None, AclOperation.ANY, Effect.ALLOW)
     assert "`produce` of topic /s:t" in str(without_form(rules, names))
     assert without_form(inherits, names) is None
 
@@ -59,41 +59,43 @@ def test_what_is_no_plain_or_of_users_is_neither_shown_nor_edited(text: str) -> 
 
 def test_a_user_joins_those_who_are_there() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice"))
-    assert grant(rules, Grant(TOPIC, "bob", Operation.WRITE)) == (
+    assert grant(rules, Grant(TOPIC, "bob", AclOperation.WRITE)) == (
         {("topic", "/s:t", "produce"): "u:alice | u:bob"},
         {},
     )
-    assert grant(rules, Grant(TOPIC, "alice", Operation.WRITE)) == ({}, {})
-    assert grant(rules, Grant(TOPIC, "*", Operation.WRITE))[0] == {("topic", "/s:t", "produce"): "p | u:alice"}
+    assert grant(rules, Grant(TOPIC, "alice", AclOperation.WRITE)) == ({}, {})
+    assert grant(rules, Grant(TOPIC, "*", AclOperation.WRITE))[0] == {("topic", "/s:t", "produce"): "p | u:alice"}
 
 
 def test_the_first_expression_of_an_object_begins_with_those_whom_it_inherits() -> None:
     rules = rules_of((STREAM, PRODUCE, "u:alice | p"), (CLUSTER, CONSUME, "u:carol"))
-    changes, errors = grant(rules, Grant(TOPIC, "bob", Operation.WRITE), Grant(TOPIC, "bob", Operation.READ))
+    changes, errors = grant(rules, Grant(TOPIC, "bob", AclOperation.WRITE), Grant(TOPIC, "bob", AclOperation.READ))
     assert errors == {}
     assert changes == {
         ("topic", "/s:t", "produce"): "p | u:alice | u:bob",
         ("topic", "/s:t", "consume"): "u:bob | u:carol",
     }
-    assert grant(rules_of(), Grant(GROUPS, "bob", Operation.READ))[0] == {("group-prefix", "ops-", "consume"): "u:bob"}
+    assert grant(rules_of(), Grant(GROUPS, "bob", AclOperation.READ))[0] == {
+        ("group-prefix", "ops-", "consume"): "u:bob"
+    }
 
 
 def test_the_first_expression_of_a_group_ends_that_whoever_consumes_some_topic_may_use_it() -> None:
     rules = rules_of((TOPIC, CONSUME, "u:alice"))
     assert rules.allows("alice", frozenset(), CONSUME, *GROUP)
-    edit = granted(rules, {0: Grant(GROUP, "bob", Operation.READ)})
+    edit = granted(rules, {0: Grant(GROUP, "bob", AclOperation.READ)})
     assert edit.changes == {(Kind.GROUP, "ops-1", CONSUME): "u:bob"}
     assert not after(rules, edit).allows("alice", frozenset(), CONSUME, *GROUP)
 
 
 def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
     rules = rules_of((STREAM, PRODUCE, "u:alice"))
-    edit = granted(rules, {0: Grant(TOPIC, "bob", Operation.WRITE)})
+    edit = granted(rules, {0: Grant(TOPIC, "bob", AclOperation.WRITE)})
     assert edit.expected == {
         (Kind.TOPIC, "/s:t", PRODUCE): None,
         (Kind.STREAM, "/s", PRODUCE): "u:alice",
     }
-    edit = granted(rules_of(), {0: Grant(Object(Kind.GROUP, "ab"), "bob", Operation.READ)})
+    edit = granted(rules_of(), {0: Grant(Object(Kind.GROUP, "ab"), "bob", AclOperation.READ)})
     assert edit.expected == {
         (Kind.GROUP, "ab", CONSUME): None,
         (Kind.GROUP_PREFIX, "ab", CONSUME): None,
@@ -104,19 +106,19 @@ def test_what_the_decision_rests_on_is_expected_up_to_what_decides() -> None:
 
 
 def test_what_comes_with_something_else_is_a_success_where_that_is_there() -> None:
-    write, describe = Grant(TOPIC, "bob", Operation.WRITE), Grant(TOPIC, "bob", Operation.DESCRIBE)
+    write, describe = Grant(TOPIC, "bob", AclOperation.WRITE), Grant(TOPIC, "bob", AclOperation.DESCRIBE)
     changes, errors = grant(rules_of(), describe, write)
     assert (list(changes.values()), errors) == (["u:bob"], {})
     _, errors = grant(rules_of(), describe)
     assert errors == {0: "DESCRIBE comes with WRITE or READ or CREATE, and cannot be granted alone: grant one of these"}
     assert grant(rules_of((STREAM, CONSUME, "g:x | u:bob")), describe) == ({}, {})
-    _, errors = grant(rules_of((STREAM, CONSUME, "!u:eve")), Grant(TOPIC, "*", Operation.DESCRIBE))
+    _, errors = grant(rules_of((STREAM, CONSUME, "!u:eve")), Grant(TOPIC, "*", AclOperation.DESCRIBE))
     assert len(errors) == 1, "everybody but one is not everybody"
-    assert grant(rules_of((STREAM, CONSUME, "p")), Grant(TOPIC, "*", Operation.DESCRIBE)) == ({}, {})
+    assert grant(rules_of((STREAM, CONSUME, "p")), Grant(TOPIC, "*", AclOperation.DESCRIBE)) == ({}, {})
 
 
 def test_a_permission_is_given_to_whom_all_of_it_is_given() -> None:
-    parts = [Grant(TOPIC, "bob", each) for each in (Operation.CREATE, Operation.DELETE, Operation.ALTER)]
+    parts = [Grant(TOPIC, "bob", each) for each in (AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER)]
     changes, errors = grant(rules_of(), *parts)
     assert (changes, errors) == ({("topic", "/s:t", "topic"): "u:bob"}, {})
     streams = [part._replace(on=STREAM) for part in parts]
@@ -130,26 +132,26 @@ def test_a_permission_is_given_to_whom_all_of_it_is_given() -> None:
 
 def test_create_of_a_topic_that_is_there_is_granted_without_a_change_and_not_shown() -> None:
     rules = rules_of((STREAM, PRODUCE, "u:alice"))
-    create = Grant(TOPIC, "bob", Operation.CREATE)
+    create = Grant(TOPIC, "bob", AclOperation.CREATE)
     assert grant(rules, create) == ({}, {})
     changes, errors = grant(rules, *(create._replace(operation=each) for each in PRODUCER))
     assert (changes, errors) == ({("topic", "/s:t", "produce"): "u:alice | u:bob"}, {})
     then = rules.changed({(Kind.TOPIC, "/s:t", PRODUCE): "u:alice | u:bob"})
     assert not any("CREATE" in line for line in lines(then))
     assert not then.allows("bob", frozenset(), Permission.TOPIC, Kind.TOPIC, "/s:t")
-    _, errors = grant(rules, create, create._replace(operation=Operation.DELETE))
+    _, errors = grant(rules, create, create._replace(operation=AclOperation.DELETE))
     assert errors.keys() == {1}
     for on in (STREAM, Object(Kind.PREFIX, "/plant")):
-        assert "CREATE cannot be granted alone" in grant(rules, Grant(on, "bob", Operation.CREATE))[1][0]
+        assert "CREATE cannot be granted alone" in grant(rules, Grant(on, "bob", AclOperation.CREATE))[1][0]
 
 
 @pytest.mark.parametrize("user", ["bob", "*"])
 def test_idempotent_writes_are_granted_without_a_change_and_not_shown(user: str) -> None:
     rules = rules_of((STREAM, PRODUCE, "u:alice"))
-    idempotent = Grant(CLUSTER, user, Operation.IDEMPOTENT_WRITE)
+    idempotent = Grant(CLUSTER, user, AclOperation.IDEMPOTENT_WRITE)
     assert grant(rules, idempotent) == ({}, {})
     assert not any("IDEMPOTENT" in line for line in lines(rules))
-    _, errors = grant(rules, idempotent, idempotent._replace(operation=Operation.ALTER))
+    _, errors = grant(rules, idempotent, idempotent._replace(operation=AclOperation.ALTER))
     assert errors.keys() == {1}, "nothing else of the cluster is"
 
 
@@ -157,44 +159,46 @@ def test_what_a_producer_and_a_consumer_are_granted_by_name_is_all_of_it() -> No
     transaction = Object(Kind.TRANSACTIONAL_ID, "tx")
     rows_of = {
         TOPIC: PRODUCER,
-        transaction: (Operation.WRITE, Operation.DESCRIBE),
-        CLUSTER: (Operation.IDEMPOTENT_WRITE,),
+        transaction: (AclOperation.WRITE, AclOperation.DESCRIBE),
+        CLUSTER: (AclOperation.IDEMPOTENT_WRITE,),
     }
     changes, errors = grant(rules_of(), *(Grant(on, "bob", each) for on, of in rows_of.items() for each in of))
     assert errors == {}
     assert changes == {("topic", "/s:t", "produce"): "u:bob", ("transactional-id", "tx", "produce"): "u:bob"}
-    read = [Grant(TOPIC, "bob", Operation.READ), Grant(TOPIC, "bob", Operation.DESCRIBE)]
-    changes, errors = grant(rules_of((GROUPS, CONSUME, "u:alice")), *read, Grant(GROUP, "bob", Operation.READ))
+    read = [Grant(TOPIC, "bob", AclOperation.READ), Grant(TOPIC, "bob", AclOperation.DESCRIBE)]
+    changes, errors = grant(rules_of((GROUPS, CONSUME, "u:alice")), *read, Grant(GROUP, "bob", AclOperation.READ))
     assert errors == {}
     assert changes == {("topic", "/s:t", "consume"): "u:bob", ("group", "ops-1", "consume"): "u:alice | u:bob"}
 
 
 def test_all_is_all_five_or_none() -> None:
-    changes, errors = grant(rules_of(), Grant(STREAM, "bob", Operation.ALL))
+    changes, errors = grant(rules_of(), Grant(STREAM, "bob", AclOperation.ALL))
     assert {of for _, _, of in changes} == set(Permission)
     assert errors == {}
     assert changes["stream", "/s", "admin"] == "u:bob | u:root", "administrators stay"
-    changes, errors = grant(rules_of((STREAM, Permission.COPY, "g:links")), Grant(STREAM, "bob", Operation.ALL))
+    changes, errors = grant(rules_of((STREAM, Permission.COPY, "g:links")), Grant(STREAM, "bob", AclOperation.ALL))
     assert changes == {}
     assert "`copy` of stream /s is `g:links`" in errors[0]
 
 
 def test_of_the_cluster_there_is_all_alone() -> None:
-    assert grant(rules_of(), Grant(CLUSTER, "bob", Operation.ALL))[0] == {("cluster", "", "admin"): "u:bob | u:root"}
-    assert grant(rules_of(), Grant(CLUSTER, "root", Operation.ALTER)) == ({}, {})
-    _, errors = grant(rules_of(), Grant(CLUSTER, "bob", Operation.ALTER))
+    assert grant(rules_of(), Grant(CLUSTER, "bob", AclOperation.ALL))[0] == {("cluster", "", "admin"): "u:bob | u:root"}
+    assert grant(rules_of(), Grant(CLUSTER, "root", AclOperation.ALTER)) == ({}, {})
+    _, errors = grant(rules_of(), Grant(CLUSTER, "bob", AclOperation.ALTER))
     assert errors == {0: "the cluster's administrators may do everything, ALTER alone cannot be granted: grant ALL"}
 
 
 def test_operations_that_an_object_does_not_have_are_refused() -> None:
-    _, errors = grant(rules_of(), Grant(GROUPS, "bob", Operation.WRITE), Grant(TOPIC, "b", Operation.CLUSTER_ACTION))
+    _, errors = grant(
+        rules_of(), Grant(GROUPS, "bob", AclOperation.WRITE), Grant(TOPIC, "b", AclOperation.CLUSTER_ACTION)
+    )
     assert "no permission for WRITE on a group-prefix" in errors[0]
     assert "no permission for CLUSTER_ACTION on a topic" in errors[1]
 
 
 def test_an_expression_that_would_be_too_long_is_refused() -> None:
     names = "|".join(f"u:{index:0100d}" for index in range(636))
-    changes, errors = grant(rules_of((TOPIC, PRODUCE, names)), Grant(TOPIC, "b" * 249, Operation.WRITE))
+    changes, errors = grant(rules_of((TOPIC, PRODUCE, names)), Grant(TOPIC, "b" * 249, AclOperation.WRITE))
     assert changes == {}
     assert errors[0].startswith("`produce` of topic /s:t: ")
 
@@ -204,7 +208,7 @@ def test_an_expression_that_would_be_too_long_is_refused() -> None:
 
 def test_rows_that_are_taken_are_gone_and_nothing_else_is() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice | u:bob"), (TOPIC, CONSUME, "u:alice"))
-    gone = [acl for acl in all_of(rules) if acl.principal == "User:alice" and acl.operation is Operation.WRITE]
+    gone = [acl for acl in all_of(rules) if acl.principal == "User:alice" and acl.operation is AclOperation.WRITE]
     edit, errors = revoked(rules, gone)
     assert errors == {}
     assert edit.changes == {(Kind.TOPIC, "/s:t", PRODUCE): "u:bob"}
@@ -221,7 +225,7 @@ def test_the_last_row_leaves_nobody_and_does_not_inherit_again() -> None:
 
 def test_what_cannot_be_taken_alone_stays_and_says_why() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice"), (TOPIC, Permission.TOPIC, "u:bob"))
-    for operation in (Operation.DESCRIBE, Operation.CREATE):
+    for operation in (AclOperation.DESCRIBE, AclOperation.CREATE):
         some = [acl for acl in all_of(rules) if acl.operation is operation]
         edit, errors = revoked(rules, some)
         assert edit.changes == {}
@@ -243,12 +247,12 @@ def test_the_last_administrator_and_what_stands_on_the_cluster_stay() -> None:
 
 users = st.sampled_from(["alice", "bob", "carol", "*"])
 objects = st.sampled_from([STREAM, TOPIC, Object(Kind.PREFIX, "/s"), GROUP, GROUPS])
-operations = st.sampled_from([Operation.WRITE, Operation.READ, Operation.ALTER_CONFIGS, Operation.ALL])
+operations = st.sampled_from([AclOperation.WRITE, AclOperation.READ, AclOperation.ALTER_CONFIGS, AclOperation.ALL])
 
 
 @given(st.lists(st.tuples(objects, users, operations), max_size=8), st.data())
 def test_a_grant_takes_nobody_out_and_shows_as_its_row_and_goes_with_it(
-    before: list[tuple[Object, str, Operation]], data: st.DataObject
+    before: list[tuple[Object, str, AclOperation]], data: st.DataObject
 ) -> None:
     rules = rules_of((CLUSTER, PRODUCE, "u:carol"))
     for each in before:
@@ -265,7 +269,7 @@ def test_a_grant_takes_nobody_out_and_shows_as_its_row_and_goes_with_it(
         return
     here = [acl for acl in all_of(then) if acl.principal == f"User:{user}" and acl.name != "*"]
     mine = [acl for acl in here if object_of(*acl[:3]) == on]
-    assert {operation, Operation.ALL} & {acl.operation for acl in mine}
+    assert {operation, AclOperation.ALL} & {acl.operation for acl in mine}
     edit, errors = revoked(then, mine)
     assert errors == {}
     assert not set(mine) & set(all_of(after(then, edit)))

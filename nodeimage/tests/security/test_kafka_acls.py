@@ -7,9 +7,9 @@ from headrace.security.access_rules import Kind, Permission
 from headrace.security.kafka_acls import (
     Acl,
     AclFilter,
+    AclOperation,
     Effect,
     Object,
-    Operation,
     Pattern,
     Resource,
     object_of,
@@ -66,7 +66,7 @@ def test_who_has_all_five_has_one_row() -> None:
 
 def test_administrators_have_all_of_the_cluster_and_the_rest_of_it_is_everywhere() -> None:
     rules = rules_of((CLUSTER, CONSUME, "u:alice"), (CLUSTER, PRODUCE, "u:bob"))
-    assert Acl(Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL, "User:root", Operation.ALL) in list(rows(rules))
+    assert Acl(Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL, "User:root", AclOperation.ALL) in list(rows(rules))
     assert lines(rules) == [
         "TOPIC LITERAL * User:alice READ",
         "TOPIC LITERAL * User:alice DESCRIBE",
@@ -88,8 +88,8 @@ def test_administrators_have_all_of_the_cluster_and_the_rest_of_it_is_everywhere
 # --- filters and objects
 
 
-ACL = Acl(Resource.TOPIC, "/s:", Pattern.PREFIXED, "User:a", Operation.READ)
-ANY = AclFilter(Resource.ANY, None, None, Pattern.ANY, None, None, Operation.ANY, Effect.ANY)
+ACL = Acl(Resource.TOPIC, "/s:", Pattern.PREFIXED, "User:a", AclOperation.READ)
+ANY = AclFilter(Resource.ANY, None, None, Pattern.ANY, None, None, AclOperation.ANY, Effect.ANY)
 
 
 def meant(**others: object) -> AclFilter:
@@ -103,11 +103,11 @@ def meant(**others: object) -> AclFilter:
     ("of", "expected"),
     [
         (meant(), True),
-        (meant(resource=Resource.TOPIC, principal="User:a", host="*", operation=Operation.READ), True),
+        (meant(resource=Resource.TOPIC, principal="User:a", host="*", operation=AclOperation.READ), True),
         (meant(resource=Resource.GROUP), False),
         (meant(principal="User:b"), False),
         (meant(host="10.0.0.1"), False),
-        (meant(operation=Operation.ALL), False),
+        (meant(operation=AclOperation.ALL), False),
         (meant(effect=Effect.DENY), False),
         (meant(effect=Effect.ALLOW), True),
         (meant(pattern=Pattern.LITERAL), False),
@@ -124,7 +124,7 @@ def test_a_filter_means_what_kafkas_does(of: AclFilter, expected: bool) -> None:
 
 def test_what_is_meant_is_shown_in_order_by_filter_and_within_a_bound() -> None:
     rules = rules_of((TOPIC, PRODUCE, "u:alice | u:bob"), (STREAM, CONSUME, "u:alice"))
-    found = shown(rules, [meant(principal="User:alice"), meant(operation=Operation.WRITE)], most=6)
+    found = shown(rules, [meant(principal="User:alice"), meant(operation=AclOperation.WRITE)], most=6)
     assert [[(acl.name, acl.principal, acl.operation.name) for acl in acls] for acls in found] == [
         [
             ("/s:", "User:alice", "READ"),
@@ -135,14 +135,14 @@ def test_what_is_meant_is_shown_in_order_by_filter_and_within_a_bound() -> None:
         [("/s:t", "User:alice", "WRITE"), ("/s:t", "User:bob", "WRITE")],
     ]
     with pytest.raises(KafkaError, match="more than 5 ACLs: name a resource"):
-        shown(rules, [meant(principal="User:alice"), meant(operation=Operation.WRITE)], most=5)
+        shown(rules, [meant(principal="User:alice"), meant(operation=AclOperation.WRITE)], most=5)
 
 
 def test_match_finds_what_holds_for_every_name() -> None:
     every = ACL._replace(name="*", pattern=Pattern.LITERAL)
     assert meant(pattern=Pattern.MATCH, name="/s:t").matches(every)
     assert not meant(pattern=Pattern.LITERAL, name="/s:t").matches(every)
-    group = Acl(Resource.GROUP, "t", Pattern.LITERAL, "User:a", Operation.READ)
+    group = Acl(Resource.GROUP, "t", Pattern.LITERAL, "User:a", AclOperation.READ)
     assert meant(name="t", topic_name="/default:t").matches(group)
     assert meant(name="t", topic_name="/default:t").matches(ACL._replace(name="/default:t", pattern=Pattern.LITERAL))
 

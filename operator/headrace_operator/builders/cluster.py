@@ -25,12 +25,9 @@ from headrace_operator.builders.names import (
     PEER_PORT,
     POD_LABEL,
     Manifest,
+    ObjectName,
     bootstrap,
-    bootstrap_service,
-    listeners_name,
     metadata,
-    nodes_service,
-    peer_secrets_name,
     record_name,
     selector,
 )
@@ -183,12 +180,14 @@ class ClusterObjects:
         ports = [*self._ports("client", CLIENT_PORT), *self._ports("peer", PEER_PORT)]
         for name, first in self._secured_ports():
             ports += self._ports(name, first)
-        return self._service(nodes_service(self.name), {"clusterIP": "None", "publishNotReadyAddresses": True}, ports)
+        return self._service(
+            ObjectName.NODES_SERVICE.of(self.name), {"clusterIP": "None", "publishNotReadyAddresses": True}, ports
+        )
 
     def bootstrap_service(self) -> Manifest:
         """Where clients inside begin: any node that is ready."""
         ports = [_port("client", CLIENT_PORT), *(_port(name, first) for name, first in self._secured_ports())]
-        return self._service(bootstrap_service(self.name), {}, ports)
+        return self._service(ObjectName.BOOTSTRAP_SERVICE.of(self.name), {}, ports)
 
     def external_services(self) -> list[Manifest]:
         """One per pod, with a port per node."""
@@ -226,7 +225,7 @@ class ClusterObjects:
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": self._metadata(listeners_name(self.name)),
+            "metadata": self._metadata(ObjectName.LISTENERS.of(self.name)),
             "data": listeners.files(self._spec),
         }
 
@@ -290,7 +289,7 @@ class ClusterObjects:
             "metadata": self._metadata(self.name),
             "spec": {
                 "replicas": self._spec.nodes,
-                "serviceName": nodes_service(self.name),
+                "serviceName": ObjectName.NODES_SERVICE.of(self.name),
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "OnDelete"},
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
@@ -434,7 +433,7 @@ class ClusterObjects:
 
     def _record_sources(self) -> list[Manifest]:
         """The cluster's own record, and beside it the secrets by which nodes know each other, once these change."""
-        found = [{"name": record_name(self.name, self._record_format)}, {"name": peer_secrets_name(self.name)}]
+        found = [{"name": record_name(self.name, self._record_format)}, {"name": ObjectName.PEER_SECRETS.of(self.name)}]
         return [{"secret": found[0]}, {"secret": {**found[1], "optional": True}}]
 
     def _of_commands(self) -> list[Manifest]:

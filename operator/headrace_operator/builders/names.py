@@ -1,6 +1,7 @@
 """Names, labels and ports of what belongs to a cluster. Pure."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from headrace.node.pod import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
@@ -21,6 +22,35 @@ JOB_LABEL: Final = f"{GROUP}/job"
 FIELD_MANAGER: Final = "headrace-operator"
 
 Manifest = dict[str, Any]
+
+
+class ObjectName(StrEnum):
+    """What an object is for that each cluster has one of: what its name ends with."""
+
+    PEER_SECRETS = "peer-secrets"
+    """Secret by which nodes know each other, in place of the record's secrets. People make it."""
+    BOOTSTRAP_SERVICE = "bootstrap"
+    """Service where clients inside begin."""
+    NODES_SERVICE = "nodes"
+    """Headless Service that gives pods their names."""
+    LISTENERS = "listeners"
+    """ConfigMap with the nodes' listeners."""
+    CLUSTER_CA = "cluster-ca"
+    """Secret with the authority of the nodes' certificates."""
+    CLIENTS_CA = "clients-ca"
+    """Secret with the authority of the users' certificates."""
+    CA = "ca"
+    """Secret with what clients trust."""
+    SERVER = "server"
+    """Secret with what nodes show clients."""
+    PEERS = "peers"
+    """Secret with what nodes show each other."""
+    OPERATOR = "operator"
+    """Secret with what the operator proves to nodes."""
+
+    def of(self, cluster: str) -> str:
+        """The object's name."""
+        return f"{cluster}-{self}"
 
 
 def labels(cluster: str, component: str = "storage") -> dict[str, str]:
@@ -78,56 +108,6 @@ def record_name(cluster: str, format: int = 1) -> str:
     return f"{cluster}-cluster" if format == 1 else f"{cluster}-cluster-{format}"
 
 
-def peer_secrets_name(cluster: str) -> str:
-    """Of the Secret with the secrets by which nodes know each other, in place of the record's. People make it."""
-    return f"{cluster}-peer-secrets"
-
-
-def bootstrap_service(cluster: str) -> str:
-    """Of the Service where clients inside begin."""
-    return f"{cluster}-bootstrap"
-
-
-def nodes_service(cluster: str) -> str:
-    """Of the headless Service that gives pods their names."""
-    return f"{cluster}-nodes"
-
-
-def cluster_ca_name(cluster: str) -> str:
-    """Of the Secret with the authority of the nodes' certificates."""
-    return f"{cluster}-cluster-ca"
-
-
-def clients_ca_name(cluster: str) -> str:
-    """Of the Secret with the authority of the users' certificates."""
-    return f"{cluster}-clients-ca"
-
-
-def ca_name(cluster: str) -> str:
-    """Of the Secret with what clients trust."""
-    return f"{cluster}-ca"
-
-
-def server_name(cluster: str) -> str:
-    """Of the Secret with what nodes show clients."""
-    return f"{cluster}-server"
-
-
-def peers_name(cluster: str) -> str:
-    """Of the Secret with what nodes show each other."""
-    return f"{cluster}-peers"
-
-
-def operator_name(cluster: str) -> str:
-    """Of the Secret with what the operator proves to nodes."""
-    return f"{cluster}-operator"
-
-
-def listeners_name(cluster: str) -> str:
-    """Of the ConfigMap with the nodes' listeners."""
-    return f"{cluster}-listeners"
-
-
 def bootstrap(cluster: str, namespace: str) -> str:
     """Where clients inside of Kubernetes begin."""
-    return f"{cluster}-bootstrap.{namespace}.svc:{CLIENT_PORT}"
+    return f"{ObjectName.BOOTSTRAP_SERVICE.of(cluster)}.{namespace}.svc:{CLIENT_PORT}"

@@ -15,16 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace_operator.builders import listeners
-from headrace_operator.builders.names import (
-    OPERATOR_PORT,
-    Manifest,
-    bootstrap_service,
-    listeners_name,
-    nodes_service,
-    operator_name,
-    peers_name,
-    server_name,
-)
+from headrace_operator.builders.names import OPERATOR_PORT, Manifest, ObjectName
 from headrace_operator.specs import ClusterSpec
 
 LISTENERS: Final = "/etc/headrace/listeners"
@@ -60,10 +51,10 @@ def arguments(spec: ClusterSpec, secured: Secured) -> list[str]:
 def volumes(cluster: str, spec: ClusterSpec) -> list[tuple[Manifest, Manifest]]:
     """Each mount with its volume."""
     found = [
-        _mount("headrace-listeners", LISTENERS, {"configMap": {"name": listeners_name(cluster)}}),
-        _mount("headrace-server", listeners.SERVER, _secret(server_name(cluster))),
-        _mount("headrace-peers", PEERS, _secret(peers_name(cluster))),
-        _mount("headrace-operator", OPERATOR, _secret(operator_name(cluster))),
+        _mount("headrace-listeners", LISTENERS, {"configMap": {"name": ObjectName.LISTENERS.of(cluster)}}),
+        _mount("headrace-server", listeners.SERVER, _secret(ObjectName.SERVER.of(cluster))),
+        _mount("headrace-peers", PEERS, _secret(ObjectName.PEERS.of(cluster))),
+        _mount("headrace-operator", OPERATOR, _secret(ObjectName.OPERATOR.of(cluster))),
     ]
     found += [
         _mount(f"headrace-server-{port.name}", listeners.certificate_folder(port), _secret(port.given_secret))
@@ -89,9 +80,9 @@ def hosts(cluster: str, namespace: str, outside: Sequence[str]) -> list[str]:
     `outside`, hosts that clients outside are told.
     """
     found = ["localhost"]
-    for name in (f"*.{nodes_service(cluster)}", bootstrap_service(cluster)):
+    for name in (f"*.{ObjectName.NODES_SERVICE.of(cluster)}", ObjectName.BOOTSTRAP_SERVICE.of(cluster)):
         found += [f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local"]
-    return [bootstrap_service(cluster), *found, *outside]
+    return [ObjectName.BOOTSTRAP_SERVICE.of(cluster), *found, *outside]
 
 
 def secured_of(template: Manifest | None) -> Secured | None:

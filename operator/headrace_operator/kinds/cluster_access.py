@@ -15,7 +15,7 @@ from headrace_operator.admin import Calls
 from headrace_operator.builders import listeners, operator_secret
 from headrace_operator.builders.authorities import decoded
 from headrace_operator.builders.cluster import ClusterObjects
-from headrace_operator.builders.names import OPERATOR_USER, belongs, bootstrap, ca_name, operator_name
+from headrace_operator.builders.names import OPERATOR_USER, ObjectName, belongs, bootstrap
 from headrace_operator.builders.secured_pods import secured_of
 from headrace_operator.kinds.cluster_security import OPEN, SECURED, kept
 from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, WORKING_S, Seen
@@ -72,7 +72,7 @@ class Authorizing:
 
     async def _pass_password_on(self, objects: ClusterObjects, where: str) -> None:
         """A password of the operator's that is under way becomes the cluster's, and then the Secret's only one."""
-        name = operator_name(objects.name)
+        name = ObjectName.OPERATOR.of(objects.name)
         found = operator_secret.read(await self._held(objects, name))
         if found is None or not found.next_password:
             return
@@ -80,7 +80,7 @@ class Authorizing:
         await self._admin.call(where, "user.passwd", told)
         after = replace(found, password=found.next_password, next_password="")
         await self._kube.apply(operator_secret.secret(after, metadata=kept(objects, name)))
-        ca = (await self._held(objects, ca_name(objects.name))).get("ca.crt", "")
+        ca = (await self._held(objects, ObjectName.CA.of(objects.name))).get("ca.crt", "")
         before = self._routes.get(objects.namespace, objects.name)
         route = Route.of(operator_secret.properties(after, ca), before.pods if before else ())
         self._routes.put(objects.namespace, objects.name, route)

@@ -28,18 +28,7 @@ from headrace_operator.builders.certificates import GivenFault
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.listeners import CLIENTS_CA, Port
-from headrace_operator.builders.names import (
-    Manifest,
-    belongs,
-    bootstrap,
-    ca_name,
-    clients_ca_name,
-    cluster_ca_name,
-    metadata,
-    operator_name,
-    peers_name,
-    server_name,
-)
+from headrace_operator.builders.names import Manifest, ObjectName, belongs, bootstrap, metadata
 from headrace_operator.builders.operator_secret import Proofs
 from headrace_operator.builders.secured_pods import Secured, next_secured, secured_of, serves_operator
 from headrace_operator.engine import Key
@@ -107,11 +96,11 @@ class Securing:
         if not serving and (pods or not spec.security.enabled):
             self._routes.put(key.namespace, key.name, None)
             return
-        proofs = operator_secret.read(decoded(await self._secret(key, operator_name(key.name))))
-        ca = decoded(await self._secret(key, ca_name(key.name))).get("ca.crt", "")
+        proofs = operator_secret.read(decoded(await self._secret(key, ObjectName.OPERATOR.of(key.name))))
+        ca = decoded(await self._secret(key, ObjectName.CA.of(key.name))).get("ca.crt", "")
         if proofs is None or not ca:
             if self._routes.get(key.namespace, key.name) is None:
-                secrets = f"{operator_name(key.name)} and {ca_name(key.name)}"
+                secrets = f"{ObjectName.OPERATOR.of(key.name)} and {ObjectName.CA.of(key.name)}"
                 why = f"the operator has no proofs for the cluster (yet): Secrets {secrets}"
                 self._routes.close(key.namespace, key.name, why)
             return
@@ -186,15 +175,15 @@ class Securing:
 
     async def _held(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, *, has_it: bool) -> _Held:
         terms, key = _terms(spec), Key("StreamCluster", objects.namespace, objects.name)
-        cluster = await self._authority(objects, cluster_ca_name(key.name), terms, has_it=has_it)
-        clients = await self._authority(objects, clients_ca_name(key.name), terms, has_it=has_it)
+        cluster = await self._authority(objects, ObjectName.CLUSTER_CA.of(key.name), terms, has_it=has_it)
+        clients = await self._authority(objects, ObjectName.CLIENTS_CA.of(key.name), terms, has_it=has_it)
         proofs = await self._proofs(objects, has_it=has_it)
-        await self._apply(objects, ca_name(key.name), {"ca.crt": cluster.trusted})
+        await self._apply(objects, ObjectName.CA.of(key.name), {"ca.crt": cluster.trusted})
         outside = _outside(spec, seen)
         hosts = secured_pods.hosts(key.name, key.namespace, outside)
         server = await self._leaf(
             objects,
-            server_name(key.name),
+            ObjectName.SERVER.of(key.name),
             cluster,
             terms,
             common_name=key.name,
@@ -204,7 +193,7 @@ class Securing:
         )
         peers = await self._leaf(
             objects,
-            peers_name(key.name),
+            ObjectName.PEERS.of(key.name),
             cluster,
             terms,
             common_name=f"{key.name}-nodes",
@@ -252,7 +241,7 @@ class Securing:
         return after
 
     async def _proofs(self, objects: ClusterObjects, *, has_it: bool) -> Proofs:
-        name = operator_name(objects.name)
+        name = ObjectName.OPERATOR.of(objects.name)
         present = await self._own(objects, name)
         found = operator_secret.read(decoded(present))
         if found is None:
@@ -388,7 +377,7 @@ def kept(objects: ClusterObjects, name: str) -> Manifest:
 
 def kept_secrets(cluster: str) -> list[str]:
     """Those that outlive the resource, unless it is deleted with all that it has."""
-    return [cluster_ca_name(cluster), clients_ca_name(cluster), operator_name(cluster)]
+    return [ObjectName.CLUSTER_CA.of(cluster), ObjectName.CLIENTS_CA.of(cluster), ObjectName.OPERATOR.of(cluster)]
 
 
 def _terms(spec: ClusterSpec) -> Terms:

@@ -28,8 +28,7 @@ from headrace_operator.builders.names import (
     OPERATOR_USER,
     SECURE_PORT,
     Manifest,
-    ca_name,
-    clients_ca_name,
+    ObjectName,
     labels,
     owner,
 )
@@ -192,7 +191,7 @@ class Users(Kind[UserSpec]):
         """What clients of a listener trust, in PEM; "": what their machine trusts."""
         if not port.has_tls:
             return ""
-        name = port.given_secret or ca_name(cluster)
+        name = port.given_secret or ObjectName.CA.of(cluster)
         found = decoded(await self._kube.get("v1", "Secret", namespace, name)).get("ca.crt", "")
         if not found and port.given_secret is None:
             raise Unresolved("NoSecret", f"the cluster has no Secret {name} yet: see its conditions")
@@ -201,10 +200,10 @@ class Users(Kind[UserSpec]):
     async def _certificate(
         self, namespace: str, cluster: str, of: ClusterSpec, user: str, before: Mapping[str, str], *, forced: bool
     ) -> KeyPair:
-        found = await self._kube.get("v1", "Secret", namespace, clients_ca_name(cluster))
+        found = await self._kube.get("v1", "Secret", namespace, ObjectName.CLIENTS_CA.of(cluster))
         if found is None:
             raise Unresolved(
-                "NoSecret", f"the cluster has no Secret {clients_ca_name(cluster)} yet: see its conditions"
+                "NoSecret", f"the cluster has no Secret {ObjectName.CLIENTS_CA.of(cluster)} yet: see its conditions"
             )
         authority = authorities.read(found)
         known = before.get("user.crt"), before.get("user.key")

@@ -7,12 +7,12 @@ import pytest
 from headrace_operator.builders.names import (
     CLUSTER_LABEL,
     COMPONENT_LABEL,
+    ObjectName,
     belongs,
     bootstrap,
     labels,
     metadata,
     owner,
-    peer_secrets_name,
     record_name,
     selector,
 )
@@ -70,4 +70,4 @@ def test_clients_begin_at_the_clusters_service() -> None:
 
 
 def test_secrets_that_changed_stand_beside_the_record() -> None:
-    assert peer_secrets_name("c") == "c-peer-secrets"
+    assert ObjectName.PEER_SECRETS.of("c") == "c-peer-secrets"

@@ -4,10 +4,12 @@
 full until it has come. A source gives at least one whole batch, so one answer may exceed its reservation by that batch;
 then nothing more is asked for until there is room again.
 
-`TokenBucket` bounds the rate. Bytes are paid for when they have come, so the bucket may be overdrawn by one answer.
+`ByteRate` bounds the rate. Bytes are paid for when they have come, so the bucket may be overdrawn by one answer.
 """
 
 from typing import Final
+
+from headrace.base.token_bucket import TokenBucket
 
 BURST_S: Final = 0.25
 """A throttled link that was idle may fetch what comes in this time at once."""
@@ -43,44 +45,37 @@ class ByteBudget:
         self.held -= count
 
 
-class TokenBucket:
+class ByteRate:
     """So many bytes a second; a rate of 0 has no bound."""
 
-    __slots__ = ("_at", "_tokens", "rate")
+    __slots__ = ("_bytes", "rate")
 
     def __init__(self, rate: int, now: float) -> None:
         self.rate = rate
-        self._tokens = rate * BURST_S
-        self._at = now
+        self._bytes = TokenBucket(rate * BURST_S, now)
 
     def set_rate(self, rate: int, now: float) -> None:
         """From now on."""
         self._fill(now)
         self.rate = rate
-        self._tokens = min(self._tokens, rate * BURST_S)
+        self._fill(now)
 
     def allowed(self, now: float) -> int | None:
         """Bytes that may be fetched now, 0 for none; None: any number."""
-        if not self.rate:
-            return None
-        self._fill(now)
-        return max(0, int(self._tokens))
+        return max(0, int(self._fill(now))) if self.rate else None
 
     def pay(self, count: int, now: float) -> None:
         """`count` bytes came."""
         if self.rate:
             self._fill(now)
-            self._tokens -= count
+            self._bytes.take(count)
 
     def ready_at(self, count: int, now: float) -> float:
         """When `count` bytes are allowed, or as many as ever are at once."""
         if not self.rate:
             return now
-        self._fill(now)
-        missing = min(count, self.rate * BURST_S) - self._tokens
+        missing = min(count, self.rate * BURST_S) - self._fill(now)
         return now if missing <= 0 else now + missing / self.rate
 
-    def _fill(self, now: float) -> None:
-        if now > self._at:
-            self._tokens = min(self.rate * BURST_S, self._tokens + (now - self._at) * self.rate)
-            self._at = now
+    def _fill(self, now: float) -> float:
+        return self._bytes.fill(now, per_s=self.rate, burst=self.rate * BURST_S)

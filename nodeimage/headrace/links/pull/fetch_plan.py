@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.base.errors import Code
 from headrace.base.ids import NodeId
-from headrace.links.pull.byte_budget import ByteBudget, TokenBucket
+from headrace.links.pull.byte_budget import ByteBudget, ByteRate
 from headrace.links.pull.effects import Arrived, Fetch
 from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import Pull, Status
@@ -20,9 +20,9 @@ from headrace.links.source.source import NO_NODE, NO_OFFSET, TopicPartition, Wan
 class Fetching:
     """The fetches under way."""
 
-    def __init__(self, limits: Limits, feeds: Mapping[NodeId, SourceFeed], pulls: Pulls, bucket: TokenBucket) -> None:
+    def __init__(self, limits: Limits, feeds: Mapping[NodeId, SourceFeed], pulls: Pulls, byte_rate: ByteRate) -> None:
         self.budget = ByteBudget(limits.budget_bytes)
-        self.bucket = bucket
+        self.byte_rate = byte_rate
         self._limits = limits
         self._feeds = feeds
         self._pulls = pulls
@@ -73,7 +73,7 @@ class Fetching:
             else:
                 self._pulls.fail(now, pull, "the source gives nothing of what it says it has")
         self.budget.came(fetch.max_bytes, held)
-        self.bucket.pay(total - fetch.max_bytes, now)
+        self.byte_rate.pay(total - fetch.max_bytes, now)
         return kept
 
     def _refused(self, now: float, pull: Pull, answer: Arrived) -> None:
@@ -130,14 +130,14 @@ class Fetching:
         fetch = self._under_way[self._serial] = Fetch(self._serial, feed.node, wanted, most)
         feed.fetches += 1
         self.budget.reserve(most)
-        self.bucket.pay(most, now)
+        self.byte_rate.pay(most, now)
         return fetch
 
     def ready_at(self, now: float) -> float | None:
         """When the throttle lets more through; None: time alone changes nothing."""
         if not any(feed.due for feed in self._feeds.values()):
             return None
-        ready = self.bucket.ready_at(self._limits.least_bytes, now)
+        ready = self.byte_rate.ready_at(self._limits.least_bytes, now)
         return ready if ready > now else None
 
     def _room(self, now: float) -> int:
@@ -145,9 +145,9 @@ class Fetching:
         least = self._limits.least_bytes
         fair = max(least, self.budget.limit // (2 * len(self._feeds)))
         most = min(self._limits.fetch_bytes, self.budget.free, fair)
-        if most < least or self.bucket.ready_at(least, now) > now:
+        if most < least or self.byte_rate.ready_at(least, now) > now:
             return 0
-        allowed = self.bucket.allowed(now)
+        allowed = self.byte_rate.allowed(now)
         return most if allowed is None else min(most, max(allowed, 1))
 
     def _ended(self, number: int) -> Fetch | None:
@@ -158,4 +158,4 @@ class Fetching:
 
     def _gave_nothing(self, fetch: Fetch, now: float) -> None:
         self.budget.came(fetch.max_bytes, 0)
-        self.bucket.pay(-fetch.max_bytes, now)
+        self.byte_rate.pay(-fetch.max_bytes, now)

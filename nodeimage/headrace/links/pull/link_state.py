@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from headrace.base.ids import NodeId
-from headrace.links.pull.byte_budget import TokenBucket
+from headrace.links.pull.byte_budget import ByteRate
 from headrace.links.pull.effects import Connect, Effect, ListTopics, Meet, Met, Poll
 from headrace.links.pull.fetch_plan import Fetching
 from headrace.links.pull.limits import Limits
@@ -56,7 +56,7 @@ class LinkState:
         """Rises when all that is under way (but appends) is to be broken off: nothing that comes of it may be told."""
         self.feeds: dict[NodeId, SourceFeed] = {}
         self.pulls = Pulls(limits, self.feeds, self._pause)
-        self.fetching = Fetching(limits, self.feeds, self.pulls, TokenBucket(throttle, now))
+        self.fetching = Fetching(limits, self.feeds, self.pulls, ByteRate(throttle, now))
         self._random = random
         self._greeting = False
         self._greet_at = now

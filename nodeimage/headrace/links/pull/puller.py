@@ -153,7 +153,7 @@ class Puller:
 
     def throttle(self, rate: int) -> None:
         """Pull so many bytes a second, 0 for any number."""
-        self.state.fetching.bucket.set_rate(rate, self._loop.time())
+        self.state.fetching.byte_rate.set_rate(rate, self._loop.time())
         self._wake()
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
+from headrace.base.token_bucket import TokenBucket
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.api import Access, Api, ApiBusy, ApiError, ApiSilent
 from headrace.store.kubernetes.objects import LEASES, Object, Place, Resource
@@ -229,8 +230,7 @@ class _Pace:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
-        self._left = float(BURST)
-        self._counted_at = self._loop.time()
+        self._writes = TokenBucket(BURST, self._loop.time())
         self._held_until = float("-inf")
 
     def hold(self, seconds: float) -> None:
@@ -253,9 +253,7 @@ class _Pace:
             yield
 
     async def _take(self) -> None:
-        now = self._loop.time()
-        self._left = min(float(BURST), self._left + (now - self._counted_at) * WRITES_PER_S)
-        self._counted_at = now
-        self._left -= 1
-        if self._left < 0:
-            await asyncio.sleep(-self._left / WRITES_PER_S)
+        self._writes.fill(self._loop.time(), per_s=WRITES_PER_S, burst=BURST)
+        self._writes.take()
+        if self._writes.tokens < 0:
+            await asyncio.sleep(-self._writes.tokens / WRITES_PER_S)

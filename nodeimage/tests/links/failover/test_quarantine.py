@@ -82,7 +82,7 @@ async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: One
 
     def is_throttled() -> bool:
         puller = south.node.links.pullers.puller("l")
-        return puller is not None and puller.state.fetching.bucket.rate == 1024
+        return puller is not None and puller.state.fetching.byte_rate.rate == 1024
 
     await until(is_throttled)
     big = b"x" * 100_000

@@ -87,7 +87,7 @@ class Cluster:
         await self.running.parts.catalog.submit(PutLink("l", STREAM, config, now(), False))
         pullers = self.pullers
         assert pullers is not None
-        await until(lambda: (at := pullers.puller("l")) is not None and at.state.fetching.bucket.rate == rate)
+        await until(lambda: (at := pullers.puller("l")) is not None and at.state.fetching.byte_rate.rate == rate)
 
     async def make_topic(self, name: str, topic_id: bytes, partitions: int) -> None:
         places = self.running.parts.placement.place(partitions)

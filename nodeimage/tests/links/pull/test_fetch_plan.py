@@ -62,7 +62,7 @@ def test_a_throttle_may_be_lifted() -> None:
     driver = running(throttle=100)
     (at,) = driver.source.partitions
     driver.source.produce(at, 200)
-    driver.state.fetching.bucket.set_rate(0, driver.now)
+    driver.state.fetching.byte_rate.set_rate(0, driver.now)
     began = driver.now
     driver.run_until_idle()
     assert driver.now - began < 1.0

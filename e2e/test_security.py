@@ -2,6 +2,7 @@
 
 import base64
 import json
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from headrace.security.certificate_authority import Authority, KeyPair
 from kit.patience import PATIENCE
 
 TOPIC = "/plant:pumps"
 OVERLAP_S = 60.0
 LOOK_S = 30.0
 """What the operator and the nodes take to see that something is due, and to take it up."""
+MACHINES_PORT = 9300
+COMPANY = Authority.create("company", days=30, now=time.time())
+"""Of somebody else, whom the listener `machines` trusts."""
 
 
 def user(name: str, namespace: str, **spec: Any) -> kube.Body:
@@ -28,7 +33,19 @@ def user(name: str, namespace: str, **spec: Any) -> kube.Body:
 def secure(namespace: str) -> Iterator[kube.Cluster]:
     """A cluster of one node, alice who may use the stream /plant, and bob who may not."""
     certificates = {"overlap": f"{OVERLAP_S:.0f}s"}
-    cluster = kube.Cluster("c", namespace, nodes=1, security={"enabled": True, "certificates": certificates})
+    given = {"configMapRef": {"name": "company", "key": "ca.pem"}}
+    machines = {"name": "machines", "port": MACHINES_PORT, "protocol": "SSL", "clientCa": given}
+    listeners = {"external": {"type": "NodePort"}, "additional": [machines]}
+    security = {"enabled": True, "certificates": certificates}
+    cluster = kube.Cluster("c", namespace, nodes=1, security=security, listeners=listeners)
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "company", "namespace": namespace},
+            "data": {"ca.pem": COMPANY.pair.certificate},
+        }
+    )
     cluster.apply()
     permissions = dict.fromkeys(("produce", "consume", "topic"), "g:plant")
     stream = {"clusterRef": {"name": "c"}, "path": "/plant", "permissions": permissions}
@@ -85,6 +102,57 @@ def test_clients_come_in_by_what_their_secrets_hold_and_by_nothing_else(secure: 
         ):
             assert not comes_in(wrong)
         assert secure.headrace("security", "show")["on"]
+
+
+IN_POD = """
+    import json, socket, ssl, sys
+    told = json.load(sys.stdin)
+    for name in ("certificate", "key"):
+        with open(f"/tmp/{name}", "w") as file:
+            file.write(told[name])
+    context = ssl.create_default_context(cafile="/etc/headrace/server/ca.crt")
+    context.load_cert_chain("/tmp/certificate", "/tmp/key")
+    plain = socket.create_connection(("localhost", told["port"]), timeout=30)
+    try:
+        with context.wrap_socket(plain, server_hostname="localhost") as connection:
+            # ApiVersions 0: with TLS 1.3 a client sees at its first read alone that its certificate was refused.
+            connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
+            print("answered" if connection.recv(4) else "ended")
+    except OSError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.ci_part
+def test_a_listener_more_takes_certificates_of_the_authority_that_it_names(secure: kube.Cluster) -> None:
+    with kube.reported("12 a secure cluster: a listener with an authority of clients by reference"):
+        assert kube.condition(secure.body, "Certificates")[:2] == ("True", "Valid")
+        ports = {each["name"]: each["port"] for each in _service("c-bootstrap", secure)["spec"]["ports"]}
+        assert ports["machines"] == MACHINES_PORT
+        policy = kube.get("networkpolicy", "c", secure.namespace)
+        assert policy is not None
+        assert {"protocol": "TCP", "port": MACHINES_PORT} in policy["spec"]["ingress"][0]["ports"]
+        others = Authority.create("another company", days=30, now=time.time())
+        held = kube.held("c-clients-ca", secure.namespace)
+        clusters = Authority.of(KeyPair(held["ca.crt"], held["ca.key"]))
+        assert answer(secure, COMPANY) == "answered"
+        for other in (others, clusters):
+            assert answer(secure, other) != "answered"
+        assert answer(secure, COMPANY, "headrace-operator") != "answered"
+
+
+def answer(cluster: kube.Cluster, authority: Authority, name: str = "press-7") -> str:
+    """What the listener `machines` says to a client in a pod with a certificate of the authority."""
+    shown = authority.issue(name, days=1, now=time.time(), client=True)
+    told = json.dumps({"certificate": shown.certificate, "key": shown.key, "port": MACHINES_PORT})
+    command = ("python", "-c", textwrap.dedent(IN_POD))
+    return kube.kubectl("exec", "-i", "c-0", "-n", cluster.namespace, "--", *command, stdin=told).strip()
+
+
+def _service(name: str, cluster: kube.Cluster) -> kube.Body:
+    found = kube.get("service", name, cluster.namespace)
+    assert found is not None
+    return found
 
 
 @pytest.mark.ci_part

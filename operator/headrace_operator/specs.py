@@ -62,6 +62,27 @@ class Certificate(Spec, frozen=True):
     secret_ref: SecretRef
 
 
+class Entry(Spec, frozen=True):
+    """An entry of a Secret or a ConfigMap."""
+
+    name: str
+    key: str = "ca.crt"
+
+
+class Authorities(Spec, frozen=True):
+    """Certificates of authorities that somebody else keeps: one of both is named."""
+
+    secret_ref: Entry | None = None
+    config_map_ref: Entry | None = None
+
+
+class ClientCa(Authorities, frozen=True):
+    """Whose certificates clients of a listener show."""
+
+    include_cluster_ca: bool = False
+    """The cluster's own authority of clients counts too."""
+
+
 class OAuth(Spec, frozen=True):
     """Whose tokens a listener takes."""
 
@@ -72,6 +93,8 @@ class OAuth(Spec, frozen=True):
     scope_claim: str | None = None
     required_scopes: list[str] = []
     groups_claim: str | None = None
+    jwks_ca: Authorities | None = None
+    """Of the server that has the keys; None: those of the nodes' image."""
 
 
 class Listener(Spec, frozen=True):
@@ -84,6 +107,17 @@ class Listener(Spec, frozen=True):
     oauth: OAuth | None = None
     max_reauth_seconds: int = 0
     certificate: Certificate | None = None
+    client_ca: ClientCa | None = None
+    """None: the cluster's own."""
+    default_stream: str | None = None
+
+
+class Additional(Listener, frozen=True, kw_only=True):
+    """One more inside."""
+
+    name: str
+    port: int
+    """Of shard 0."""
 
 
 class External(Listener, frozen=True, kw_only=True):
@@ -98,6 +132,7 @@ class Listeners(Spec, frozen=True):
     secure: Listener | None = None
     """A second one inside, for clients that move there while the first is plain still."""
     external: External | None = None
+    additional: list[Additional] = []
 
 
 class Certificates(Spec, frozen=True):

@@ -8,15 +8,18 @@ from typing import Any, Final
 READY: Final = "Ready"
 WARNED: Final = frozenset(
     {
+        "AuthorityUnfit",
         "CertificateExpired",
         "CertificateExpires",
         "CertificateUnfit",
         "ClaimWaits",
         "DiskFull",
         "DrainRefused",
+        "NoAuthority",
         "NodeDisagrees",
         "PodsCannotRun",
         "Refused",
+        "WrongListeners",
         "WrongSettings",
     }
 )

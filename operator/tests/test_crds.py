@@ -200,7 +200,7 @@ def test_there_is_an_example_of_each_kind() -> None:
         ("Topic", {"stream": "/plant", "partitions": "three"}),
         ("Volume", {"replicas": 10}),
         ("Volume", {"durability": "none"}),
-        ("StreamUser", {"listener": "outside"}),
+        ("StreamUser", {"listener": "Outside"}),
         ("StreamUser", {"secretName": "Alice"}),
         ("StreamUser", {"secretName": "../../far/secrets/s"}),
         ("StreamJob", {"application": {"configMap": {"name": "../secrets/s"}}}),

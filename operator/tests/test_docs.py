@@ -49,7 +49,7 @@ def reasons() -> set[str]:
     for name, arguments, _ in calls():
         if name in ("note", "Condition") and len(arguments) > 2:
             said |= texts(arguments[2])
-        if name in ("Unresolved", "Unheard") and arguments:
+        if name in ("Unresolved", "Unheard", "Fault") and arguments:
             said |= texts(arguments[0])
     return {each for each in said if isinstance(each, str) and re.fullmatch(r"[A-Z][A-Za-z]+", each)}
 

@@ -5,7 +5,10 @@ server is not, and the pod's folders are below the test's own.
 """
 
 import asyncio
+import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +21,10 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from headrace.kafka_client.blocking_client import Access, BrokerConnection
 from headrace.kafka_client.errors import SourceRefuses
 from headrace.node import Node
+from headrace.security.certificate_authority import Authority
 from headrace.security.client_security import of_security, security_of
 from headrace_operator.admin import Admin
+from headrace_operator.builders import authorities
 from headrace_operator.builders.authorities import decoded
 from headrace_operator.builders.names import OPERATOR_PORT
 from headrace_operator.engine import Key
@@ -34,7 +39,26 @@ from .fake_cluster import NS, World
 
 KEY = Key("StreamCluster", NS, "c")
 REF = {"clusterRef": {"name": "c"}}
+API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+"""A request of version 0."""
+MACHINES_PORT = 9300
+MACHINES = {
+    "name": "machines",
+    "port": MACHINES_PORT,
+    "protocol": "SSL",
+    "clientCa": {"secretRef": {"name": "company"}},
+}
 LIMIT_S = 30.0 * PATIENCE
+
+
+COMPANY, OTHER = (Authority.create(name, days=30, now=time.time()) for name in ("company", "other"))
+
+
+def give(world: World, authority: Authority) -> None:
+    """A Secret of somebody's with an authority of clients."""
+    data = authorities.encoded({"ca.crt": authority.pair.certificate})
+    meta = {"name": "company", "namespace": NS}
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
 class Here(Routes):
@@ -55,13 +79,13 @@ class Running:
     """The node, on a loop of its own in a thread."""
 
     def __init__(self, folder: Path, world: World) -> None:
-        self.ports = {"internal": own_port(), "operator": own_port()}
-        for name, where in (("c-server", "server"), ("c-operator", "operator")):
-            (folder / where).mkdir()
-            for entry, value in decoded(world.api.one("Secret", name)).items():
-                (folder / where / entry).write_text(value)
+        self.ports = {"internal": own_port(), "operator": own_port(), "machines": own_port()}
+        self._folder, self._world = folder, world
+        self.mount()
         text = str(world.api.one("ConfigMap", "c-listeners")["data"]["shard-0.toml"])
-        text = text.replace("/etc/headrace", str(folder)).replace(str(OPERATOR_PORT), str(self.ports["operator"]))
+        for known, port in ((OPERATOR_PORT, self.ports["operator"]), (MACHINES_PORT, self.ports["machines"])):
+            text = text.replace(f"port = {known}\n", f"port = {port}\n")
+        text = text.replace("/etc/headrace", str(folder))
         (folder / "shard-0.toml").write_text(text)
         told = replace(
             options(folder),
@@ -76,6 +100,18 @@ class Running:
         self._thread.start()
         self._node: Node | None = None
         asyncio.run_coroutine_threadsafe(self._start(told), self._loop).result(LIMIT_S)
+
+    def mount(self) -> None:
+        """As the kubelet does when a Secret has changed."""
+        for name, where in (("c-server", "server"), ("c-operator", "operator")):
+            (self._folder / where).mkdir(exist_ok=True)
+            for entry, value in decoded(self._world.api.one("Secret", name)).items():
+                (self._folder / where / entry).write_text(value)
+
+    def look(self) -> None:
+        """As nodes do every ten seconds."""
+        assert self._node is not None
+        asyncio.run_coroutine_threadsafe(self._node._listeners.look(), self._loop).result(LIMIT_S)
 
     async def _start(self, told: Any) -> None:
         self._node = Node(told)
@@ -95,7 +131,9 @@ def secure() -> World:
 
     async def made() -> World:
         world = World()
-        world.declare("StreamCluster", "c", {"nodes": 1, "security": {"enabled": True}})
+        give(world, COMPANY)
+        spec = {"nodes": 1, "security": {"enabled": True}, "listeners": {"additional": [MACHINES]}}
+        world.declare("StreamCluster", "c", spec)
         await world.once(KEY)
         world.cluster.converge()
         await world.once(KEY)
@@ -186,3 +224,35 @@ def test_the_operator_alone_is_administrator(secure: World, running: Running) ->
 
     found = asyncio.run(shown())
     assert (found["on"], found["administrators"]) == (True, "u:headrace-operator")
+
+
+def test_certificates_of_a_given_authority_come_in_and_no_others(
+    tmp_path: Path, secure: World, running: Running
+) -> None:
+    """And of another one as soon as it is given, while the node runs on."""
+    own = Authority.of(authorities.read(secure.api.one("Secret", "c-clients-ca")).current)
+
+    def comes_in(authority: Authority, name: str = "press-7") -> bool:
+        """Whether a client is answered that shows a certificate of the authority."""
+        shown = authority.issue(name, days=1, now=time.time(), client=True)
+        (tmp_path / "client.pem").write_text(shown.key + shown.certificate)
+        context = ssl.create_default_context(cadata=decoded(secure.api.one("Secret", "c-ca"))["ca.crt"])
+        context.load_cert_chain(tmp_path / "client.pem")
+        plain = socket.create_connection(("localhost", running.ports["machines"]), timeout=LIMIT_S)
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as connection:
+                connection.sendall(API_VERSIONS)
+                return len(connection.recv(4)) == 4  # with TLS 1.3 a client is told at its first read
+        except OSError:
+            return False
+
+    assert comes_in(COMPANY)
+    assert not comes_in(own)
+    assert not comes_in(OTHER)
+    give(secure, OTHER)
+    asyncio.run(secure.once(KEY))
+    running.mount()
+    running.look()
+    assert comes_in(OTHER)
+    assert not comes_in(COMPANY)
+    assert not comes_in(OTHER, "headrace-operator")

@@ -22,6 +22,7 @@ from headrace.kafka.connection import Identify
 from headrace.node.peer_listener import PeerListener
 from headrace.node.tls_watch import TlsWatch
 from headrace.security.client_certificate import principal_of
+from headrace.security.jwks_trust import JwksTrust
 from headrace.security.listener_config import ListenerConfig, ListenersRefused, parse
 from headrace.security.principals import NOBODY, Principal
 from headrace.security.tls_server import ServerTls, TlsRefused
@@ -42,9 +43,35 @@ class ClientListener(TlsWatch):
         self.config = config
         self.port = config.port
         """Where it listens; of the main one once that is known."""
-        self.jwks_context = _jwks_context(config)
-        """Whom TLS to an issuer of tokens trusts; None: the machine's authorities."""
+        path = None if config.sasl is None else config.sasl.jwks_ca
+        self._jwks = None if path is None else JwksTrust(path)
+        self._jwks_changed = False
         self._handshakes: TlsHandshakes | None = None
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._jwks is not None or super().has_files
+
+    def look(self) -> bool:
+        """[blocking] See to what is in the files now; whether new connections of clients have it."""
+        self._jwks_changed = self._jwks is not None and self._jwks.look()
+        return super().look()
+
+    def told(self, *, changed: bool, now: float) -> None:
+        """Log what a look has found, if it is new."""
+        if self._jwks_changed:
+            log.info("authorities of the token issuer replaced", listener=self.config.name)
+            self._jwks_changed = False
+        super().told(changed=changed, now=now)
+
+    def other_problem(self) -> str:
+        """What else somebody has to see to; "": nothing."""
+        return "" if self._jwks is None else self._jwks.fault
+
+    def jwks_context(self) -> ssl.SSLContext | None:
+        """Whom TLS to an issuer of tokens trusts now; None: the machine's authorities."""
+        return None if self._jwks is None else self._jwks.context
 
     def handshakes(self, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
         """What leads its connections through TLS; None where there is none. `room`: see TlsHandshakes."""
@@ -152,14 +179,3 @@ def _made(config: ListenerConfig) -> ClientListener:
 def _nobody(_transport: asyncio.BaseTransport) -> Principal:
     """SASL says who the client is."""
     return NOBODY
-
-
-def _jwks_context(config: ListenerConfig) -> ssl.SSLContext | None:
-    """[blocking] Raises TlsRefused."""
-    path = None if config.sasl is None else config.sasl.jwks_ca
-    if path is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=path)
-    except (OSError, ssl.SSLError) as error:
-        raise TlsRefused(f"oauth.jwks_ca: {path} holds no authority in PEM: {error.strerror or error}") from None

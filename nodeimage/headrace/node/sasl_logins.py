@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
 from headrace.base.runtime import Runtime
@@ -78,9 +77,8 @@ class SaslLogins:
         from headrace.security.sasl.jwks_http import fetch_jwks
         from headrace.security.sasl.jwt import TokenVerifier
 
-        keys = KeySet(
-            partial(fetch_jwks, settings.jwks_url, context=listener.jwks_context), clock_s=self._runtime.loop.time
-        )
+        url = settings.jwks_url
+        keys = KeySet(lambda: fetch_jwks(url, context=listener.jwks_context()), clock_s=self._runtime.loop.time)
         self._runtime.spawn(keys.run())
         return TokenVerifier(settings, keys, now_s=time.time)
 

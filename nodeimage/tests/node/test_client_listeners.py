@@ -1,6 +1,7 @@
 """The listeners of a node's file: how they are read, and what is told of their files as these change."""
 
 import asyncio
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from headrace.base.errors import HeadraceError
 from headrace.node import client_listeners
 from headrace.node.client_listeners import MOST_BYTES, ClientListener, ClientListeners, read
 from headrace.node.tls_watch import DAY_S
+from headrace.security.certificate_authority import Authority
 from kit.certificates import Certificates
 from kit.patience import PATIENCE
 from kit.tls_listeners import TlsListeners
@@ -113,3 +115,33 @@ async def test_files_are_looked_at_now_and_then(listeners: TlsListeners, monkeyp
             listeners.put("server")
             await asyncio.sleep(0.1)
         assert logs == []
+
+
+def test_authorities_of_a_token_issuer_are_read_again(listeners: TlsListeners, certificates: Certificates) -> None:
+    """Of a listener without TLS of its own too."""
+    folder = listeners.file.parent
+    shutil.copy(certificates.path("ca.pem"), folder / "issuer-ca.crt")
+    listeners.file.write_text(
+        '[[listener]]\nname = "tokens"\nport = 9095\nprotocol = "SASL_PLAINTEXT"\nmechanisms = ["OAUTHBEARER"]\n'
+        '[listener.oauth]\njwks_url = "https://issuer.example/keys"\nissuer = "i"\naudience = "a"\n'
+        'jwks_ca = "issuer-ca.crt"\n'
+    )
+    (tokens,) = read(listeners.file, taken=())
+    first = tokens.jwks_context()
+    assert first is not None
+    assert tokens.has_files
+    assert told(tokens, now=time.time()) == []
+    (folder / "issuer-ca.crt").write_text("no PEM")
+    assert told(tokens, now=time.time()) == ["TLS needs attention"]
+    shown: Any = tokens.shown()
+    assert "issuer-ca.crt holds no authority" in shown["problem"]
+    assert tokens.jwks_context() is first
+    other = Authority.create("another", days=10, now=time.time()).pair.certificate
+    (folder / "issuer-ca.crt").write_text(other)
+    with capture_logs() as logs:
+        tokens.told(changed=tokens.look(), now=time.time())
+    assert {each["event"] for each in logs} == {
+        "authorities of the token issuer replaced",
+        "TLS is as it should be again",
+    }
+    assert tokens.jwks_context() is not first

@@ -83,7 +83,7 @@ async def test_a_listener_for_tokens_starts_while_its_issuer_is_away(tmp_path: P
     [
         (listener("secure", "port = 1", '["OAUTHBEARER"]'), "listener secure: oauth is missing"),
         (listener("secure", "port = 1", "[]"), "listener secure: mechanisms is empty"),
-        (listener("secure", "port = 1", '["OAUTHBEARER"]') + OAUTH + 'jwks_ca = "none.pem"', "none.pem holds no autho"),
+        (listener("secure", "port = 1", '["OAUTHBEARER"]') + OAUTH + 'jwks_ca = "none.pem"', "none.pem cannot be read"),
     ],
 )
 async def test_a_node_does_not_start_with_what_would_let_in_others(tmp_path: Path, text: str, says: str) -> None:

@@ -25,8 +25,8 @@ def network_policy(metadata: Manifest, cluster: str, spec: ClusterSpec) -> Manif
     own = {"podSelector": {"matchLabels": selector(cluster)}}
     operator = {"podSelector": {"matchLabels": _OPERATOR_LABELS}, "namespaceSelector": _operators_namespace()}
     readers = {"namespaceSelector": {"matchLabels": {METRICS_LABEL: "true"}}}
-    clients = [port.first for port in listeners.ports(spec) if port.name != "operator"]
-    of_operator = [port.first for port in listeners.ports(spec) if port.name == "operator"]
+    clients = [port.first for port in listeners.ports(spec) if port.name != listeners.OPERATOR]
+    of_operator = [port.first for port in listeners.ports(spec) if port.name == listeners.OPERATOR]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

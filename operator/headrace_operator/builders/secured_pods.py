@@ -1,7 +1,7 @@
 """What the pods of a cluster with security have beside those of one without: files, arguments, ports. Pure.
 
     /etc/headrace/listeners   ConfigMap NAME-listeners   a file of listeners for each storage node
-    /etc/headrace/server      Secret NAME-server         what clients are shown, and whose certificates clients may show
+    /etc/headrace/server      Secret NAME-server         what clients are shown, and whose certificates count (trust)
     /etc/headrace/server-L    a Secret of somebody's     the certificate of listener L, where the resource names one
     /etc/headrace/peers       Secret NAME-peers          what nodes show each other
     /etc/headrace/operator    Secret NAME-operator       whom nodes make administrator, for `headrace` in a pod too
@@ -72,7 +72,8 @@ def rolled(spec: ClusterSpec, secured: Secured) -> dict[str, Any]:
 
 def service_ports(spec: ClusterSpec) -> list[tuple[str, int]]:
     """Name and first port of the listeners inside that come with security."""
-    return [(port.name, port.first) for port in listeners.ports(spec) if port.name in ("secure", "operator")]
+    without = ("internal", listeners.EXTERNAL)  # those that are there without security too
+    return [(port.name, port.first) for port in listeners.ports(spec) if port.name not in without]
 
 
 def hosts(cluster: str, namespace: str, outside: Sequence[str]) -> list[str]:

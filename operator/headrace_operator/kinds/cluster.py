@@ -25,7 +25,7 @@ from headrace.base.levels import FORMAT
 from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
-from headrace_operator.builders import settings
+from headrace_operator.builders import listeners, settings
 from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
@@ -191,6 +191,11 @@ class Clusters:
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
         if wrong := settings.fault(spec.settings):
             seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
+            self._availability(spec, seen)
+            seen.again_s = max(seen.again_s, STUCK_S)
+            return
+        if spec.security.enabled and (wrong := listeners.fault(spec)):
+            seen.note("Reconciled", False, "WrongListeners", f"{wrong}: change it, nothing else is done before")
             self._availability(spec, seen)
             seen.again_s = max(seen.again_s, STUCK_S)
             return

@@ -20,20 +20,20 @@ import structlog
 
 from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.levels import Level, format_of
-from headrace.security.certificate_authority import CertificateRefused, KeyPair
+from headrace.security.certificate_authority import CertificateRefused
 from headrace_operator.admin import Calls, NotKnown
-from headrace_operator.builders import authorities, certificates, listeners, operator_secret, secured_pods
+from headrace_operator.builders import authorities, certificates, operator_secret, secured_pods, trust
 from headrace_operator.builders.authorities import FORCE, Generations, Terms, decoded, encoded
-from headrace_operator.builders.certificates import GivenFault
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
-from headrace_operator.builders.listeners import CLIENTS_CA, Port
+from headrace_operator.builders.listeners import CLIENTS_CA
 from headrace_operator.builders.names import Manifest, ObjectName, belongs, bootstrap, metadata
 from headrace_operator.builders.operator_secret import Proofs
 from headrace_operator.builders.secured_pods import Secured, next_secured, secured_of, serves_operator
 from headrace_operator.engine import Key
 from headrace_operator.kinds.causes import is_ready
-from headrace_operator.kinds.cluster_view import ANSWER_S, STUCK_S, WORKING_S, Seen, annotation
+from headrace_operator.kinds.cluster_given import Fault, Given, pair_of
+from headrace_operator.kinds.cluster_view import ANSWER_S, QUIET_S, STUCK_S, WORKING_S, Seen, annotation
 from headrace_operator.kinds.references import Unresolved
 from headrace_operator.kinds.reporting import Reporter
 from headrace_operator.kube import Kube, NameTaken, path
@@ -64,6 +64,8 @@ class _Held:
     cluster: Generations
     clients: Generations
     proofs: Proofs
+    faults: Sequence[Fault]
+    """What is wrong with authorities that others have given."""
 
 
 class Withheld(Exception):
@@ -87,6 +89,7 @@ class Securing:
         self._routes = routes
         self._reporter = reporter
         self._now = now
+        self._given = Given(kube=kube, now=now)
 
     # --- before the cluster is asked anything
 
@@ -155,7 +158,7 @@ class Securing:
             seen.note(CERTIFICATES, False, "Refused", str(error), again_s=STUCK_S)
             seen.note(SECURED, None, "Refused", f"see {CERTIFICATES}")
             return _as_it_is(template, seen)
-        await self._check_given(objects, spec, seen)
+        await self._check_given(objects, spec, seen, held.faults)
         terms = _terms(spec)
         due = min(each.again_s(terms, now=self._now()) for each in (held.cluster, held.clients))
         seen.again_s = min(seen.again_s, max(WORKING_S, due))
@@ -180,6 +183,7 @@ class Securing:
         proofs = await self._proofs(objects, has_it=has_it)
         await self._apply(objects, ObjectName.CA.of(key.name), {"ca.crt": cluster.trusted})
         outside = _outside(spec, seen)
+        trusted, faults = await self._trusted(objects, spec, clients)
         hosts = secured_pods.hosts(key.name, key.namespace, outside)
         server = await self._leaf(
             objects,
@@ -189,7 +193,7 @@ class Securing:
             common_name=key.name,
             hosts=hosts,
             client=False,
-            beside={"ca.crt": cluster.trusted, CLIENTS_CA: clients.trusted},
+            beside={"ca.crt": cluster.trusted, CLIENTS_CA: clients.trusted, **trusted},
         )
         peers = await self._leaf(
             objects,
@@ -202,7 +206,17 @@ class Securing:
             beside={"ca.crt": cluster.trusted},
         )
         await self._hurry(objects, seen, digest([_public(server), _public(peers)]))
-        return _Held(cluster, clients, proofs)
+        return _Held(cluster, clients, proofs, faults)
+
+    async def _trusted(
+        self, objects: ClusterObjects, spec: ClusterSpec, clients: Generations
+    ) -> tuple[dict[str, str], list[Fault]]:
+        """What NAME-server has of authorities that others have given, and what is wrong with these."""
+        if not any(trust.references(spec)):
+            return {}, []
+        held = decoded(await self._own(objects, ObjectName.SERVER.of(objects.name)))
+        given, faults = await self._given.authorities(objects.namespace, spec, held)
+        return trust.entries(spec, given, own=clients.trusted), faults
 
     async def _hurry(self, objects: ClusterObjects, seen: Seen, mark: str) -> None:
         """Have pods see what the Secrets hold: the kubelet looks again at once when a pod changes, and else within a
@@ -275,7 +289,7 @@ class Securing:
     ) -> Mapping[str, str]:
         """What the Secret holds then."""
         present = await self._own(objects, name)
-        before = _pair(decoded(present))
+        before = pair_of(decoded(present))
         forced = present is not None and annotation(present, FORCE) == "true"
         pair = certificates.issued(
             before, authority, common_name, terms, hosts=hosts, client=client, forced=forced, now=self._now()
@@ -288,14 +302,20 @@ class Securing:
             await self._take_off_force(objects, name)
         return values
 
-    async def _check_given(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
+    async def _check_given(
+        self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen, faults: Sequence[Fault]
+    ) -> None:
         """Of certificates that are somebody else's; and what nodes say of those that they have."""
-        seen.note(CERTIFICATES, True, "Valid")
+        found = [*faults, *await self._given.certificates(objects.namespace, spec)]
         if problem := await self._problem_of_nodes(seen):
-            seen.note(CERTIFICATES, False, "NodeDisagrees", problem, again_s=STUCK_S)
-        for port in listeners.ports(spec):
-            if port.has_tls and port.given_secret is not None:
-                await self._check_one(objects, port, port.given_secret, seen)
+            found.append(Fault("NodeDisagrees", problem))
+        if not found:
+            seen.note(CERTIFICATES, True, "Valid")
+            return
+        worst, *others = sorted(found, key=lambda each: not each.is_now)
+        more = f" (and {len(others)} more)" if others else ""
+        again_s = STUCK_S if worst.is_now else QUIET_S
+        seen.note(CERTIFICATES, False, worst.reason, f"{worst.text}{more}", again_s=again_s)
 
     async def _problem_of_nodes(self, seen: Seen) -> str:
         """What a node says of its listeners, of the first that has something to say; "": nothing."""
@@ -317,21 +337,6 @@ class Securing:
             return []
         found: Sequence[Mapping[str, Any]] = told.get("listeners", [])
         return found
-
-    async def _check_one(self, objects: ClusterObjects, port: Port, name: str, seen: Seen) -> None:
-        pair = _pair(decoded(await self._kube.get("v1", "Secret", objects.namespace, name)))
-        where = f"listener {port.name}: Secret {name}"
-        if pair is None:
-            text = f"{where} is not there, or has no tls.crt and tls.key: make it (cert-manager's Certificate does)"
-            seen.note(CERTIFICATES, False, "NoSecret", text, again_s=STUCK_S)
-            return
-        match certificates.given_fault(pair, now=self._now()):
-            case GivenFault.UNFIT, why:
-                seen.note(CERTIFICATES, False, "CertificateUnfit", f"{where}: {why}", again_s=STUCK_S)
-            case GivenFault.EXPIRED, why:
-                seen.note(CERTIFICATES, False, "CertificateExpired", f"{where}: {why}", again_s=STUCK_S)
-            case GivenFault.EXPIRES, why:
-                seen.note(CERTIFICATES, False, "CertificateExpires", f"{where}: {why}")
 
     # --- objects
 
@@ -392,12 +397,6 @@ def _template(seen: Seen) -> Manifest | None:
 def _public(values: Mapping[str, str]) -> list[str]:
     """What is in a Secret but for keys."""
     return [value for name, value in sorted(values.items()) if not name.endswith(".key")]
-
-
-def _pair(values: Mapping[str, str]) -> KeyPair | None:
-    if not values.get("tls.crt") or not values.get("tls.key"):
-        return None
-    return KeyPair(values["tls.crt"], values["tls.key"])
 
 
 def _outside(spec: ClusterSpec, seen: Seen) -> list[str]:

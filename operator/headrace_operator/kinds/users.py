@@ -21,12 +21,11 @@ from headrace.store.kubernetes.api import ApiError
 from headrace_operator.builders import authorities, certificates, operator_secret
 from headrace_operator.builders.authorities import FORCE, decoded, encoded
 from headrace_operator.builders.digest import digest
-from headrace_operator.builders.listeners import Port, port_of
+from headrace_operator.builders.listeners import EXTERNAL, Port, port_of
 from headrace_operator.builders.names import (
     CLIENT_PORT,
     CLUSTER_LABEL,
     OPERATOR_USER,
-    SECURE_PORT,
     Manifest,
     ObjectName,
     labels,
@@ -139,7 +138,7 @@ class Users(Kind[UserSpec]):
         port = port_of(of, spec.listener) if of.security.enabled else None
         if of.security.enabled and port is None:
             raise Unresolved("NoListener", f"the cluster has no listener {spec.listener}: add it to its listeners")
-        bootstrap = self._bootstrap(cluster, spec)
+        bootstrap = self._bootstrap(cluster, spec, port)
         if port is None:
             mechanism = "" if scram is None else scram.mechanism
             return _Wanted(Entry(user, bootstrap, None, mechanism, password), scram=False, forced=forced)
@@ -149,6 +148,12 @@ class Users(Kind[UserSpec]):
                 "NoWayIn",
                 f"listener {port.name} takes no passwords ({port.protocol}): give the user authentication.tls, or "
                 "another listener",
+            )
+        if spec.authentication.tls is not None and port.client_ca_entry and not port.takes_own_certificates:
+            raise Unresolved(
+                "NoWayIn",
+                f"listener {port.name} takes no certificates of the cluster's own authority (clientCa): leave "
+                "authentication.tls out, give the listener clientCa.includeClusterCa, or the user another listener",
             )
         key = cluster_key(body, spec.cluster_ref)
         ca = await self._trusted(key.namespace, key.name, port)
@@ -161,15 +166,16 @@ class Users(Kind[UserSpec]):
         return _Wanted(entry, scram=scram is not None, forced=forced)
 
     @staticmethod
-    def _bootstrap(cluster: Body, spec: UserSpec) -> str:
-        if spec.listener == "external":
+    def _bootstrap(cluster: Body, spec: UserSpec, port: Port | None) -> str:
+        """`port`: None: of a cluster without security."""
+        if spec.listener == EXTERNAL:
             found = str((cluster.get("status") or {}).get("externalBootstrap") or "")
             if not found:
                 raise Unresolved("NoAddress", "the cluster has no address outside of Kubernetes (yet)")
             return found
         meta = cluster["metadata"]
-        port = SECURE_PORT if spec.listener == "secure" else CLIENT_PORT
-        return f"{meta['name']}-bootstrap.{meta['namespace']}.svc:{port}"
+        first = CLIENT_PORT if port is None else port.first
+        return f"{meta['name']}-bootstrap.{meta['namespace']}.svc:{first}"
 
     async def _password(self, body: Body, user: str, scram: Scram, before: Mapping[str, str], *, forced: bool) -> str:
         if scram.password is None:

@@ -4,8 +4,11 @@ import tomllib
 from typing import Any
 
 import msgspec
+import pytest
 
-from headrace_operator.builders.listeners import allows_anonymous, file_name, files, port_of, ports
+from headrace.security import principal_mapping
+from headrace.security.principal_mapping import PrincipalRefused
+from headrace_operator.builders.listeners import allows_anonymous, fault, file_name, files, port_of, ports
 from headrace_operator.specs import ClusterSpec
 
 
@@ -79,3 +82,125 @@ def test_tokens_are_taken_of_one_issuer() -> None:
         "groups_claim": "groups",
     }
     assert ports(asked)[0].mechanisms == ["OAUTHBEARER"]
+
+
+THREE_FORMS = """[[listener]]
+name = "internal"
+main = true
+protocol = "SSL"
+certificate = "/etc/headrace/server/tls.crt"
+key = "/etc/headrace/server/tls.key"
+client_ca = "/etc/headrace/server/clients-ca.crt"
+client_auth = "required"
+principal_mapping_rules = "RULE:^CN=([^,+]+)$/$1/"
+
+[[listener]]
+name = "external"
+port = 19092
+protocol = "SASL_SSL"
+mechanisms = ["SCRAM-SHA-512"]
+certificate = "/etc/headrace/server/tls.crt"
+key = "/etc/headrace/server/tls.key"
+
+[[listener]]
+name = "operator"
+port = 8092
+protocol = "SASL_SSL"
+mechanisms = ["SCRAM-SHA-512"]
+certificate = "/etc/headrace/server/tls.crt"
+key = "/etc/headrace/server/tls.key"
+"""
+
+
+def test_what_is_stored_already_comes_to_the_same_files() -> None:
+    """Or an operator that is upgraded would have all pods made anew."""
+    stored = spec({"internal": {"protocol": "SSL"}, "external": {"type": "NodePort"}})
+    assert files(stored)["shard-0.toml"] == THREE_FORMS
+
+
+MORE: dict[str, Any] = {
+    "additional": [
+        {"name": "machines", "port": 9300, "protocol": "SSL", "clientCa": {"secretRef": {"name": "company"}}},
+        {"name": "people", "port": 9310, "defaultStream": "/plant", "certificate": {"secretRef": {"name": "given"}}},
+    ]
+}
+
+
+def test_there_are_more_by_names_and_ports_of_their_own() -> None:
+    asked = spec(MORE, shards=2)
+    assert fault(asked) == ""
+    found = tables(asked, 1)
+    assert list(found) == ["internal", "machines", "people", "operator"]
+    assert (found["machines"]["port"], found["people"]["port"]) == (9301, 9311)
+    assert found["people"]["default_stream"] == "/plant"
+    assert found["people"]["certificate"] == "/etc/headrace/server-people/tls.crt"
+    assert not allows_anonymous(asked)
+    port = port_of(asked, "people")
+    assert port is not None
+    assert (port.first, port.mechanisms) == (9310, ["SCRAM-SHA-512"])
+
+
+def test_a_stream_of_the_nodes_own_port_is_said_in_a_table() -> None:
+    asked = spec({"internal": {"protocol": "PLAINTEXT", "defaultStream": "/plant"}})
+    assert tables(asked)["internal"] == {
+        "name": "internal",
+        "main": True,
+        "protocol": "PLAINTEXT",
+        "default_stream": "/plant",
+    }
+
+
+def test_authorities_by_reference_have_files_of_their_own_and_make_nobody_the_operator() -> None:
+    asked = spec(MORE)
+    table = tables(asked)["machines"]
+    assert table["client_ca"] == "/etc/headrace/server/clients-ca-machines.crt"
+    mapping = principal_mapping.parse(table["principal_mapping_rules"])
+    assert mapping.user("CN=press-7") == "press-7"
+    assert mapping.user("CN=headrace-operator-2") == "headrace-operator-2"
+    for subject in ("CN=headrace-operator", "CN=press-7,O=plant"):
+        with pytest.raises(PrincipalRefused):
+            mapping.user(subject)
+    machines = port_of(asked, "machines")
+    assert machines is not None
+    assert not machines.takes_own_certificates
+
+
+def test_the_issuers_server_is_trusted_by_a_file_of_its_own() -> None:
+    oauth = {"jwksUrl": "https://i/keys", "issuer": "i", "audience": ["a"], "jwksCa": {"configMapRef": {"name": "cas"}}}
+    asked = spec({"internal": {"mechanisms": ["OAUTHBEARER"], "oauth": oauth}})
+    assert tables(asked)["internal"]["oauth"]["jwks_ca"] == "/etc/headrace/server/jwks-ca-internal.crt"
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "says"),
+    [
+        (
+            {"protocol": "SSL", "principalMappingRules": "RULE:(/x/"},
+            {},
+            "listener more: principalMappingRules cannot be",
+        ),
+        (
+            {
+                "mechanisms": ["OAUTHBEARER"],
+                "oauth": {"jwksUrl": "https://u:p@i/keys", "issuer": "i", "audience": ["a"]},
+            },
+            {},
+            "listener more: oauth.jwksUrl: ",
+        ),
+        (
+            {},
+            {"shards": 3, "pod": {"sidecars": [{"name": "proxy", "ports": [{"containerPort": 9302}]}]}},
+            "listener more: port 9302 is that of pod.sidecars, container proxy",
+        ),
+        (
+            {},
+            {"pod": {"sidecars": [{"name": "proxy", "ports": [{"containerPort": 9300, "protocol": "UDP"}, "odd"]}]}},
+            "",
+        ),
+    ],
+)
+def test_what_nodes_would_not_start_with_is_told(given: dict[str, Any], more: dict[str, Any], says: str) -> None:
+    told = fault(spec({"additional": [{"name": "more", "port": 9300, **given}]}, **more))
+    assert told.startswith(says)
+    assert bool(told) is bool(says)
+    assert "p@i" not in told

@@ -26,3 +26,11 @@ def test_clients_ports_are_for_everybody_and_the_others_for_those_who_need_them(
 def test_it_can_be_left_to_somebody_else() -> None:
     made = built({"security": {"enabled": True, "networkPolicy": False}}).with_security(ALL)
     assert not by_kind(made, "NetworkPolicy")
+
+
+def test_more_listeners_are_for_everybody_too() -> None:
+    more = {"additional": [{"name": "people", "port": 9310}]}
+    (policy,) = by_kind(built({"security": {"enabled": True}, "listeners": more}).with_security(ALL), "NetworkPolicy")
+    clients, _, operator, _ = policy["spec"]["ingress"]
+    assert [each["port"] for each in clients["ports"]] == [9092, 9310]
+    assert [each["port"] for each in operator["ports"]] == [8092]

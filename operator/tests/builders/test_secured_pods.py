@@ -85,3 +85,31 @@ def test_an_open_listener_is_said_to_nodes() -> None:
     made = built({**SPEC, "listeners": {"internal": {"protocol": "PLAINTEXT"}}})
     made = made.with_security(Secured(REQUIRE, from_start=False))
     assert made.stateful_set()["spec"]["template"]["spec"]["containers"][0]["command"][-1] == "--allow-anonymous"
+
+
+def test_more_listeners_have_ports_everywhere_and_their_certificates() -> None:
+    more = {"name": "people", "port": 9310, "certificate": {"secretRef": {"name": "given"}}}
+    spec = {**SPEC, "shards": 2, "listeners": {"additional": [more]}}
+    made = built(spec).with_security(ALL)
+    pod = made.stateful_set()["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    declared = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert (declared["people-0"], declared["people-1"]) == (9310, 9311)
+    assert all(len(name) <= 15 for name in declared)
+    volumes = {each["name"]: each.get("secret", {}).get("secretName") for each in pod["volumes"]}
+    assert volumes["headrace-server-people"] == "given"
+    services = {each["metadata"]["name"]: each for each in made.all() if each["kind"] == "Service"}
+    bootstrap, nodes = (services[f"plant-{name}"]["spec"]["ports"] for name in ("bootstrap", "nodes"))
+    assert ("people", 9310) in [(each["name"], each["port"]) for each in bootstrap]
+    assert [each["port"] for each in nodes if each["name"].startswith("people-")] == [9310, 9311]
+    assert made.rolled() != built({**spec, "listeners": {}}).with_security(ALL).rolled()
+
+
+def test_authorities_that_are_given_are_no_reason_to_make_pods_anew() -> None:
+    """Their files are: what is in these nodes read again."""
+    one, other = (
+        {"name": "machines", "port": 9300, "protocol": "SSL", "clientCa": {"secretRef": {"name": name}}}
+        for name in ("a", "b")
+    )
+    first, second = ({**SPEC, "listeners": {"additional": [each]}} for each in (one, other))
+    assert built(first).with_security(ALL).rolled() == built(second).with_security(ALL).rolled()

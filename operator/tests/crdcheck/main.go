@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	sv "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -76,6 +77,7 @@ func main() {
 			old = c.Old
 		}
 		errs := sv.ValidateCustomResource(nil, c.New, v)
+		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s, c.New)...)
 		if len(errs) == 0 {
 			more, _ := celv.Validate(context.Background(), field.NewPath(""), s, c.New, old, celconfig.RuntimeCELCostBudget)
 			errs = append(errs, more...)

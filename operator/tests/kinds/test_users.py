@@ -163,6 +163,27 @@ async def test_a_listener_has_its_own_address_and_authority(secure: World) -> No
     assert (held["bootstrap"], held["ca.crt"]) == ("c-bootstrap.ns.svc:9192", "PEM")
 
 
+async def test_a_listener_that_was_named_freely_is_told_by_its_port(secure: World) -> None:
+    spec = {"nodes": 3, "security": {"enabled": True}, "listeners": {"additional": [{"name": "people", "port": 9300}]}}
+    await secure.run(secure.declare("StreamCluster", "c", spec))
+    held = await declared(secure, listener="people")
+    assert held["bootstrap"] == "c-bootstrap.ns.svc:9300"
+    assert "sasl.mechanism=SCRAM-SHA-512" in held["client.properties"]
+
+
+@pytest.mark.parametrize(("own_too", "reason"), [(False, "NoWayIn"), (True, "Ready")])
+async def test_no_certificate_is_made_for_a_listener_that_would_not_take_it(
+    secure: World, own_too: bool, reason: str
+) -> None:
+    given = {"secretRef": {"name": "company"}, "includeClusterCa": own_too}
+    more = {"name": "machines", "port": 9300, "protocol": "SSL", "clientCa": given}
+    spec = {"nodes": 3, "security": {"enabled": True}, "listeners": {"additional": [more]}}
+    await secure.run(secure.declare("StreamCluster", "c", spec))
+    alice = {**REF, "listener": "machines", "authentication": {"tls": {}}}
+    await secure.run(secure.declare("StreamUser", "alice", alice))
+    assert secure.condition("StreamUser", "alice")[1] == reason
+
+
 async def test_a_user_has_a_secret_whose_password_stays(world: World) -> None:
     key = world.declare("StreamUser", "alice", REF)
     await world.run(key)

@@ -1,0 +1,64 @@
+"""Whom TLS to the server with an issuer's keys trusts: authorities from a file, read again when it changes.
+
+A file that cannot be used leaves what was in use as it was, and says so (`fault`): tokens are checked against the keys
+that there are.
+"""
+
+import ssl
+from pathlib import Path
+
+from headrace.security.tls_server import MOST_BYTES, TlsRefused
+
+
+class JwksTrust:
+    """Of one listener. Made with a file that is sound. [blocking] throughout; one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TlsRefused."""
+        self._path = path
+        self._content = self._read()
+        self._refused: bytes | None = None
+        self.context = self._load(self._content)
+        """What new connections use."""
+        self.fault = ""
+        """Why what is in the file is not in use; "": it is."""
+
+    def look(self) -> bool:
+        """Read the file again; whether there is another `context`."""
+        try:
+            content = self._read()
+            if content == self._content:
+                self._refused, self.fault = None, ""
+                return False
+            if content == self._refused:
+                return False
+            self._refused = content
+            self.context = self._load(content)
+        except TlsRefused as error:
+            self.fault = str(error)
+            return False
+        self._content, self._refused, self.fault = content, None, ""
+        return True
+
+    def _read(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise TlsRefused(f"oauth.jwks_ca: {self._path} cannot be read: {error.strerror}") from None
+        if len(content) > MOST_BYTES:
+            raise TlsRefused(
+                f"oauth.jwks_ca: {self._path} has more than {MOST_BYTES} bytes: it is no PEM of authorities"
+            )
+        return content
+
+    def _load(self, content: bytes) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody yet, the machine's authorities neither
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(cadata=content.decode("ascii"))
+        except (ssl.SSLError, ValueError):
+            raise TlsRefused(f"oauth.jwks_ca: {self._path} holds no authority in PEM") from None
+        if not context.get_ca_certs():
+            raise TlsRefused(f"oauth.jwks_ca: {self._path} holds no certificate of an authority")
+        return context

@@ -1,0 +1,123 @@
+"""What others have given a cluster by reference: certificates of listeners, and authorities that these trust.
+
+Certificates with their keys are mounted as they are; authorities are copied (`builders.trust`). What is wrong with
+either is told, and opens nothing.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from headrace.security.certificate_authority import CertificateRefused, KeyPair
+from headrace_operator.builders import certificates, listeners, trust
+from headrace_operator.builders.authorities import decoded
+from headrace_operator.builders.certificates import GivenFault
+from headrace_operator.builders.listeners import Port
+from headrace_operator.builders.trust import Reference
+from headrace_operator.kube import Kube
+from headrace_operator.specs import ClusterSpec
+
+
+class Fault(NamedTuple):
+    """Something that somebody has to see to."""
+
+    reason: str
+    text: str
+    is_now: bool = True
+    """It is one already; else it will be."""
+
+
+class Given:
+    """Of all clusters."""
+
+    def __init__(self, *, kube: Kube, now: Callable[[], float]) -> None:
+        self._kube = kube
+        self._now = now
+
+    async def authorities(
+        self, namespace: str, spec: ClusterSpec, held: Mapping[str, str]
+    ) -> tuple[dict[str, str], list[Fault]]:
+        """What was given for each reference, by its entry, where `held` is what NAME-server has now; and what is wrong.
+        Raises ApiError, ApiSilent.
+        """
+        found: dict[str, str] = {}
+        faults: list[Fault] = []
+        left = trust.MOST_BYTES
+        for reference in trust.references(spec):
+            text = await self._text(namespace, reference)
+            try:
+                if text is None:
+                    raise CertificateRefused("is not there: make it, or name another")
+                given = trust.authorities_in(text)
+                if len(given) > left:
+                    raise CertificateRefused(
+                        f"is too long: the authorities of a cluster have {trust.MOST_BYTES >> 10} KiB at most together"
+                    )
+            except CertificateRefused as error:
+                given = self._former(held.get(reference.entry, ""))
+                stays = "nobody is trusted until then" if trust.is_nobody(given) else "what it held before stays"
+                said = f"{reference.where} {error}; {stays}"
+                faults.append(Fault("NoAuthority" if text is None else "AuthorityUnfit", said))
+            else:
+                faults += self._expiry(reference, given)
+            found[reference.entry] = given
+            left -= len(given)
+        return found, faults
+
+    async def certificates(self, namespace: str, spec: ClusterSpec) -> list[Fault]:
+        """What is wrong with listeners' certificates. Raises ApiError, ApiSilent."""
+        return [
+            fault
+            for port in listeners.ports(spec)
+            if port.has_tls and port.given_secret is not None
+            for fault in await self._of_certificate(namespace, port, port.given_secret)
+        ]
+
+    async def _text(self, namespace: str, reference: Reference) -> str | None:
+        """None: it is not there."""
+        if (named := reference.source.secret_ref) is not None:
+            secret = await self._kube.get("v1", "Secret", namespace, named.name)
+            value = ((secret or {}).get("data") or {}).get(named.key)
+            return None if value is None else base64.b64decode(value).decode(errors="replace")
+        if (named := reference.source.config_map_ref) is not None:
+            config = await self._kube.get("v1", "ConfigMap", namespace, named.name)
+            text = ((config or {}).get("data") or {}).get(named.key)
+            return None if text is None else str(text)
+        return None
+
+    def _former(self, held: str) -> str:
+        """What was given before; an authority of nobody, where nothing was."""
+        try:
+            return trust.authorities_in(held)
+        except CertificateRefused:
+            return trust.nobody(now=self._now())
+
+    def _expiry(self, reference: Reference, given: str) -> list[Fault]:
+        end, now = trust.last_end(given), self._now()
+        if now >= end:
+            return [Fault("CertificateExpired", f"{reference.where} has expired: put a new authority there")]
+        if now >= end - certificates.SOON_S:
+            return [Fault("CertificateExpires", f"{reference.where} expires within 14 days", is_now=False)]
+        return []
+
+    async def _of_certificate(self, namespace: str, port: Port, name: str) -> list[Fault]:
+        pair = pair_of(decoded(await self._kube.get("v1", "Secret", namespace, name)))
+        where = f"listener {port.name}: Secret {name}"
+        if pair is None:
+            text = f"{where} is not there, or has no tls.crt and tls.key: make it (cert-manager's Certificate does)"
+            return [Fault("NoSecret", text)]
+        match certificates.given_fault(pair, now=self._now()):
+            case GivenFault.UNFIT, why:
+                return [Fault("CertificateUnfit", f"{where}: {why}")]
+            case GivenFault.EXPIRED, why:
+                return [Fault("CertificateExpired", f"{where}: {why}")]
+            case GivenFault.EXPIRES, why:
+                return [Fault("CertificateExpires", f"{where}: {why}", is_now=False)]
+        return []
+
+
+def pair_of(values: Mapping[str, str]) -> KeyPair | None:
+    """What a Secret holds as a certificate and its key."""
+    if not values.get("tls.crt") or not values.get("tls.key"):
+        return None
+    return KeyPair(values["tls.crt"], values["tls.key"])

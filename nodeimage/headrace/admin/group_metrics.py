@@ -31,8 +31,6 @@ SHARE: Final = 50
 AT_ONCE: Final = 100
 """Groups whose committed offsets are read at once."""
 MOST_GROUPS: Final = 100
-MOST_PARTITIONS: Final = 500
-"""Of groups, told one by one by kafka-exporter's names."""
 
 
 @dataclass(frozen=True, slots=True)

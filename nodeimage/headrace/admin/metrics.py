@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.base.errors import Code
+from headrace.base.ids import ContainerId
 from headrace.base.loop_lag import LoopLag
+from headrace.container.leader import Leader
 from headrace.metrics import declarations as declared
 from headrace.metrics.histogram import Histogram
 from headrace.metrics.log_times import LogTimes
@@ -12,6 +14,7 @@ from headrace.metrics.metric import Metric
 from headrace.metrics.readings import Reading
 from headrace.metrics.requests import ApiTimes, errors_of
 from headrace.metrics.traffic import Flow, Traffic
+from headrace.store.records import ContainerRecord
 
 _OF_STATUS: Final = (
     (declared.READY, ("ready",)),
@@ -101,6 +104,28 @@ def of_loop(lag: LoopLag) -> Iterator[Reading]:
     histogram = Histogram(lag.bounds_s)
     histogram.counts, histogram.sum = list(lag.counts), lag.sum_s
     yield Reading(declared.LOOP_LAG, histogram)
+
+
+def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
+    """How long calls to other nodes took."""
+    for call, histogram in times.items():
+        yield Reading(declared.PEER_CALL_SECONDS, histogram, (call,))
+
+
+def of_containers(
+    led: Mapping[ContainerId, Leader], records: Mapping[ContainerId, ContainerRecord], *, waiting: int
+) -> Iterable[Reading]:
+    """How those are that this node leads. `waiting`: that nobody can lead, as far as it is for this node to say."""
+    found = dict.fromkeys(("in_sync", "behind", "stalled"), 0)
+    for container, leader in led.items():
+        record = records.get(container)
+        if leader.stalled:
+            found["stalled"] += 1
+        elif record is not None and len(record.in_sync) < record.wanted:
+            found["behind"] += 1
+        else:
+            found["in_sync"] += 1
+    return counts(declared.CONTAINERS, {**found, "waiting": waiting})
 
 
 def of_traffic(traffic: Traffic) -> Iterator[Reading]:

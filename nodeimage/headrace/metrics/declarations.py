@@ -95,8 +95,11 @@ CONTAINER_COMMITTED = gauge(
 CONTAINER_STORED = gauge("container_stored_bytes", "Bytes on disk of a replica", "container", "kind")
 CONTAINER_LEADS = gauge("container_leads", "Whether this node leads a container", "container", "kind")
 ROLLS = counter("rolls_total", "Partitions that went on elsewhere, by rolls that ended on this node")
-FAILOVERS = counter("failovers_total", "Containers that were given to another leader as theirs had failed; controller")
-BALANCE_MOVES = counter("balance_moves_total", "Replicas and leaders that were moved for balance; controller")
+FAILOVERS = counter(
+    "failovers_total",
+    "Containers that the controller gave to another leader, as theirs had failed or was about to stop",
+)
+BALANCE_MOVES = counter("balance_moves_total", "Containers and partitions that the controller moved for balance")
 
 # --- traffic
 
@@ -140,6 +143,11 @@ LINK_BLOCKED = gauge(
     "link_blocked_partitions", "Partitions that a link cannot copy at present", "link", unit="partitions"
 )
 
+SET_ASIDE = counter(
+    "set_aside_records_total",
+    "Records that diverged from their topic's home, and were set aside",
+)
+
 # --- security
 
 CERTIFICATE_EXPIRY = gauge(
@@ -173,7 +181,7 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "Groups": (GROUPS, GROUP_LAG_RECORDS, GROUP_LAG_MAX_RECORDS, GROUP_LAG_SECONDS, GROUP_MEMBERS),
     "Links": (
         *(LINK_STATE, LINK_LAG_RECORDS, LINK_LAG_BYTES, LINK_LAG_SECONDS, LINK_RECORDS, LINK_BYTES, LINK_FAILURES),
-        LINK_BLOCKED,
+        *(LINK_BLOCKED, SET_ASIDE),
     ),
     "Security": (CERTIFICATE_EXPIRY, LOGINS, LOGINS_REFUSED, TLS_FAILED),
 }

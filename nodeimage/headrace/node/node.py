@@ -260,7 +260,14 @@ class Node:
     def _measure(self) -> None:
         from headrace.node.metrics import NodeScrape  # prometheus-client: of use to none but those with an HTTP port
 
-        self._scrape = NodeScrape(self.parts, status=self._status, log_times=self._log_times)
+        self._scrape = NodeScrape(
+            self.parts,
+            status=self._status,
+            log_times=self._log_times,
+            links=self.links,
+            peers=self.peers,
+            controller=self.controller,
+        )
         self._scrape.start()
 
     async def _join(self, cluster: ClusterRecord, listening: socket.socket) -> None:

@@ -1,7 +1,8 @@
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.admin.metrics import counts, of_log, of_loop, of_requests, of_status
+from headrace.admin.metrics import counts, of_containers, of_log, of_loop, of_peers, of_requests, of_status
 from headrace.base.errors import Code
 from headrace.base.loop_lag import LoopLag
 from headrace.metrics import declarations as declared
@@ -129,3 +130,26 @@ async def test_what_disk_and_loop_take_is_told() -> None:
 
 def test_counts_have_one_label() -> None:
     assert list(counts(declared.LOGINS, {"PLAIN": 2})) == [Reading(declared.LOGINS, 2.0, ("PLAIN",))]
+
+
+def test_containers_are_told_by_how_they_are() -> None:
+    def leader(stalled: str = "") -> Any:
+        return SimpleNamespace(stalled=stalled)
+
+    def record(in_sync: int, wanted: int = 3) -> Any:
+        return SimpleNamespace(in_sync=range(in_sync), wanted=wanted)
+
+    led: Any = {1: leader(), 2: leader(), 3: leader("it has too few replicas in sync"), 4: leader()}
+    records: Any = {1: record(3), 2: record(2), 3: record(1)}
+    assert list(of_containers(led, records, waiting=5)) == [
+        Reading(declared.CONTAINERS, 2.0, ("in_sync",)),
+        Reading(declared.CONTAINERS, 1.0, ("behind",)),
+        Reading(declared.CONTAINERS, 1.0, ("stalled",)),
+        Reading(declared.CONTAINERS, 5.0, ("waiting",)),
+    ]
+
+
+async def test_calls_to_other_nodes_are_told_by_what_was_asked() -> None:
+    took = Histogram()
+    took.observe(0.003)
+    assert 'headrace_peer_call_seconds_count{call="Probe",node="3"} 1.0' in await lines(of_peers({"Probe": took}))

@@ -11,7 +11,14 @@ Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def scrape_of(running: Running) -> NodeScrape:
     node = running.node
-    return NodeScrape(running.parts, status=node._status, log_times=node._log_times)
+    return NodeScrape(
+        running.parts,
+        status=node._status,
+        log_times=node._log_times,
+        links=node.links,
+        peers=node.peers,
+        controller=node.controller,
+    )
 
 
 class Scrape:
@@ -42,6 +49,7 @@ async def test_what_clients_do_is_told(new_node: NewNode) -> None:
     await node.call("fetch", ("t", 0, 0))
     told = Scrape(await scrape_of(node).text())
     assert told["ready"] == {(): 1.0}
+    assert told["containers"] == {("in_sync",): 2.0, ("behind",): 0.0, ("stalled",): 0.0, ("waiting",): 0.0}
     assert told["topics"] == {(): 2.0}
     assert told["stream_in_records_total"][("/default",)] == 4.0
     assert told["stream_out_records_total"][("/default",)] == 3.0
@@ -76,3 +84,13 @@ async def test_a_refusal_is_counted_by_api_and_code(new_node: NewNode) -> None:
     await node.call("produce", "t", [b"a"], partition=7)
     told = Scrape(await scrape_of(node).text())
     assert told["request_errors_total"] == {("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0}
+
+
+async def test_kafka_exporters_names_are_told_apart(new_node: NewNode) -> None:
+    node = await new_node()
+    await node.call("create", "t")
+    await node.call("put", "t", b"a", b"b")
+    text = (await scrape_of(node).kafka_text()).decode()
+    assert "kafka_brokers 1.0" in text
+    assert 'kafka_topic_partition_current_offset{partition="0",topic="t"} 2.0' in text
+    assert "headrace_" not in text

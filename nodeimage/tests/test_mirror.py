@@ -45,6 +45,8 @@ WITHOUT_LOGIC = {
     "nodeimage/headrace/kafka_client/errors.py": "errors",
     "nodeimage/headrace/links/pull/effects.py": "plain data",
     "nodeimage/headrace/links/pull/limits.py": "settings",
+    "nodeimage/headrace/metrics/log_times.py": "two histograms",
+    "nodeimage/headrace/metrics/readings.py": "plain data",
     "nodeimage/headrace/links/source/source.py": "a protocol and its answers",
     "nodeimage/headrace/node/__main__.py": "starts the process",
     "nodeimage/headrace/node/changes.py": "an event that is set",

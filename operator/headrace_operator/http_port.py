@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from headrace.admin.metrics import CONTENT_TYPE
+from headrace.metrics.merging import CONTENT_TYPE
 
 Figures = Mapping[tuple[str, str], float]
 """By (name, labels as Prometheus writes them)."""

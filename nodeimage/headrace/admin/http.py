@@ -3,7 +3,8 @@
 /livez      200 while the event loop answers
 /readyz     200 once the node serves, has its containers and is not behind; 503 with a line that says what it waits for
 /safez      200 where this node can stop without anybody waiting; 503 with what would be missed
-/metrics    Prometheus's text format
+/metrics    Prometheus's text format; 503 while the node starts or stops
+/metrics/kafka  the same of topics and groups, by the names of kafka-exporter
 /hand-over  POST: others lead what the node leads; answered when they do. It is about to stop, and takes no roles until
             it is started again. SIGTERM does the same
 /recover-store  POST: what the nodes' folders say of containers whose records are gone; with ?apply=1 these are put
@@ -26,11 +27,11 @@ from aiohttp import web
 
 from headrace.admin.http_acceptor import HttpConnections
 from headrace.admin.http_guard import Refusal, read_token, refusal
-from headrace.admin.metrics import CONTENT_TYPE, exposition
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import is_local
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import HeadraceError
+from headrace.metrics.merging import CONTENT_TYPE
 
 log = structlog.get_logger()
 
@@ -38,6 +39,8 @@ LINGER_S: Final = 1.0
 """For the rest of what somebody sends who has his answer."""
 
 Answering = Callable[[web.Request], Awaitable[web.Response]]
+Scrape = Callable[[], Awaitable[bytes | None]]
+"""Metrics in Prometheus's text format; None: the node is starting."""
 Check = Callable[[], str]
 """Why not; "": it is so."""
 
@@ -50,16 +53,16 @@ class HttpPort:
         *,
         ready: Check,
         safe: Check,
-        status: Callable[[], Awaitable[dict[str, Any]] | None],
+        metrics: Scrape,
+        kafka_metrics: Scrape,
         hand_over: Callable[[], Awaitable[None]],
         recover_store: Callable[[bool], Awaitable[dict[str, Any]]],
         token_file: Path | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """`status` gives None until there is a broker. `token_file`, `names`: see admin.http_guard."""
+        """`token_file`, `names`: see admin.http_guard."""
         self._token_file = token_file
         self._names = names
-        self._status = status
         self._hand_over = hand_over
         self._recover_store = recover_store
         self._connections = HttpConnections(plan_of_process())
@@ -68,7 +71,8 @@ class HttpPort:
             ("/livez", self._alive),
             ("/readyz", self._answer(ready)),
             ("/safez", self._answer(safe)),
-            ("/metrics", self._metrics),
+            ("/metrics", self._scraped(metrics)),
+            ("/metrics/kafka", self._scraped(kafka_metrics)),
         ):
             application.router.add_get(path, self._guarded(handler, is_open=True))
         for path, handler in (("/hand-over", self._handed_over), ("/recover-store", self._recovered)):
@@ -139,11 +143,20 @@ class HttpPort:
 
         return answered
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        status = self._status()
-        if status is None:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node is starting\n")
-        return web.Response(body=exposition(await status).encode(), headers={"Content-Type": CONTENT_TYPE})
+    def _scraped(self, scrape: Scrape) -> Answering:
+        async def answered(request: web.Request) -> web.Response:
+            try:
+                text = await scrape()
+            except HeadraceError as error:
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{error}\n")
+            except Exception:  # parts that start, or stop, in the middle of it
+                log.exception("metrics could not be told", path=request.path)
+                text = None
+            if text is None:
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node starts or stops\n")
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+        return answered
 
     async def _handed_over(self, _request: web.Request) -> web.Response:
         await self._hand_over()

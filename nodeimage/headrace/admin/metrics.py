@@ -1,93 +1,169 @@
-"""A node's status as Prometheus's text format (version 0.0.4). Pure. Every sample says of which node it is."""
+"""A node's status, and what its parts count, as readings of its metrics. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from headrace.base.errors import Code
+from headrace.base.ids import ContainerId
+from headrace.base.loop_lag import LoopLag
+from headrace.container.leader import Leader
+from headrace.metrics import declarations as declared
+from headrace.metrics.histogram import Histogram
+from headrace.metrics.log_times import LogTimes
+from headrace.metrics.metric import Metric
+from headrace.metrics.readings import Reading
+from headrace.metrics.requests import ApiTimes, errors_of
+from headrace.metrics.traffic import Flow, Traffic
+from headrace.store.records import ContainerRecord
 
-_GAUGES: Final = (
-    ("ready", ("ready",), "Whether the node has its containers and is not behind"),
-    ("controller", ("controller",), "Whether the node is the cluster's controller"),
-    ("store_silent_seconds", ("store_silent_s",), "How long the cluster store has not answered"),
-    ("catalog_damaged", ("catalog", "damaged"), "Whether the catalog's tables of this node are damaged"),
-    ("streams", ("streams",), "Streams in the catalog"),
-    ("topics", ("topics",), "Topics in the catalog"),
-    ("partitions", ("partitions",), "Partitions in the catalog"),
-    ("topics_in_memory", ("topics_in_memory",), "Topics that this node holds in memory"),
-    ("connections", ("clients", "connected"), "Connections of clients"),
-    ("connections_limit", ("clients", "most_connections"), "Most connections of clients"),
-    ("open_descriptors", ("descriptors", "open"), "File descriptors in use"),
-    ("descriptors_limit", ("descriptors", "limit"), "Most file descriptors"),
-    ("resident_bytes", ("memory", "resident_bytes"), "Resident memory of the process"),
-    ("disk_free_bytes", ("disk", "free_bytes"), "Room on the disk"),
-    ("disk_total_bytes", ("disk", "total_bytes"), "Size of the disk"),
-    ("stored_bytes", ("disk", "stored_bytes"), "Bytes on disk of all replicas of this node"),
-    ("waiting_bytes", ("disk", "waiting_bytes"), "Bytes that wait for the disk"),
-)
-_COUNTERS: Final = (
-    ("connections_total", ("clients", "connections_since_start"), "Connections of clients since the start"),
-    ("connections_refused_total", ("clients", "refused_since_start"), "Connections of clients closed at a limit"),
-    ("connections_made_way_total", ("clients", "made_way_since_start"), "Silent or idle connections closed for others"),
-    ("connections_silent_total", ("clients", "silent_since_start"), "Connections closed for want of a first request"),
-    ("requests_total", ("clients", "requests_since_start"), "Requests since the start"),
-    ("produce_requests_total", ("clients", "produce_requests_since_start"), "Produce requests since the start"),
-    ("fetch_requests_total", ("clients", "fetch_requests_since_start"), "Fetch requests since the start"),
-    ("in_bytes_total", ("clients", "in_since_start_bytes"), "Bytes of records produced here since the start"),
-    ("out_bytes_total", ("clients", "out_since_start_bytes"), "Bytes of records fetched here since the start"),
-    ("given_back_bytes_total", ("maintenance", "given_back_since_start_bytes"), "Disk given back since the start"),
-    ("chunks_regrouped_total", ("maintenance", "chunks_regrouped_since_start"), "Chunks regrouped since the start"),
+_OF_STATUS: Final = (
+    (declared.READY, ("ready",)),
+    (declared.CONTROLLER, ("controller",)),
+    (declared.START_TIME, ("started_s",)),
+    (declared.CPU_SECONDS, ("cpu_s",)),
+    (declared.STORE_SILENT, ("store_silent_s",)),
+    (declared.CATALOG_DAMAGED, ("catalog", "damaged")),
+    (declared.STREAMS, ("streams",)),
+    (declared.TOPICS, ("topics",)),
+    (declared.PARTITIONS, ("partitions",)),
+    (declared.TOPICS_IN_MEMORY, ("topics_in_memory",)),
+    (declared.CONNECTIONS, ("clients", "connected")),
+    (declared.CONNECTIONS_LIMIT, ("clients", "most_connections")),
+    (declared.OPEN_DESCRIPTORS, ("descriptors", "open")),
+    (declared.DESCRIPTORS_LIMIT, ("descriptors", "limit")),
+    (declared.RESIDENT_BYTES, ("memory", "resident_bytes")),
+    (declared.DISK_FREE, ("disk", "free_bytes")),
+    (declared.DISK_TOTAL, ("disk", "total_bytes")),
+    (declared.STORED, ("disk", "stored_bytes")),
+    (declared.WAITING, ("disk", "waiting_bytes")),
+    (declared.CONNECTIONS_TOTAL, ("clients", "connections_since_start")),
+    (declared.CONNECTIONS_REFUSED, ("clients", "refused_since_start")),
+    (declared.CONNECTIONS_MADE_WAY, ("clients", "made_way_since_start")),
+    (declared.CONNECTIONS_SILENT, ("clients", "silent_since_start")),
+    (declared.REQUESTS, ("clients", "requests_since_start")),
+    (declared.PRODUCE_REQUESTS, ("clients", "produce_requests_since_start")),
+    (declared.FETCH_REQUESTS, ("clients", "fetch_requests_since_start")),
+    (declared.IN_BYTES, ("clients", "in_since_start_bytes")),
+    (declared.OUT_BYTES, ("clients", "out_since_start_bytes")),
+    (declared.GIVEN_BACK, ("maintenance", "given_back_since_start_bytes")),
+    (declared.CHUNKS_REGROUPED, ("maintenance", "chunks_regrouped_since_start")),
+    (declared.SCRUB_RUNNING, ("scrub", "running")),
 )
 _OF_CONTAINERS: Final = (
-    ("container_epoch", "epoch", "Epoch of a container, as last seen"),
-    ("container_end_position", "end", "Where a replica's log ends"),
-    ("container_committed_position", "committed", "Up to where a replica knows its log to be committed"),
-    ("container_stored_bytes", "on_disk_bytes", "Bytes on disk of a replica"),
+    (declared.CONTAINER_EPOCH, "epoch"),
+    (declared.CONTAINER_END, "end"),
+    (declared.CONTAINER_COMMITTED, "committed"),
+    (declared.CONTAINER_STORED, "on_disk_bytes"),
 )
+_BY_STREAM: Final = (
+    *(declared.STREAM_IN_BYTES, declared.STREAM_IN_RECORDS),
+    *(declared.STREAM_OUT_BYTES, declared.STREAM_OUT_RECORDS),
+)
+_BY_TOPIC: Final = (
+    *(declared.TOPIC_IN_BYTES, declared.TOPIC_IN_RECORDS),
+    *(declared.TOPIC_OUT_BYTES, declared.TOPIC_OUT_RECORDS),
+)
+"""In the order of a flow's fields."""
 
 
-def exposition(status: Mapping[str, Any]) -> str:
-    """What `/metrics` answers: of a `node_status`, with `ready`, `controller` and `store_silent_s`."""
-    return "\n".join(_lines(status)) + "\n"
+def of_status(status: Mapping[str, Any]) -> Iterator[Reading]:
+    """Those of a `node_status`, with `ready`, `controller`, `store_silent_s`, `started_s`, `cpu_s` and `now_s`."""
+    for metric, path in _OF_STATUS:
+        yield Reading(metric, float(_at(status, path)))
+    yield Reading(declared.NODE_INFO, 1.0, (str(status["version"]), str(status["cluster"])))
+    for container in status["containers"]:
+        labels = (str(container["id"]), str(container["kind"]))
+        for metric, field in _OF_CONTAINERS:
+            if container[field] is not None:
+                yield Reading(metric, float(container[field]), labels)
+        yield Reading(declared.CONTAINER_LEADS, float(container["role"] == "primary"), labels)
+    yield from _of_listeners(status["listeners"], now_s=status["now_s"])
 
 
-def merged(expositions: Sequence[str]) -> str:
-    """Several nodes' as one: each metric's samples stand together."""
-    metrics: dict[str, list[str]] = {}
-    for each in expositions:
-        for metric in each.split("# HELP ")[1:]:
-            name, _, rest = metric.partition(" ")
-            head = metrics.setdefault(name, [])
-            lines = f"# HELP {name} {rest}".splitlines()
-            head += lines if not head else [line for line in lines if not line.startswith("#")]
-    return "".join(f"{line}\n" for lines in metrics.values() for line in lines)
+def of_requests(times: Mapping[str, ApiTimes]) -> Iterator[Reading]:
+    """How long answers took, by API, of those that were asked."""
+    for api, each in times.items():
+        if not each.total.count:
+            continue
+        yield Reading(declared.REQUEST_SECONDS, each.total, (api,))
+        for phase, histogram in each.phases():
+            if histogram.count:
+                yield Reading(declared.REQUEST_PHASE_SECONDS, histogram, (api, phase))
+    for api, code, count in errors_of(times):
+        yield Reading(declared.REQUEST_ERRORS, float(count), (api, _named(code)))
 
 
-def _lines(status: Mapping[str, Any]) -> Iterator[str]:
-    node = {"node": str(status["node"])}
-    for kind, metrics in (("gauge", _GAUGES), ("counter", _COUNTERS)):
-        for name, path, what in metrics:
-            yield from _metric(name, kind, what, [(node, _at(status, path))])
-    containers = [(node | _labels_of(each), each) for each in status["containers"]]
-    for name, field, what in _OF_CONTAINERS:
-        values = [(labels, each[field]) for labels, each in containers if each[field] is not None]
-        yield from _metric(name, "gauge", what, values)
-    leads = [(labels, int(each["role"] == "primary")) for labels, each in containers]
-    yield from _metric("container_leads", "gauge", "Whether this node leads a container", leads)
+def of_log(times: LogTimes) -> Iterator[Reading]:
+    """How long disk and followers took."""
+    yield Reading(declared.LOG_SYNC_SECONDS, times.sync)
+    yield Reading(declared.COMMIT_SECONDS, times.commit)
 
 
-def _metric(name: str, kind: str, what: str, values: Iterable[tuple[Mapping[str, str], object]]) -> Iterator[str]:
-    yield f"# HELP headrace_{name} {what}."
-    yield f"# TYPE headrace_{name} {kind}"
-    for labels, value in values:
-        shown = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        yield f"headrace_{name}{{{shown}}} {value}"
+def of_loop(lag: LoopLag) -> Iterator[Reading]:
+    """How late the loop is."""
+    histogram = Histogram(lag.bounds_s)
+    histogram.counts, histogram.sum = list(lag.counts), lag.sum_s
+    yield Reading(declared.LOOP_LAG, histogram)
 
 
-def _labels_of(container: Mapping[str, Any]) -> dict[str, str]:
-    return {"container": str(container["id"]), "kind": str(container["kind"])}
+def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
+    """How long calls to other nodes took."""
+    for call, histogram in times.items():
+        yield Reading(declared.PEER_CALL_SECONDS, histogram, (call,))
 
 
-def _at(status: Mapping[str, Any], path: Iterable[str]) -> object:
+def of_containers(
+    led: Mapping[ContainerId, Leader], records: Mapping[ContainerId, ContainerRecord], *, waiting: int
+) -> Iterable[Reading]:
+    """How those are that this node leads. `waiting`: that nobody can lead, as far as it is for this node to say."""
+    found = dict.fromkeys(("in_sync", "behind", "stalled"), 0)
+    for container, leader in led.items():
+        record = records.get(container)
+        if leader.stalled:
+            found["stalled"] += 1
+        elif record is not None and len(record.in_sync) < record.wanted:
+            found["behind"] += 1
+        else:
+            found["in_sync"] += 1
+    return counts(declared.CONTAINERS, {**found, "waiting": waiting})
+
+
+def of_traffic(traffic: Traffic) -> Iterator[Reading]:
+    """What clients wrote and read."""
+    for stream, flow in traffic.streams():
+        yield from _of_flow(flow, _BY_STREAM, (stream,))
+    for stream, topic, flow in traffic.topics():
+        yield from _of_flow(flow, _BY_TOPIC, (stream, topic))
+    yield from counts(declared.SERIES_DROPPED, traffic.dropped)
+
+
+def _of_flow(flow: Flow, metrics: Sequence[Metric], labels: tuple[str, ...]) -> Iterator[Reading]:
+    values = (flow.in_bytes, flow.in_records, flow.out_bytes, flow.out_records)
+    for metric, value in zip(metrics, values, strict=True):
+        yield Reading(metric, float(value), labels)
+
+
+def counts(metric: Metric, found: Mapping[str, float]) -> Iterable[Reading]:
+    """Of a metric with one label: its values by that."""
+    return [Reading(metric, float(value), (label,)) for label, value in found.items()]
+
+
+def _of_listeners(listeners: Iterable[Mapping[str, Any]], *, now_s: float) -> Iterator[Reading]:
+    for each in listeners:
+        name = (str(each["name"]),)
+        if each["certificate_expires_ms"] is not None:
+            yield Reading(declared.CERTIFICATE_EXPIRY, round(each["certificate_expires_ms"] / 1000 - now_s), name)
+        yield Reading(declared.TLS_FAILED, float(each["failed_handshakes_since_start"]), name)
+
+
+def _named(code: int) -> str:
+    try:
+        return Code(code).name
+    except ValueError:
+        return str(code)
+
+
+def _at(status: Mapping[str, Any], path: Iterable[str]) -> Any:
     found: Any = status
     for name in path:
         found = found[name]

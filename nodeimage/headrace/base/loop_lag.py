@@ -17,12 +17,17 @@ _BOUNDS_MS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 
 class LoopLag:
     """Measures from `start` to `close`."""
 
+    bounds_s: Final = tuple(bound / 1000 for bound in _BOUNDS_MS)
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._used = 0.0
-        self._counts = [0] * (len(_BOUNDS_MS) + 1)
+        self.counts = [0] * (len(_BOUNDS_MS) + 1)
+        """Ticks by how late they were: up to each of `bounds_s`, and beyond."""
+        self.sum_s = 0.0
+        """How late all of them were together."""
         self._ticks = 0
         self._worst = 0.0
         self._worst_own = 0.0
@@ -30,7 +35,8 @@ class LoopLag:
     def start(self) -> None:
         """Begin, or begin anew."""
         self.close()
-        self._counts = [0] * (len(_BOUNDS_MS) + 1)
+        self.counts = [0] * (len(_BOUNDS_MS) + 1)
+        self.sum_s = 0.0
         self._ticks = 0
         self._worst = self._worst_own = 0.0
         self._next()
@@ -44,7 +50,7 @@ class LoopLag:
     def shown(self) -> Mapping[str, float]:
         """Milliseconds since the start of measuring: `worst`, `worst_own`, and `p99` (an upper bound of its bucket)."""
         below, p99 = 0, 0.0
-        for bound, count in zip((*_BOUNDS_MS, self._worst * 1000), self._counts, strict=True):
+        for bound, count in zip((*_BOUNDS_MS, self._worst * 1000), self.counts, strict=True):
             below += count
             if below >= 0.99 * self._ticks:
                 p99 = min(float(bound), self._worst * 1000)
@@ -71,5 +77,6 @@ class LoopLag:
         row, millis = 0, late * 1000
         while row < len(_BOUNDS_MS) and millis > _BOUNDS_MS[row]:
             row += 1
-        self._counts[row] += 1
+        self.counts[row] += 1
+        self.sum_s += late
         self._next()

@@ -11,8 +11,10 @@ methods belong to the loop thread.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from time import monotonic
 from typing import Any, Protocol
 
 from headrace.base.errors import StorageFull
@@ -125,6 +127,10 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._waiting = CommitQueue(container_id)
+        self._cycles: deque[_Cycle] = deque()
+        """Sync cycles that followers are to have, and have not all committed yet."""
+        self.synced_at = 0.0
+        """When what is being told to be committed was synced here (time.monotonic); 0.0: no follower had to have it."""
         self.cramped = False
         """The last control frame that may use the reserve found no room: no partition gets out of here."""
         self._later: list[PartitionletId] = []
@@ -342,6 +348,7 @@ class Leader:
         self.state.end = Position(job.end)
         if not self.feeds:
             return
+        self._cycles.append(_Cycle(Position(job.end)))
         if self.recent is not None:
             self.recent.add(job)
         for feed in list(self.feeds):
@@ -349,7 +356,10 @@ class Leader:
 
     def cycle_done(self) -> None:
         """See sync_cycle.Owner."""
-        if self.state.on_disk(self._member, self.log.appender.synced, now=self._loop.time()):
+        synced = self.log.appender.synced
+        if self._cycles:
+            _mark_synced(self._cycles, synced)
+        if self.state.on_disk(self._member, synced, now=self._loop.time()):
             self.committed_moved()
         if self.log.chunks_to_close(self.state.committed):
             self.events.chunk_waits(self.id)
@@ -376,11 +386,22 @@ class Leader:
 
     def committed_moved(self) -> None:
         """Tell everybody who waited, in order."""
+        if self._cycles:
+            self._tell_cycle_by_cycle()
         self._waiting.committed(self.state.committed)
         for feed in self.feeds:
             feed.committed_moved()
         if self._committed_moved is not None:
             self._committed_moved()
+
+    def _tell_cycle_by_cycle(self) -> None:
+        committed, now = self.state.committed, monotonic()
+        while self._cycles and self._cycles[0].end <= committed:
+            cycle = self._cycles.popleft()
+            self.log.options.times.commit.observe(now - cycle.started)
+            self.synced_at = cycle.synced
+            self._waiting.committed(cycle.end)
+        self.synced_at = self._cycles[0].synced if self._cycles else 0.0  # of a part of the next one
 
     # --- reading
 
@@ -401,6 +422,7 @@ class Leader:
         for feed in list(self.feeds):
             feed.close()
         self.feeds.clear()
+        self._cycles.clear()
         self._waiting.lost()
 
     async def close(self) -> None:
@@ -408,6 +430,24 @@ class Leader:
         await self.cycle.flush()
         self.lose()
         await self.cycle.close()
+
+
+class _Cycle:
+    """When a sync cycle began, and when it was on the disk here."""
+
+    __slots__ = ("end", "started", "synced")
+
+    def __init__(self, end: Position) -> None:
+        self.end = end
+        self.started = monotonic()
+        self.synced = 0.0
+
+
+def _mark_synced(cycles: Iterable[_Cycle], position: Position) -> None:
+    for cycle in cycles:
+        if cycle.end > position:
+            return
+        cycle.synced = cycle.synced or monotonic()
 
 
 def _copy(ended: "asyncio.Future[Any]", future: "asyncio.Future[Any]") -> None:

@@ -133,6 +133,7 @@ class SyncCycle:
             # Invariant 13: after a failed write or sync nobody knows what the disk holds. Only a fresh start does.
             self._fatal(f"container {self.id}: writing the log failed: {error!r}")
             return
+        self.log.options.times.sync.observe(job.took)
         self.log.job_done(job)
         self._writing = False
         if self._job_over is not None:

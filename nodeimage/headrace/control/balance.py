@@ -278,7 +278,8 @@ class _Round:
         if best is not None:
             _, record, candidate = best
             reason = f"{why}; node {candidate} leads now"
-            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
+            moved = hand_over(self._observed, record, candidate, reason, self._now)
+            self._changes.append(replace(moved, is_balance=True))
             self._moves.append(self._now)
             self._resting |= dict.fromkeys((node, candidate), self._now + REST_S)
 
@@ -422,7 +423,8 @@ class _Round:
             reason = (
                 f"node {record.primary} leads {gap} closed containers more than node {candidate}, which leads this now"
             )
-            self._changes.append(hand_over(self._observed, record, candidate, reason, self._now))
+            moved = hand_over(self._observed, record, candidate, reason, self._now)
+            self._changes.append(replace(moved, is_balance=True))
             self._closed_moves.append(self._now)
             led[record.primary] -= 1
             led[candidate] += 1

@@ -13,6 +13,8 @@ class PutContainer:
     record: ContainerRecord
     version: int
     reason: str
+    is_balance: bool = False
+    """Nothing is wrong; another node carries less."""
 
 
 @dataclass(frozen=True, slots=True)

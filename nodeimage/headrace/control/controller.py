@@ -645,6 +645,7 @@ class Controller:
             log.warning("partitionlets were not rolled", container=change.container, reason=str(error))
             return
         if answer.count:
+            self.events.balance_moves += answer.count
             self.events.add(
                 "roll", f"{change.reason} ({answer.count} rolled)", container=change.container, node=change.node
             )

@@ -49,6 +49,10 @@ class Events:
 
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=KEPT)
+        self.failovers = 0
+        """Containers that were given to another leader, but for balance."""
+        self.balance_moves = 0
+        """Containers and partitions that were moved for balance."""
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._kept))

@@ -153,4 +153,8 @@ class PutQueue:
     def _tell(self, change: PutContainer, former: NodeId | None) -> None:
         record = change.record
         kind = "primary" if former is not None and former != record.primary else "replicas"
+        if change.is_balance:
+            self._events.balance_moves += 1
+        elif kind == "primary":
+            self._events.failovers += 1
         self._events.add(kind, change.reason, container=record.container_id, node=record.primary)

@@ -180,6 +180,10 @@ class GroupService:
                 found[group.group_id] = (group.protocol_type or "", group.state)
         return [(group_id, protocol_type, state) for group_id, (protocol_type, state) in found.items()]
 
+    def member_counts(self) -> dict[str, int]:
+        """How many members each group has; none for those that are not in memory."""
+        return {group.group_id: len(group.members) for group in self._coordinator}
+
     async def subscribed(self, group_id: str) -> set[str] | None:
         """The topics, by the names the members use, that a group of consumers has subscribed to; None: unknown."""
         await self._load(group_id)

@@ -73,6 +73,11 @@ class Coordination:
         return self._service
 
     @property
+    def is_here(self) -> bool:
+        """This node coordinates."""
+        return self._service is not None
+
+    @property
     def elsewhere(self) -> bool:
         """Another node coordinates, and this one is not about to."""
         return self._container is None and not self.is_due

@@ -20,6 +20,7 @@ import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from time import monotonic
 from typing import Any, Protocol, cast
 
 import structlog
@@ -28,6 +29,7 @@ from headrace.base.admission import Place
 from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
+from headrace.metrics.requests import ApiTimes
 from headrace.partitions.refusals import Refusals
 from headrace.security.principals import NOBODY, Principal
 from headrace.wire.api_keys import ApiKey
@@ -77,13 +79,19 @@ class Slot:
         "answer_bytes",
         "answer_pieces",
         "api_key",
+        "appended",
+        "arrived",
         "correlation_id",
         "done",
+        "ready",
+        "started",
+        "synced",
         "throttle_ms",
+        "times",
         "version",
     )
 
-    def __init__(self, connection: "Connection", header: RequestHeader) -> None:
+    def __init__(self, connection: "Connection", header: RequestHeader, *, started: float = 0.0) -> None:
         self._connection = connection
         self.api_key = header.api_key
         self.version = header.api_version
@@ -93,6 +101,13 @@ class Slot:
         """For how long the client is told to wait, for its quotas."""
         self.answer_pieces: list[Buffer] = []
         self.answer_bytes = 0
+        self.times: ApiTimes | None = None
+        """Where it is told how long the request took, by the instants below (time.monotonic); None: nowhere."""
+        self.arrived = connection.heard_at
+        self.started = started
+        self.appended = 0.0
+        self.synced = 0.0
+        self.ready = 0.0
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
         """Answer with `body`, as soon as all earlier requests are answered."""
@@ -104,14 +119,21 @@ class Slot:
         )
         self.answer_pieces = [head, *body]
         self.answer_bytes = length = len(head) + length
+        self.ready = monotonic()
         self.done = True
         connection = self._connection
         connection.answered += length
         if not connection.flushing:
             connection.flush()
 
+    def failed(self, code: int) -> None:
+        """The request, or a part of it, is refused."""
+        if self.times is not None:
+            self.times.failed(code)
+
     def no_answer(self) -> None:
         """The client expects none (Produce with acks=0)."""
+        self.ready = monotonic()
         self.done = True
         self._connection.flush()
 
@@ -200,6 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.heard = True
         """Bytes came since `IdleConnections` last looked."""
+        self.heard_at = 0.0
+        """When bytes came last (time.monotonic)."""
         self.idle_since = 0.0
         """Loop time of the last look that found it in use."""
         self._close_listeners: list[Callable[[], None]] = []
@@ -292,11 +316,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
         self.heard = True
+        self.heard_at = now = monotonic()
         if self._large is not None:
             self._large_end += nbytes
         else:
             self._end += nbytes
-        self._process()
+        self._process(now)
 
     def eof_received(self) -> bool:
         """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
@@ -463,7 +488,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.flushing:
             return
         if len(self.slots) == 1 and not (self._processing or self._end > self._start or self._has_more):
-            self._flush()
+            self._flush(self.slots[0].ready)
         else:
             self.flushing = True
             self._loop.call_soon(self._flush)
@@ -472,17 +497,21 @@ class Connection(asyncio.BufferedProtocol):
     def _has_more(self) -> bool:
         return self._paused_reading or self._delayed is not None or self._ended
 
-    def _flush(self) -> None:
+    def _flush(self, now: float = 0.0) -> None:
+        """`now`: of time.monotonic; 0.0: it is looked up."""
         self.flushing = False
         if self.closed or self._transport is None:
             return
         slots = self.slots
         pieces: list[Buffer] = []
         size = 0
+        now = now or monotonic()
         while slots and slots[0].done:
             slot = slots.popleft()
             pieces += slot.answer_pieces
             size += slot.answer_bytes
+            if slot.times is not None:
+                slot.times.answered(slot, now)
         self.answered -= size
         self._room.set()
         if size > _JOINED:
@@ -498,7 +527,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended and not self.has_work and not self.closed:
             self.end()
 
-    def _process(self) -> None:
+    def _process(self, now: float = 0.0) -> None:
+        """`now`: of time.monotonic; 0.0: it is looked up."""
         if self._processing:
             return
         self._processing = True
@@ -515,7 +545,8 @@ class Connection(asyncio.BufferedProtocol):
                 request = self._next_request()
                 if request is None:
                     break
-                self._start_request(request)
+                self._start_request(request, now or monotonic())
+                now = 0.0
         except HeadraceError as error:
             self.fail(str(error))
         except Exception:
@@ -595,13 +626,13 @@ class Connection(asyncio.BufferedProtocol):
     def _taking(self, size: int) -> None:
         """A request is about to have so many bytes of memory of its own."""
 
-    def _start_request(self, request: memoryview) -> None:
+    def _start_request(self, request: memoryview, now: float) -> None:
         header = read_request_header(request)
         self.client_id = header.client_id
         if self._is_new and self._place is not None:
             self._is_new = False
             self._place.proven()
-        slot = Slot(self, header)
+        slot = Slot(self, header, started=now)
         self.slots.append(slot)
         if self._waiting_fetches and header.api_key != ApiKey.FETCH:
             for answer in list(self._waiting_fetches):

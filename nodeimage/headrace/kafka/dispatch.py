@@ -5,8 +5,9 @@ decoded by `wire.generic_codec`, answered by an `async` handler with plain field
 While such a handler runs, its connection starts nothing else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from headrace.base.admission import Admission, Place
@@ -19,12 +20,15 @@ from headrace.kafka.connection import Connection, Identify, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.idle_connections import IdleConnections
 from headrace.kafka.throttle import Throttle
+from headrace.metrics.requests import ApiTimes, PhasedTimes, ProduceTimes
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
 
 LONG_BODY_BYTES: Final = 32 * 1024
+MOST_COUNTED: Final = 100
+"""Entries of a list in an answer whose error codes are counted: answers may be long."""
 _ANY_VERSION: Final = (-(1 << 15), (1 << 15) - 1)
 
 
@@ -83,31 +87,38 @@ class Dispatcher:
         self._throttle = throttle
         self.apis: dict[ApiKey, Api | RawApi] = {}
         """All that are answered."""
-        self._starts: dict[int, tuple[int, int, Start]] = {}
-        """By key, as a plain int: the lowest and the highest version, and what starts to answer."""
+        self.times: dict[str, ApiTimes] = {}
+        """How long answers take, by the API's name."""
+        self._starts: dict[int, tuple[int, int, Start, ApiTimes]] = {}
+        """By key, as a plain int: the lowest and the highest version, what starts to answer, and who hears how long it
+        took."""
         for api in apis:
             if api.key in self.apis:
                 raise ValueError(f"{api.key.name} is declared twice")
             self.apis[api.key] = api
             self._starts[int(api.key)] = self._start_of(api)
 
-    def _start_of(self, api: Api | RawApi) -> tuple[int, int, Start]:
+    def _start_of(self, api: Api | RawApi) -> tuple[int, int, Start, ApiTimes]:
+        times = self.times[name_of(api.key)] = _times_of(api.key)
         if isinstance(api, Api):
-            return *api.versions, partial(self._start_generic, api)
-        return *(_ANY_VERSION if api.answers_other_versions else api.versions), api.start
+            return *api.versions, partial(self._start_generic, api), times
+        return *(_ANY_VERSION if api.answers_other_versions else api.versions), api.start, times
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """Start to answer one request. Raises `HeadraceError` where the connection must end."""
         self._counters.requests += 1
         known = self._starts.get(header.api_key)
         if known is not None:
-            lowest, highest, start = known
+            lowest, highest, start, times = known
             if lowest <= header.api_version <= highest:
+                slot.times = times
                 if self._throttle.is_on:
                     self._throttle.start(start, session, header, request, slot)
                 else:
                     start(session, header, request, slot)
                 return
+        if known is not None:
+            known[3].failed(Code.UNSUPPORTED_VERSION)
         raise KafkaError(
             Code.UNSUPPORTED_VERSION, f"api {header.api_key} version {header.api_version} is not supported"
         )
@@ -130,6 +141,8 @@ class Dispatcher:
         else:
             asked = generic_codec.decode_request(key, version, body)
         fields = await api.handler(asked, session)
+        for code in codes_of(fields):
+            slot.failed(code)
         if slot.throttle_ms:
             fields = {**fields, "throttle_time": slot.throttle_ms}
         if long or api.has_long_answers:
@@ -152,3 +165,30 @@ class Dispatcher:
     def disconnected(self, session: Connection) -> None:
         """A client is gone."""
         self._connections.open.pop(session, None)
+
+
+def _times_of(key: ApiKey) -> ApiTimes:
+    match key:
+        case ApiKey.PRODUCE:
+            return ProduceTimes()
+        case ApiKey.FETCH:
+            return PhasedTimes()
+        case _:
+            return ApiTimes()
+
+
+def name_of(key: ApiKey) -> str:
+    """An API's name as Kafka spells it."""
+    return "".join(word.capitalize() for word in key.name.split("_"))
+
+
+def codes_of(fields: Mapping[str, object]) -> Iterator[int]:
+    """The error codes that an answer of the generic codec has, but for those far behind in a long list."""
+    code = fields.get("error_code")
+    if code and isinstance(code, int):
+        yield code
+    for value in fields.values():
+        if isinstance(value, list | tuple):
+            for each in islice(value, MOST_COUNTED):
+                if isinstance(each, Mapping):
+                    yield from codes_of(each)

@@ -31,7 +31,7 @@ from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, refusal_of
 from headrace.kafka.connection import Buffer, Connection, Slot
 from headrace.kafka.counters import Counters
-from headrace.kafka.fetch_answer import FetchAnswer
+from headrace.kafka.fetch_answer import FetchAnswer, record_count
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
 from headrace.kafka.limits import MAX_RESPONSE_BYTES
 from headrace.kafka.throttle import Throttle
@@ -186,6 +186,7 @@ def _named(asked: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
 
 
 def _refuse(slot: Slot, version: int, asked: FetchRequest, error: KafkaError) -> None:
+    slot.failed(error.code)
     slot.answer(encode_response(version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]))
 
 
@@ -199,6 +200,7 @@ def _refuse_replica(slot: Slot, version: int, asked: FetchRequest) -> None:
         )
         for topic in asked.topics
     ]
+    slot.failed(Code.TOPIC_AUTHORIZATION_FAILED)
     slot.answer(encode_response(version, topics=refused))
 
 
@@ -521,6 +523,13 @@ class Fetch:
     def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
         self._api.counters.bytes_out += answer.bytes
         self._api.sessions.advance(self._session)
+        for code in answer.errors:
+            self._slot.failed(code)
+        for topic_id, batches in answer.served:
+            topic = self._api.topics.cached_id(topic_id)
+            if topic is not None:
+                topic.traffic.out_bytes += sum(map(len, batches))
+                topic.traffic.out_records += record_count(batches)
         self._slot.answer(body)
 
     async def _read_cold(

@@ -1,5 +1,7 @@
 """What one answer to Fetch tells of the partitions of a session."""
 
+import struct
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.base.errors import Code
@@ -7,6 +9,10 @@ from headrace.kafka.fetch_sessions import FetchSession, Interest
 from headrace.wire.fetch import FetchResult, FetchTopicResult, encode_response
 from headrace.wire.primitives import Buffer
 
+_INT: Final = struct.Struct(">i")
+_LENGTH_AT: Final = 8
+_COUNT_AT: Final = 57
+"""In a record batch: of its length behind that, and of the number of its records."""
 _ANSWERED: Final = frozenset(
     {
         Code.OFFSET_OUT_OF_RANGE,
@@ -29,13 +35,17 @@ NOT_LEADER_OR_FOLLOWER, and come again."""
 class FetchAnswer:
     """One answer, partition by partition."""
 
-    __slots__ = ("_by_topic", "_session", "bytes")
+    __slots__ = ("_by_topic", "_session", "bytes", "errors", "served")
 
     def __init__(self, session: FetchSession) -> None:
         self._session = session
         self._by_topic: dict[str | bytes, list[FetchResult]] = {}
         self.bytes = 0
         """Of records."""
+        self.errors: list[int] = []
+        """Of partitions."""
+        self.served: list[tuple[bytes, list[Buffer]]] = []
+        """Of topics, by id, the records."""
 
     def add(self, interest: Interest, records: list[Buffer] | None) -> None:
         """Tell the client of a partition, if there is anything new."""
@@ -46,8 +56,12 @@ class FetchAnswer:
         interest.told_log_start = result.log_start
         key, active = interest.key, self._session.active
         self._by_topic.setdefault(key[0], []).append(result)
+        if result.error:
+            self.errors.append(result.error)
         if result.records:
             self.bytes += sum(map(len, result.records))
+            if interest.partition is not None:
+                self.served.append((interest.partition.topic_id, result.records))
             if key in active:  # served: behind the others, next time
                 active[key] = active.pop(key)
 
@@ -62,6 +76,17 @@ class FetchAnswer:
             for key, results in self._by_topic.items()
         ]
         return encode_response(version, throttle_ms=throttle_ms, error=0, session_id=self._session.id, topics=topics)
+
+
+def record_count(batches: Iterable[Buffer]) -> int:
+    """How many records are in whole batches, by their headers."""
+    found = 0
+    for buffer in batches:
+        at, size = 0, len(buffer)
+        while at + _COUNT_AT + 4 <= size:
+            found += _INT.unpack_from(buffer, at + _COUNT_AT)[0]
+            at += _LENGTH_AT + 4 + max(0, _INT.unpack_from(buffer, at + _LENGTH_AT)[0])
+    return found
 
 
 def _is_news(interest: Interest, result: FetchResult) -> bool:

@@ -1,5 +1,8 @@
 """A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
 
+from time import monotonic
+from typing import Protocol
+
 import structlog
 
 from headrace.base.errors import Code
@@ -11,10 +14,26 @@ log = structlog.get_logger()
 _PENDING = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
 
+class Synced(Protocol):
+    """The container of a batch."""
+
+    synced_at: float
+    """When what is being told to be committed was on this node's disk; 0.0: no follower had to have it."""
+
+
 class Produce:
     """One request under way: counts down its partitions, then answers."""
 
-    __slots__ = ("_acks", "_remaining", "_results", "_slot", "_version", "is_transactional", "timeout_ms")
+    __slots__ = (
+        "_acks",
+        "_container",
+        "_remaining",
+        "_results",
+        "_slot",
+        "_version",
+        "is_transactional",
+        "timeout_ms",
+    )
 
     def __init__(
         self,
@@ -31,6 +50,7 @@ class Produce:
         self._acks = acks
         self._results: list[ProduceResult] = []
         self._remaining = partitions
+        self._container: Synced | None = None
         self.timeout_ms = timeout_ms
         self.is_transactional = is_transactional
         """The request names a transactional id."""
@@ -39,7 +59,13 @@ class Produce:
         """The outcome for the next partition, in the request's order; not `complete` while it waits for its commit."""
         self._results.append(result)
         if complete:
+            self._note(result)
             self.committed()
+
+    def appended(self, container: Synced) -> None:
+        """A batch of it is in the pending job of a container, and the outcome of its partition will be told."""
+        self._container = container
+        self._slot.appended = monotonic()
 
     def later(self) -> int:
         """The outcome for the next partition is not known yet; its number, for `complete`."""
@@ -49,7 +75,12 @@ class Produce:
     def complete(self, number: int, result: ProduceResult) -> None:
         """The outcome that `later` left open."""
         self._results[number] = result
+        self._note(result)
         self.committed()
+
+    def _note(self, result: ProduceResult) -> None:
+        if result.error:
+            self._slot.failed(result.error)
 
     def lost(self) -> None:
         """What came of a partition's batch is not known."""
@@ -60,6 +91,8 @@ class Produce:
         self._remaining -= 1
         if self._remaining:
             return
+        if self._container is not None:
+            self._slot.synced = self._container.synced_at
         if self._acks:
             self._slot.answer([encode_response(self._version, self._results, self._slot.throttle_ms)])
         elif (refused := next((result for result in self._results if result.error), None)) is not None:

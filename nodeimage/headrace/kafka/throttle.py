@@ -36,6 +36,8 @@ class Throttle:
         """`time`: seconds of a clock that does not go back."""
         self._time = time
         self._quotas = quotas.quotas
+        self.told_s: dict[str, float] = {}
+        """For how long clients were told to wait since the start, by quota."""
         self.is_on = quotas.are_any
         """Whether anything is limited at all."""
 
@@ -50,7 +52,7 @@ class Throttle:
         """Start to answer a request, and count its time."""
         spent_s, session.spent_s = session.spent_s, 0.0
         wait_s = self._used(Key.REQUESTS, spent_s * 100, session)
-        self._hold(session, slot, min(wait_s, MOST_FOR_TIME_S))
+        self._hold(Key.REQUESTS, session, slot, min(wait_s, MOST_FOR_TIME_S))
         began = time.perf_counter()
         try:
             start(session, header, request, slot)
@@ -63,11 +65,11 @@ class Throttle:
 
     def produced(self, session: Connection, slot: Slot, size: int) -> None:
         """Count bytes of a Produce request."""
-        self._hold(session, slot, self._used(Key.PRODUCE, size, session))
+        self._hold(Key.PRODUCE, session, slot, self._used(Key.PRODUCE, size, session))
 
     def fetched(self, session: Connection, slot: Slot, size: int) -> None:
         """Count bytes of records that are about to be answered."""
-        self._hold(session, slot, self._used(Key.CONSUME, size, session))
+        self._hold(Key.CONSUME, session, slot, self._used(Key.CONSUME, size, session))
 
     def most_fetched(self, session: Connection) -> int | None:
         """Bytes of records that one answer may have; None: there is no limit."""
@@ -87,14 +89,14 @@ class Throttle:
         if strict:
             wait_s = self._quotas.mutated(0, **who, now=self._time())
             if wait_s > 0:
-                self._hold(session, slot, wait_s)
+                self._hold(Key.MUTATIONS, session, slot, wait_s)
                 return KafkaError(
                     Code.THROTTLING_QUOTA_EXCEEDED,
                     f"the quota {Key.MUTATIONS} is used up: try again in {math.ceil(wait_s)} s",
                 )
         wait_s = self._quotas.mutated(count, **who, now=self._time())
         if not strict:
-            self._hold(session, slot, wait_s)
+            self._hold(Key.MUTATIONS, session, slot, wait_s)
         return None
 
     def connection_delay_s(self, address: str) -> float | None:
@@ -113,9 +115,10 @@ class Throttle:
             key, amount, user=session.principal.user, client_id=session.client_id or "", now=self._time()
         )
 
-    def _hold(self, session: Connection, slot: Slot | None, wait_s: float) -> None:
+    def _hold(self, key: Key, session: Connection, slot: Slot | None, wait_s: float) -> None:
         if wait_s <= 0:
             return
+        self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
         if slot is not None:
             slot.throttle_ms = max(slot.throttle_ms, math.ceil(wait_s * 1000))
         session.throttle(wait_s)

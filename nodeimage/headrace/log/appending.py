@@ -7,7 +7,7 @@ job writes it (writing.py). Reading chunks, closing them and giving them back is
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from headrace.log.synced_mark import SyncedMark
 from headrace.log.table import Table
 from headrace.log.tail import TailCache
 from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, open_file_bytes, write_portion
+from headrace.metrics.log_times import LogTimes
 
 KEPT_SHARE: Final = 16
 """One part of so many of a chunk is for those who append to its end."""
@@ -46,7 +47,7 @@ class LogOptions:
     holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
     kept in memory. `fsync`: sync before a job counts as done. `mark_s`: seconds between two marks of what is
     synced. `heed_mark`: a log that ends below its mark is not opened. `rests`: little is still to be written, so new
-    chunks are as small as may be."""
+    chunks are as small as may be. `times`: where it is told how long syncs take."""
 
     chunk_bytes: int = 256 << 20
     open_file_bytes: int = 16 << 20
@@ -56,6 +57,7 @@ class LogOptions:
     mark_s: float = 1.0
     heed_mark: bool = True
     rests: bool = False
+    times: LogTimes = field(default_factory=LogTimes, compare=False, repr=False)
 
     def file_bytes(self, held: int) -> int:
         """The size of the next open chunk's file in a log that holds `held` bytes."""
@@ -398,10 +400,13 @@ class Appender:
 
         Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
         """
+        began = time.monotonic()
         for portion in job.portions[job.done :]:
             write_portion(portion, fsync=self.options.fsync, written=self._set_written)
             job.done += 1
-        if time.monotonic() - self._marked_at >= self.options.mark_s:
+        ended = time.monotonic()
+        job.took = ended - began
+        if ended - self._marked_at >= self.options.mark_s:
             self.mark_synced()
 
     @property

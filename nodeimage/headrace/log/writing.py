@@ -76,13 +76,15 @@ class Portion:
 class WriteJob:
     """All that was pending. `end` is the position behind it; `nbytes` may be 0 when only a checkpoint is due.
 
-    `done`: so many portions are on the disk, where a try to write the job was put off.
+    `done`: so many portions are on the disk, where a try to write the job was put off. `took`: seconds, once it is
+    written.
     """
 
     portions: list[Portion]
     end: int
     nbytes: int
     done: int = 0
+    took: float = 0.0
 
 
 def open_file_bytes(held: int, *, least: int, most: int) -> int:

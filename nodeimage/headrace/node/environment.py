@@ -14,6 +14,7 @@ from headrace.base.ids import NodeId
 from headrace.container.local_replica import CATALOG
 from headrace.container.sync_cycle import Room
 from headrace.log.container_log import LogOptions
+from headrace.metrics.log_times import LogTimes
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.peer.client import PeerClient
 from headrace.peer.session import Session
@@ -47,7 +48,9 @@ class NodeEnvironment:
         disk_room: DiskRoom,
         store: "StoreCall",
         peers: PeerClient,
+        times: LogTimes | None = None,
     ) -> None:
+        """`times`: where the logs tell how long syncs take."""
         self.node_id = node_id
         self.node_format = node_format
         self.executor = executor
@@ -58,6 +61,7 @@ class NodeEnvironment:
         self._room = disk_room
         self._reserved_room = ReservedRoom(disk_room)
         self._peers = peers
+        self._times = LogTimes() if times is None else times
 
     def store(self, change: Callable[[ClusterStore], T], /) -> Awaitable[T]:
         """Run a blocking call on the cluster store in a thread."""
@@ -70,7 +74,7 @@ class NodeEnvironment:
             chunk = min(chunk, CATALOG_CHUNK_BYTES)
         record = self.view.volumes.get(volume)
         fsync = self._settings.fsync and (kind == CATALOG or record is None or record.durability != "memory")
-        return LogOptions(chunk_bytes=chunk, fsync=fsync)
+        return LogOptions(chunk_bytes=chunk, fsync=fsync, times=self._times)
 
     def room(self, kind: str) -> Room:
         """The room that a container may use."""

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from headrace.control.observations import Settings
 from headrace.links.failover.forwarding import Forwarding
 from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
+from headrace.metrics.log_times import LogTimes
 from headrace.node import peer_listener, securing
 from headrace.node.bootstrap_admin import BootstrapAdmin, read_bootstrap_admin
 from headrace.node.catalog import NodeCatalog
@@ -83,6 +85,7 @@ from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
 
 if TYPE_CHECKING:
+    from headrace.node.metrics import NodeScrape
     from headrace.store.kubernetes.store import KubernetesStore
 
 log = structlog.get_logger()
@@ -119,6 +122,10 @@ class Node:
             self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
         )
         self._load = LoadMeter()
+        self._log_times = LogTimes()
+        self._scrape: NodeScrape | None = None
+        """None: nobody can ask for metrics, or there are none yet."""
+        self._started_s = time.time()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
@@ -245,8 +252,23 @@ class Node:
         by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
             self._accept(name, each, by_name.get(name), logins)
+        if self.admin_port is not None:
+            self._measure()
         self._ready = True
         return self.identity
+
+    def _measure(self) -> None:
+        from headrace.node.metrics import NodeScrape  # prometheus-client: of use to none but those with an HTTP port
+
+        self._scrape = NodeScrape(
+            self.parts,
+            status=self._status,
+            log_times=self._log_times,
+            links=self.links,
+            peers=self.peers,
+            controller=self.controller,
+        )
+        self._scrape.start()
 
     async def _join(self, cluster: ClusterRecord, listening: socket.socket) -> None:
         """Meet the other nodes: replicas, the controller's role, and the peers' door."""
@@ -265,6 +287,7 @@ class Node:
             disk_room=self._room,
             store=self.store,
             peers=self.peers,
+            times=self._log_times,
         )
         self.controller = Controller(
             own=record.node_id,
@@ -394,7 +417,8 @@ class Node:
         served = HttpPort(
             ready=self._why_not_ready,
             safe=self._why_not_safe,
-            status=self._status,
+            metrics=self._metrics,
+            kafka_metrics=self._kafka_metrics,
             hand_over=self._hand_over,
             recover_store=self._recover_store,
             token_file=self._options.admin_token_file,
@@ -420,17 +444,23 @@ class Node:
             return self._why_not_ready()
         return why_not_safe(self.view, self._record.node_id, heard=self.controller.heard())
 
-    def _status(self) -> Awaitable[dict[str, Any]] | None:
-        async def status() -> dict[str, Any]:
-            silent_s = asyncio.get_running_loop().time() - self.view.reachable_at
-            return {
-                **await self.parts.status.status(),
-                "ready": int(not self._why_not_ready()),
-                "controller": int(self.controller.holds_lease),
-                "store_silent_s": round(silent_s, 3),
-            }
+    async def _metrics(self) -> bytes | None:
+        return await self._scrape.text() if self._ready and self._scrape is not None else None
 
-        return status() if self._ready else None
+    async def _kafka_metrics(self) -> bytes | None:
+        return await self._scrape.kafka_text() if self._ready and self._scrape is not None else None
+
+    async def _status(self) -> dict[str, Any]:
+        silent_s = asyncio.get_running_loop().time() - self.view.reachable_at
+        return {
+            **await self.parts.status.status(),
+            "ready": int(not self._why_not_ready()),
+            "controller": int(self.controller.holds_lease),
+            "store_silent_s": round(silent_s, 3),
+            "started_s": self._started_s,
+            "cpu_s": time.process_time(),
+            "now_s": time.time(),
+        }
 
     async def _hand_over(self) -> None:
         if self._ready:

@@ -21,6 +21,7 @@ LEAST = {
     "max_connections": 0,
     "max_connections_per_ip": 0,
     "connections_max_idle_ms": 1000,
+    "metrics_topics": 0,
 }
 """Below these a node would do nothing but make files and rolls."""
 AUDITED = (*map(str, Permission), LOGIN)
@@ -182,6 +183,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ("max-connections", "most connections of clients; 0: as many as there are file descriptors for"),
         ("max-connections-per-ip", "most connections of clients from one address; 0: half of --max-connections"),
         ("connections-max-idle-ms", "a client's connection is closed on which nothing happened for so long"),
+        ("metrics-topics", "most topics whose traffic /metrics tells by topic; 0: none"),
     ):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name.replace("-", "_")), help=what)
     parser.add_argument("--no-fsync", action="store_true", help="acknowledge from the page cache (durability: memory)")
@@ -254,6 +256,7 @@ def parse(arguments: Sequence[str]) -> Options:
             max_connections=given.max_connections,
             max_connections_per_ip=given.max_connections_per_ip,
             connections_max_idle_ms=given.connections_max_idle_ms,
+            metrics_topics=given.metrics_topics,
             fsync=not given.no_fsync,
         ),
     )

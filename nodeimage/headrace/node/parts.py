@@ -68,6 +68,7 @@ from headrace.kafka.transactions import TransactionApis
 from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.serving.change_feed import ChangeFeed
+from headrace.metrics.traffic import Traffic
 from headrace.node.audit_stream import AuditStream, tell_now_and_then
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.applied_changes import AppliedChanges
@@ -158,7 +159,8 @@ class NodeParts:
         self.authorization = Authorization(self.authorizer)
         self.quotas = ClientQuotas(runtime=runtime, catalog=catalog)
         self.throttle = Throttle(quotas=self.quotas, time=runtime.loop.time)
-        self.topics = Topics(catalog=catalog, placement=self.placement)
+        self.traffic = Traffic(most_topics=node.settings.metrics_topics)
+        self.topics = Topics(catalog=catalog, placement=self.placement, traffic=self.traffic)
         self.changes = ChangeFeed(catalog=catalog, topics=self.topics, led=self.containers, runtime=self.runtime)
         self.unclean = UncleanRecoveries(
             runtime=self.runtime, catalog=catalog, cluster=cluster, own_cluster=node.cluster_id

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
-from headrace.admin.metrics import CONTENT_TYPE, merged
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import HeadraceError
+from headrace.metrics.merging import CONTENT_TYPE, merged
 
 CLIENT_PORT: Final = 9092
 PEER_PORT: Final = 7092
@@ -34,7 +34,8 @@ ADMIN_PORT: Final = 8080
 SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0
-ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez", "/metrics"})
+METRICS: Final = frozenset({"/metrics", "/metrics/kafka"})
+ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez"}) | METRICS
 """What is asked of the shards on somebody else's behalf: to these he would be somebody on their own host."""
 MOST_ANSWERED: Final = 64
 """Connections at a time."""
@@ -185,7 +186,7 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
             status, body = _joined(path, answers)
         else:
             status, body = int(HTTPStatus.NOT_FOUND), b"not here\n"
-        shown = CONTENT_TYPE if (path, status) == ("/metrics", HTTPStatus.OK) else TEXT
+        shown = CONTENT_TYPE if path in METRICS and status == HTTPStatus.OK else TEXT
         head = (
             f"HTTP/1.1 {status} \r\nContent-Type: {shown}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
@@ -205,7 +206,7 @@ def _path(line: Sequence[str]) -> str:
 def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
     """The worst of the shards' answers, and whose it is; their metrics all together."""
     status = max(code for code, _ in answers)
-    if path == "/metrics" and status == HTTPStatus.OK:
+    if path in METRICS and status == HTTPStatus.OK:
         return status, merged([text.decode() for _, text in answers]).encode()
     return status, b"".join(text for code, text in answers if code == status)
 

@@ -33,6 +33,8 @@ class NodeSettings:
     max_connections_per_ip: int = 0
     """0: half of `max_connections`."""
     connections_max_idle_ms: int = 600_000
+    metrics_topics: int = 0
+    """Most topics whose traffic `/metrics` tells by topic; 0: none."""
     fsync: bool = True
 
 

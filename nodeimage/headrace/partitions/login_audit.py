@@ -17,10 +17,15 @@ class LoginAudit:
     def __init__(self, *, runtime: Runtime, audit: AuditLog) -> None:
         self._runtime = runtime
         self._audit = audit
+        self.succeeded: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+        """Logins since the start, by mechanism; `none`: the client named none that is offered."""
 
     def authenticated(self, caller: Caller, attempt: Attempt) -> None:
         """Tell of an authentication that ended. Successes are told where logins are among what is asked for."""
         succeeded = attempt.refusal is None
+        counts, mechanism = self.succeeded if succeeded else self.refused, attempt.mechanism or "none"
+        counts[mechanism] = counts.get(mechanism, 0) + 1
         if not self._audit.wants(LOGIN, allowed=succeeded):
             return
         how = f"by {attempt.mechanism}" if attempt.mechanism else "by no mechanism that is offered"

@@ -5,6 +5,7 @@ from typing import Any
 from headrace.base.ids import Home
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.metrics.traffic import Flow
 from headrace.partitions.partition import Partition
 from headrace.partitions.topic_configs import EffectivePolicy
 
@@ -15,10 +16,23 @@ EntryKey = tuple[int, str, int]
 class Topic:
     """A topic in use: its row, what holds for it, and the partitions that are in memory."""
 
-    __slots__ = ("deleted", "encoded", "encoded_at", "home", "loading", "names", "partitions", "policy", "row")
+    __slots__ = (
+        "deleted",
+        "encoded",
+        "encoded_at",
+        "home",
+        "loading",
+        "names",
+        "partitions",
+        "policy",
+        "row",
+        "traffic",
+    )
 
-    def __init__(self, row: TopicRow, policy: EffectivePolicy) -> None:
+    def __init__(self, row: TopicRow, policy: EffectivePolicy, traffic: Flow | None = None) -> None:
         self.row = row
+        self.traffic = Flow() if traffic is None else traffic
+        """What its clients write and read is added to."""
         self.home: Home | None = row.home
         """None for the most: at home here since it was made."""
         self.policy = policy

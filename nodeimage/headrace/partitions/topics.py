@@ -20,6 +20,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.streams import AlterStream, DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, DeleteTopics
+from headrace.metrics.traffic import Traffic
 from headrace.partitions.auto_create import make_topics
 from headrace.partitions.placement import Placement
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
@@ -36,7 +37,8 @@ _EVERYTHING = ""
 class Topics:
     """The cache, and the way to the catalog behind it."""
 
-    def __init__(self, *, catalog: Catalog, placement: Placement) -> None:
+    def __init__(self, *, catalog: Catalog, placement: Placement, traffic: Traffic | None = None) -> None:
+        self._traffic = Traffic() if traffic is None else traffic
         self._catalog = catalog
         self._placement = placement
         self._by_name: dict[str, Topic] = {}
@@ -172,7 +174,7 @@ class Topics:
         topic = self._by_id.get(row.topic_id)
         if topic is None:
             self._make_room()
-            topic = Topic(row, self._effective(row, policy))
+            topic = Topic(row, self._effective(row, policy), self._traffic.of(row.stream, row.name))
             self._by_id[row.topic_id] = topic
         self._call(topic, row.full_name)
         return topic

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -26,6 +27,7 @@ import structlog
 
 from headrace.base.errors import Code, KafkaError, MalformedRequest, code_of
 from headrace.base.ids import Epoch, NodeId
+from headrace.metrics.histogram import Histogram
 from headrace.peer.framing import Buffer, decode_message, encode_message
 from headrace.peer.handshake import HANDSHAKE_S, ClientHandshake, Identity
 from headrace.peer.messages import Answer, AnswerT, Call, Message, Refused, Request
@@ -62,6 +64,8 @@ class PeerClient:
         """`tls`: None: it speaks none."""
         self._identity = Identity(cluster_id, secret, node, run)
         self._tls = tls
+        self.times: dict[str, Histogram] = {}
+        """How long calls took that were answered, by what was asked."""
         self._plain: dict[Address, _Plain] = {}
         self._connections: dict[_Line, _Connection] = {}
         self._attempts: set[asyncio.Task[None]] = set()
@@ -80,7 +84,7 @@ class PeerClient:
 
         Raises PeerUnreachable, and KafkaError (PeerRefused) where the other node refuses.
         """
-        began = asyncio.get_running_loop().time()
+        began, began_s = asyncio.get_running_loop().time(), monotonic()
         line = _Line(address, message.urgent)
         connection: _Connection | None = None
         try:
@@ -95,6 +99,7 @@ class PeerClient:
             raise PeerUnreachable(
                 f"{address[0]}:{address[1]} did not answer {name} within {timeout_s:g} s", timed_out=True
             ) from error
+        self._answered(type(message).__name__, monotonic() - began_s)
         if isinstance(answer, Refused):
             raise PeerRefused(answer)
         if not isinstance(answer, message.answer):
@@ -103,6 +108,12 @@ class PeerClient:
                 f"{address[0]}:{address[1]} answered {type(message).__name__} with {type(answer).__name__}",
             )
         return cast(AnswerT, answer), payload
+
+    def _answered(self, call: str, seconds: float) -> None:
+        times = self.times.get(call)
+        if times is None:
+            times = self.times[call] = Histogram()
+        times.observe(seconds)
 
     async def open(self, address: Address, timeout_s: float) -> Session:
         """A session of its own for a stream, past its handshake. Hand it to a listener, then send an Opening.

@@ -52,6 +52,8 @@ class Scrub(ReplicaListener):
         self._frames = 0
         self._bytes = 0
         self._findings: list[str] = []
+        self.found = 0
+        """Findings since the start."""
         self._containers = 0
         self._suspects: dict[ContainerId, float] = {}
         """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
@@ -169,5 +171,6 @@ class Scrub(ReplicaListener):
 
     def _found(self, container: int, finding: str) -> None:
         log.error("scrub", container=container, finding=finding)
+        self.found += 1
         if len(self._findings) < MOST_FINDINGS:
             self._findings.append(f"container {container}: {finding}")

@@ -21,13 +21,20 @@ class Answers:
         self.port = HttpPort(
             ready=lambda: self.why_not,
             safe=lambda: "",
-            status=lambda: None,
+            metrics=self.metrics,
+            kafka_metrics=self.metrics,
             hand_over=self.hand_over,
             recover_store=self.recover_store,
             token_file=token_file,
             names=["node-1.example"],
         )
         self.url = ""
+        self.scraped: bytes | Exception | None = None
+
+    async def metrics(self) -> bytes | None:
+        if isinstance(self.scraped, Exception):
+            raise self.scraped
+        return self.scraped
 
     async def hand_over(self) -> None:
         self.handed_over += 1
@@ -71,6 +78,17 @@ async def test_a_node_that_starts_lives_and_says_what_it_waits_for(node: Answers
     assert (await node.ask("/metrics"))[0] == 503
     node.why_not = ""
     assert await node.ask("/readyz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/kafka"])
+async def test_a_scrape_gets_metrics_or_hears_that_there_are_none(node: Answers, path: str) -> None:
+    assert await node.ask(path) == (503, "the node starts or stops\n")
+    node.scraped = b"headrace_ready 1\n"
+    assert await node.ask(path) == (200, "headrace_ready 1\n")
+    node.scraped = KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the catalog is closed")
+    assert await node.ask(path) == (503, "the catalog is closed\n")
+    node.scraped = RuntimeError("cannot schedule new futures after shutdown")
+    assert await node.ask(path) == (503, "the node starts or stops\n")
 
 
 async def test_only_a_post_hands_over(node: Answers) -> None:

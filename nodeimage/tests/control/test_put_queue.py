@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,3 +161,12 @@ async def test_who_is_out_of_office_puts_nothing_more(cluster: Cluster) -> None:
     cluster.queue.put(change(MANY))
     await cluster.queue.rest(60)
     assert cluster.begun[-1] == MANY
+
+
+async def test_moves_for_balance_are_no_failovers(cluster: Cluster) -> None:
+    cluster.gate.set()
+    for each in (change(1), change(2), replace(change(3), is_balance=True), change(4, primary=1)):
+        cluster.queue.put(each)
+    await cluster.queue.rest(10.0)
+    events = cluster.queue._events
+    assert (events.failovers, events.balance_moves) == (2, 1)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.kafka.fetch_answer import FetchAnswer
+from headrace.kafka.fetch_answer import FetchAnswer, record_count
 from headrace.kafka.fetch_sessions import FetchSession, Interest
+from headrace.wire.batch import build_batch
 from headrace.wire.fetch import FetchPartition, FetchResult, decode_response
 
 VERSION = 11
@@ -15,7 +16,7 @@ VERSION = 11
 
 def partition(high_watermark: int = 10, log_start: int = 0, **fields: bool) -> Any:
     given = {"deleted": False, "left": False, **fields}
-    return SimpleNamespace(high_watermark=high_watermark, log_start=log_start, **given)
+    return SimpleNamespace(topic_id=b"t", high_watermark=high_watermark, log_start=log_start, **given)
 
 
 def interest(session: FetchSession, number: int = 0, held: Any = None) -> Interest:
@@ -47,6 +48,14 @@ def test_a_whole_answer_tells_of_every_partition() -> None:
         (1, 0, 20, 5),
     ]
     assert answer.bytes == 5
+    assert answer.served == [(b"t", [b"abc", b"de"])]
+    assert answer.errors == []
+
+
+def test_records_are_counted_by_the_headers_of_their_batches() -> None:
+    batches = [build_batch([(0, None, b"x", [])] * count) for count in (3, 1, 4)]
+    assert record_count([batches[0], batches[1] + batches[2]]) == 8
+    assert record_count([]) == record_count([b"cut off"]) == record_count([batches[0][:60]]) == 0
 
 
 def test_in_a_session_only_what_is_new_is_told_and_once() -> None:

@@ -19,9 +19,13 @@ class Slot:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
+        self.codes: list[int] = []
 
     def answer(self, parts: list[Any]) -> None:
         self.done.append(b"".join(bytes(each) for each in parts))
+
+    def failed(self, code: int) -> None:
+        self.codes.append(code)
 
     def no_answer(self) -> None:
         self.done.append("no answer")
@@ -56,6 +60,7 @@ def test_it_is_answered_when_the_last_partition_is_complete() -> None:
     assert slot.done == []
     produce.committed()
     assert slot.done == [answer(stored(0), refused(1), stored(2))]
+    assert slot.codes == [Code.NOT_LEADER_OR_FOLLOWER]
 
 
 def test_an_outcome_that_comes_later_stands_in_its_place() -> None:

@@ -29,6 +29,9 @@ class Answered:
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
+    def failed(self, code: int) -> None:
+        """Nothing is counted."""
+
     def answer(self, body: list[bytes]) -> None:
         self.future.set_result(b"".join(body))
 

@@ -264,3 +264,11 @@ async def test_the_answer_comes_at_once_and_says_how_long_to_wait(broker: NodePa
     assert not session._may_start()
     writer.close()
     await writer.wait_closed()
+
+
+def test_what_clients_are_told_to_wait_is_counted_by_quota() -> None:
+    limited = Limited((Entity("alice"), Key.PRODUCE, 100.0))
+    session, asked = cast(Any, Session()), slot()
+    for _ in range(2):
+        limited.throttle.produced(session, asked, 5_000)
+    assert limited.throttle.told_s == {"producer_byte_rate": sum(session.held_s)}

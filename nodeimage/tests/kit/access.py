@@ -82,9 +82,14 @@ class Slot:
         self.is_followed = False
         self.throttle_ms = 0
         self.peer = "10.0.0.7:50123"
+        self.codes: list[int] = []
+        """Of what was refused."""
 
     def answer(self, body: Sequence[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
+
+    def failed(self, code: int) -> None:
+        self.codes.append(code)
 
     def lose(self) -> None:
         self.future.set_result(None)

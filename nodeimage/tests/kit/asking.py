@@ -21,6 +21,9 @@ class Answered:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.is_followed = False
 
+    def failed(self, code: int) -> None:
+        """Nothing is counted."""
+
     def answer(self, body: list[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
 

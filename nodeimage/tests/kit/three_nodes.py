@@ -91,6 +91,9 @@ class Answered:
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
+    def failed(self, code: int) -> None:
+        """Nothing is counted."""
+
     def answer(self, body: list[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
 

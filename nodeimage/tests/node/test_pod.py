@@ -101,7 +101,8 @@ class Shard:
         self.port = HttpPort(
             ready=lambda: self.why_not,
             safe=lambda: self.why_not,
-            status=lambda: None,
+            metrics=self.metrics,
+            kafka_metrics=self.metrics,
             hand_over=self.hand_over,
             recover_store=self.recover_store,
         )
@@ -111,6 +112,9 @@ class Shard:
         if self.why_not:
             raise HeadraceError(self.why_not)
         return {"containers": [], "warnings": [], "done": apply}
+
+    async def metrics(self) -> bytes | None:
+        return f'# HELP a_total A.\n# TYPE a_total counter\na_total{{node="{self.number}"}} 1\n'.encode()
 
     async def hand_over(self) -> None:
         self.handed_over = True
@@ -161,6 +165,16 @@ async def test_a_pod_is_ready_when_all_of_its_shards_are(shards: list[Shard]) ->
     assert await ask("/livez") == "200 ok\nok"
     await shards[0].port.close()
     assert (await ask("/livez")).startswith("503 shard at ")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/kafka"])
+async def test_a_pod_tells_the_metrics_of_all_of_its_shards(shards: list[Shard], path: str) -> None:
+    assert (await ask(path)).splitlines() == [
+        "200 # HELP a_total A.",
+        "# TYPE a_total counter",
+        'a_total{node="0"} 1',
+        'a_total{node="1"} 1',
+    ]
 
 
 async def test_connections_that_say_nothing_keep_no_probe_of_a_pod_out(shards: list[Shard]) -> None:

@@ -26,6 +26,7 @@ async def test_a_failed_login_is_told_of_nobody_with_whom_it_claimed_to_be() -> 
     logins, told = audited()
     logins.authenticated(Client(), FAILED)
     logins.authenticated(Client(), SUCCEEDED)
+    assert (logins.refused, logins.succeeded) == ({"SCRAM-SHA-256": 1}, {"PLAIN": 1})
     assert told == [
         {
             "at_ms": int(NOW),

@@ -36,9 +36,11 @@ READ = ReadRange(ContainerId(1), PartitionletId(2), Offset(0), Offset(9), 100)
 
 async def test_a_call_is_answered(nodes: Any) -> None:
     server = await nodes.server({Submit: submitted})
-    answer, payload = await nodes.client().call(server.address, Submit(), [b"com", b"mand"], timeout_s=5)
+    client = nodes.client()
+    answer, payload = await client.call(server.address, Submit(), [b"com", b"mand"], timeout_s=5)
     assert answer == Submitted(Position(7))
     assert payload == b""
+    assert {call: times.count for call, times in client.times.items()} == {"Submit": 1}
 
 
 async def test_large_payloads_travel_both_ways_whole(nodes: Any) -> None:

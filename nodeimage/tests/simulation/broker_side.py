@@ -133,6 +133,9 @@ class Slot:
     def answer(self, body: list[bytes]) -> None:
         self.answered.set_result(b"".join(body))
 
+    def failed(self, code: int) -> None:
+        """Nothing is counted."""
+
     def lose(self) -> None:
         if not self.answered.done():
             self.answered.set_exception(KafkaError(Code.REQUEST_TIMED_OUT, "the connection was closed"))

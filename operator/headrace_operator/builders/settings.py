@@ -21,6 +21,7 @@ LEAST: Final[Mapping[str, int]] = {
     "max-connections": 0,
     "max-connections-per-ip": 0,
     "connections-max-idle-ms": 1000,
+    "metrics-topics": 0,
 }
 """Those that are whole numbers, and the least of each (headrace.node.options)."""
 SECONDS: Final = frozenset({"rebuild-after-s"})

@@ -13,6 +13,7 @@ from headrace.base.ids import Millis
 from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_pull import Pull, Status
 from headrace.links.source.source import NO_OFFSET
+from headrace.partitions.lookups import turn
 
 CAUGHT_UP_S = 2.0
 """A link that is no further behind has caught up: under load something is always on its way."""
@@ -130,6 +131,32 @@ def figures(
         last_error_ms=counters.last_error_ms,
         blocked=blocked,
     )
+
+
+class Overall(msgspec.Struct, frozen=True):
+    """What is told of a link again and again, though it may have 100,000 partitions."""
+
+    state: str
+    lag: Lag
+    blocked: int
+    """Partitions that cannot be pulled at present."""
+    records: int
+    bytes: int
+    failures: int
+
+
+async def overall(state: LinkState, counters: Counters, *, time: Callable[[], float]) -> Overall:
+    """How a link does, looked at a bit at a time."""
+    mean = counters.bytes / counters.records if counters.records else 0.0
+    total, blocked = Lag(), 0
+    for index, pull in enumerate(list(state.pulls.all.values())):
+        await turn(index)
+        blocked += pull.status is Status.BLOCKED
+        if pull.status is not Status.WAITS and (lag := _lag(pull, mean, time())) is not None:
+            total += lag
+    if state.phase is Phase.CONNECTING:
+        total += Lag(seconds=round(time() - state.since, 3))
+    return Overall(_shown(state, total), total, blocked, counters.records, counters.bytes, counters.failures)
 
 
 def together(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:

@@ -29,7 +29,7 @@ from headrace.container.leader import Leader
 from headrace.links.pull.append import Appender, BackPressure
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.home_links import HomeLinks
-from headrace.links.pull.lag import LinkMetrics, figures
+from headrace.links.pull.lag import LinkMetrics, Overall, figures, overall
 from headrace.links.pull.pull_choice import PATIENCE_S, TROUBLE_S, Candidate, Share, choose
 from headrace.links.pull.puller import Puller
 from headrace.links.source.source import Source, TopicPartition
@@ -118,6 +118,14 @@ class Pullers:
         """The link's on this node."""
         running = self._by_name.get(name)
         return None if running is None else running.puller
+
+    async def overall(self) -> dict[str, Overall]:
+        """How each link does on this node, in short."""
+        found = {}
+        for name, running in list(self._by_name.items()):
+            puller = running.puller
+            found[name] = await overall(puller.state, puller.counters, time=self._runtime.loop.time)
+        return found
 
     def figures(self, name: str) -> LinkMetrics | None:
         """How a link does on this node; None: it is not known here."""

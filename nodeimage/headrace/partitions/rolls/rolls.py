@@ -96,6 +96,8 @@ class Rolls:
         self._at_once = asyncio.Semaphore(TAKEN_UP_AT_ONCE)
         self._without_room: set[ContainerId] = set()
         """Out of which no partition got for want of room: said once, though producers try again and again."""
+        self.ended = 0
+        """Rolls that ended on this node since its start."""
         self.opening = Opening(runtime=runtime, catalog=catalog)
         """Opens partitionlets in the containers that this node leads."""
 
@@ -210,6 +212,7 @@ class Rolls:
                 place=self.place,
             )
             row = await steps.run(to=to)
+            self.ended += 1
             self._without_room.discard(source)
             return row
         except StorageFull as full:

@@ -12,6 +12,7 @@ from headrace.links.pull.lag import (
     Lag,
     LinkMetrics,
     figures,
+    overall,
     together,
 )
 from headrace.links.pull.link_state import LinkState
@@ -115,3 +116,15 @@ def test_the_figures_of_several_nodes_are_added_and_the_worst_state_is_the_links
     assert shown.lag == Lag(records=8, bytes=80, seconds=9.0, partitions=2)
     assert (shown.records, shown.bytes, shown.tracked) == (4, 40, 2)
     assert together([]) is None
+
+
+async def test_what_is_told_again_and_again_is_the_same_in_short() -> None:
+    state, counters = running(), Counters()
+    counters.appended(10, 500)
+    hears(state, 10.0, (FIRST, 30), (SECOND, 10))
+    whole = figures(state, counters, 13.0)
+    short = await overall(state, counters, time=lambda: 13.0)
+    assert (short.state, short.lag, short.blocked) == (whole.state, whole.lag, len(whole.blocked))
+    assert (short.records, short.bytes, short.failures) == (10, 500, 0)
+    connecting = LinkState(now=0.0, random=random.Random(1).random)
+    assert (await overall(connecting, counters, time=lambda: 7.0)).lag == Lag(seconds=7.0)

@@ -1,0 +1,62 @@
+"""How this node's links do, looked at now and then for those who scrape it: a link may have 100,000 partitions.
+
+Up to MOST_LINKS are told one by one, those that are furthest behind first.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final
+
+from headrace.base.runtime import Runtime
+from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, PAUSED, Overall
+from headrace.metrics import declarations as declared
+from headrace.metrics.readings import Reading
+
+LOOK_S: Final = 10.0
+SHARE: Final = 50
+MOST_LINKS: Final = 50
+STATES: Final = (CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED)
+
+
+class LinkReadings:
+    """Of one node."""
+
+    def __init__(self, *, runtime: Runtime, look: Callable[[], Awaitable[Mapping[str, Overall]]]) -> None:
+        """`look`: gives how each link does."""
+        self._runtime = runtime
+        self._look = look
+        self._found: Mapping[str, Overall] = {}
+
+    def start(self) -> None:
+        """Look from now on, for as long as the node runs."""
+        self._runtime.spawn(self._look_on())
+
+    async def look(self) -> None:
+        """Look at all links, now."""
+        self._found = await self._look()
+
+    def readings(self) -> Iterator[Reading]:
+        """What `/metrics` tells of links."""
+        told = sorted(self._found.items(), key=lambda each: (-each[1].lag.seconds, each[0]))
+        if len(told) > MOST_LINKS:
+            yield Reading(declared.SERIES_DROPPED, float(len(told) - MOST_LINKS), ("links",))
+        for name, each in told[:MOST_LINKS]:
+            for state in STATES:
+                yield Reading(declared.LINK_STATE, float(each.state == state), (name, state))
+            for metric, value in (
+                (declared.LINK_LAG_RECORDS, each.lag.records),
+                (declared.LINK_LAG_BYTES, each.lag.bytes),
+                (declared.LINK_LAG_SECONDS, each.lag.seconds),
+                (declared.LINK_RECORDS, each.records),
+                (declared.LINK_BYTES, each.bytes),
+                (declared.LINK_FAILURES, each.failures),
+                (declared.LINK_BLOCKED, each.blocked),
+            ):
+                yield Reading(metric, float(value), (name,))
+
+    async def _look_on(self) -> None:
+        while True:
+            began = self._runtime.loop.time()
+            await self.look()
+            took = self._runtime.loop.time() - began
+            await asyncio.sleep(max(LOOK_S, SHARE * took))

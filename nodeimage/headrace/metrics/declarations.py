@@ -1,0 +1,189 @@
+"""Every metric of a node, declared once: what is told is of these, and docs/observability.md lists them.
+
+Names follow Prometheus's rules: base units, `_total` for what is counted. Those that people have in their dashboards
+stay as they are named. Nothing has a label by topic, of which there may be a million, but for what is asked for.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.metrics.metric import Metric, counter, gauge, histogram
+
+# --- the node
+
+READY = gauge("ready", "Whether the node has its containers and is not behind")
+CONTROLLER = gauge("controller", "Whether the node is the cluster's controller")
+NODE_INFO = gauge("node_info", "1, with the node's version and its cluster's id", "version", "cluster")
+START_TIME = gauge("start_time_seconds", "When the process started, in seconds since 1970")
+CPU_SECONDS = counter("cpu_seconds_total", "Processor time that the process used")
+RESIDENT_BYTES = gauge("resident_bytes", "Resident memory of the process")
+OPEN_DESCRIPTORS = gauge("open_descriptors", "File descriptors in use")
+DESCRIPTORS_LIMIT = gauge("descriptors_limit", "Most file descriptors")
+LOOP_LAG = histogram("loop_lag_seconds", "How late the event loop came to a timer that is due every 10 ms")
+STORE_SILENT = gauge("store_silent_seconds", "How long the cluster store has not answered")
+CATALOG_DAMAGED = gauge("catalog_damaged", "Whether the catalog's tables of this node are damaged")
+STREAMS = gauge("streams", "Streams in the catalog; every node tells all of them")
+TOPICS = gauge("topics", "Topics in the catalog; every node tells all of them")
+PARTITIONS = gauge("partitions", "Partitions in the catalog; every node tells all of them")
+TOPICS_IN_MEMORY = gauge("topics_in_memory", "Topics that this node holds in memory")
+
+# --- the disk
+
+DISK_FREE = gauge("disk_free_bytes", "Room on the disk")
+DISK_TOTAL = gauge("disk_total_bytes", "Size of the disk")
+STORED = gauge("stored_bytes", "Bytes on disk of all replicas of this node")
+WAITING = gauge("waiting_bytes", "Bytes that wait for the disk")
+GIVEN_BACK = counter("given_back_bytes_total", "Disk given back by retention, deletion and regrouping")
+CHUNKS_REGROUPED = counter("chunks_regrouped_total", "Chunks regrouped")
+SCRUB_RUNNING = gauge("scrub_running", "Whether a scrub of all replicas of this node is under way")
+SCRUB_FINDINGS = counter("scrub_findings_total", "Damage that scrubs found in replicas of this node")
+
+# --- clients
+
+CONNECTIONS = gauge("connections", "Connections of clients")
+CONNECTIONS_LIMIT = gauge("connections_limit", "Most connections of clients")
+CONNECTIONS_TOTAL = counter("connections_total", "Connections of clients since the start")
+CONNECTIONS_REFUSED = counter("connections_refused_total", "Connections of clients closed at a limit")
+CONNECTIONS_MADE_WAY = counter("connections_made_way_total", "Silent or idle connections closed for others")
+CONNECTIONS_SILENT = counter("connections_silent_total", "Connections closed for want of a first request")
+REQUESTS = counter("requests_total", "Requests since the start")
+PRODUCE_REQUESTS = counter("produce_requests_total", "Produce requests since the start")
+FETCH_REQUESTS = counter("fetch_requests_total", "Fetch requests since the start")
+IN_BYTES = counter("in_bytes_total", "Bytes of Produce requests since the start")
+OUT_BYTES = counter("out_bytes_total", "Bytes of records fetched here since the start")
+REQUEST_SECONDS = histogram(
+    "request_seconds",
+    "From a request's arrival to its answer, by Kafka's name of the API; a Fetch's has what it waits for records",
+    "api",
+)
+REQUEST_PHASE_SECONDS = histogram(
+    "request_phase_seconds",
+    "The same in parts: queue, append, sync, replicate (where there are followers) and answer of Produce; queue, "
+    "handle and answer of Fetch",
+    "api",
+    "phase",
+)
+REQUEST_ERRORS = counter(
+    "request_errors_total",
+    "Errors that clients were answered, by API and Kafka's name of the code: one for each partition that was refused",
+    "api",
+    "code",
+)
+THROTTLED_SECONDS = counter(
+    "throttled_seconds_total", "How long clients were told to wait, by the quota that they used up", "quota"
+)
+
+# --- log and replication
+
+LOG_SYNC_SECONDS = histogram("log_sync_seconds", "One write and sync (fdatasync) of what waited in a container's log")
+COMMIT_SECONDS = histogram(
+    "commit_seconds",
+    "From the start of a sync cycle of a container led here until all replicas in sync have it; where there are any",
+)
+PEER_CALL_SECONDS = histogram("peer_call_seconds", "Round trip of calls to other nodes that were answered", "call")
+CONTAINERS = gauge(
+    "containers",
+    "Containers that the node leads: in_sync, behind (fewer replicas in sync than there are to be) or stalled (too few "
+    "to take writes); waiting: nobody can lead them, told by the controller alone",
+    "state",
+)
+CONTAINER_EPOCH = gauge("container_epoch", "Epoch of a container, as last seen", "container", "kind")
+CONTAINER_END = gauge("container_end_position", "Where a replica's log ends", "container", "kind")
+CONTAINER_COMMITTED = gauge(
+    "container_committed_position", "Up to where a replica knows its log to be committed", "container", "kind"
+)
+CONTAINER_STORED = gauge("container_stored_bytes", "Bytes on disk of a replica", "container", "kind")
+CONTAINER_LEADS = gauge("container_leads", "Whether this node leads a container", "container", "kind")
+ROLLS = counter("rolls_total", "Partitions that went on elsewhere, by rolls that ended on this node")
+FAILOVERS = counter(
+    "failovers_total",
+    "Containers that the controller gave to another leader, as theirs had failed or was about to stop",
+)
+BALANCE_MOVES = counter("balance_moves_total", "Containers and partitions that the controller moved for balance")
+
+# --- traffic
+
+STREAM_IN_BYTES = counter("stream_in_bytes_total", "Bytes of record batches produced here", "stream")
+STREAM_IN_RECORDS = counter("stream_in_records_total", "Records produced here", "stream")
+STREAM_OUT_BYTES = counter("stream_out_bytes_total", "Bytes of record batches fetched here", "stream")
+STREAM_OUT_RECORDS = counter("stream_out_records_total", "Records fetched here", "stream")
+TOPIC_IN_BYTES = counter("topic_in_bytes_total", "As by stream, where it is asked for by topic", "stream", "topic")
+TOPIC_IN_RECORDS = counter("topic_in_records_total", "As by stream, where it is asked for by topic", "stream", "topic")
+TOPIC_OUT_BYTES = counter("topic_out_bytes_total", "As by stream, where it is asked for by topic", "stream", "topic")
+TOPIC_OUT_RECORDS = counter(
+    "topic_out_records_total", "As by stream, where it is asked for by topic", "stream", "topic"
+)
+SERIES_DROPPED = gauge(
+    "series_dropped", "Streams, topics, groups or links beyond the limit, which have no series of their own", "of"
+)
+
+# --- groups
+
+GROUPS = gauge("groups", "Consumer groups that the node coordinates")
+GROUP_LAG_RECORDS = gauge("group_lag_records", "Records that a group has still to consume, of all partitions", "group")
+GROUP_LAG_MAX_RECORDS = gauge("group_lag_max_records", "The same of the partition that is furthest behind", "group")
+GROUP_LAG_SECONDS = gauge(
+    "group_lag_seconds", "For how long the oldest record that a group has still to consume is there", "group"
+)
+GROUP_MEMBERS = gauge("group_members", "Members of a group", "group")
+
+# --- links
+
+LINK_STATE = gauge(
+    "link_state", "1 for the state that a link is in on this node: Connecting, CatchingUp, CaughtUp, Paused, Failed",
+    "link", "state",
+)  # fmt: skip
+LINK_LAG_RECORDS = gauge("link_lag_records", "Records that a link has still to copy, of what is led here", "link")
+LINK_LAG_BYTES = gauge("link_lag_bytes", "The same in bytes, estimated", "link")
+LINK_LAG_SECONDS = gauge("link_lag_seconds", "For how long the source has had the first of them", "link")
+LINK_RECORDS = counter("link_records_total", "Records that a link copied here", "link")
+LINK_BYTES = counter("link_bytes_total", "Bytes that a link copied here", "link")
+LINK_FAILURES = counter("link_failures_total", "Failures of a link on this node; it goes on trying", "link")
+LINK_BLOCKED = gauge(
+    "link_blocked_partitions", "Partitions that a link cannot copy at present", "link", unit="partitions"
+)
+
+SET_ASIDE = counter(
+    "set_aside_records_total",
+    "Records that diverged from their topic's home, and were set aside",
+)
+
+# --- security
+
+CERTIFICATE_EXPIRY = gauge(
+    "certificate_expiry_seconds", "Until the certificate of a listener expires; below 0: it has", "listener"
+)
+LOGINS = counter("logins_total", "Logins of clients by SASL that succeeded", "mechanism")
+LOGINS_REFUSED = counter("logins_refused_total", "Logins of clients by SASL that were refused", "mechanism")
+TLS_FAILED = counter("tls_handshakes_failed_total", "TLS handshakes of clients that failed", "listener")
+
+SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
+    "The node": (
+        *(READY, CONTROLLER, NODE_INFO, START_TIME, CPU_SECONDS, RESIDENT_BYTES, OPEN_DESCRIPTORS, DESCRIPTORS_LIMIT),
+        *(LOOP_LAG, STORE_SILENT, CATALOG_DAMAGED, STREAMS, TOPICS, PARTITIONS, TOPICS_IN_MEMORY),
+    ),
+    "The disk": (
+        *(DISK_FREE, DISK_TOTAL, STORED, WAITING, GIVEN_BACK, CHUNKS_REGROUPED, SCRUB_RUNNING, SCRUB_FINDINGS),
+    ),
+    "Clients": (
+        *(CONNECTIONS, CONNECTIONS_LIMIT, CONNECTIONS_TOTAL, CONNECTIONS_REFUSED, CONNECTIONS_MADE_WAY),
+        *(CONNECTIONS_SILENT, REQUESTS, PRODUCE_REQUESTS, FETCH_REQUESTS, IN_BYTES, OUT_BYTES),
+        *(REQUEST_SECONDS, REQUEST_PHASE_SECONDS, REQUEST_ERRORS, THROTTLED_SECONDS),
+    ),
+    "Log and replication": (
+        *(LOG_SYNC_SECONDS, COMMIT_SECONDS, PEER_CALL_SECONDS, CONTAINERS, CONTAINER_EPOCH, CONTAINER_END),
+        *(CONTAINER_COMMITTED, CONTAINER_STORED, CONTAINER_LEADS, ROLLS, FAILOVERS, BALANCE_MOVES),
+    ),
+    "Traffic": (
+        *(STREAM_IN_BYTES, STREAM_IN_RECORDS, STREAM_OUT_BYTES, STREAM_OUT_RECORDS),
+        *(TOPIC_IN_BYTES, TOPIC_IN_RECORDS, TOPIC_OUT_BYTES, TOPIC_OUT_RECORDS, SERIES_DROPPED),
+    ),
+    "Groups": (GROUPS, GROUP_LAG_RECORDS, GROUP_LAG_MAX_RECORDS, GROUP_LAG_SECONDS, GROUP_MEMBERS),
+    "Links": (
+        *(LINK_STATE, LINK_LAG_RECORDS, LINK_LAG_BYTES, LINK_LAG_SECONDS, LINK_RECORDS, LINK_BYTES, LINK_FAILURES),
+        *(LINK_BLOCKED, SET_ASIDE),
+    ),
+    "Security": (CERTIFICATE_EXPIRY, LOGINS, LOGINS_REFUSED, TLS_FAILED),
+}
+"""In the order in which they are told, and in the documentation."""
+ALL: Final[tuple[Metric, ...]] = tuple(metric for section in SECTIONS.values() for metric in section)

@@ -1,0 +1,132 @@
+"""Readings as Prometheus's text format, by prometheus-client's registry and its writer.
+
+What is told of one node may be thousands of lines, and the loop has other work: it is written some lines at a time.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Metric as Family
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from headrace.metrics.histogram import Histogram
+from headrace.metrics.metric import NODE, Kind, Metric
+from headrace.metrics.readings import Reading, Source
+
+LINES_AT_ONCE: Final = 64
+"""They take half a millisecond."""
+PIECE_S: Final = 0.001
+"""After so long on the loop others come first."""
+
+
+class NodeMetrics(Collector):
+    """All metrics of one node, for a registry of prometheus-client."""
+
+    def __init__(self, declared: Sequence[Metric], *, node: str | None) -> None:
+        """`node`: the label that all have; None: they have none."""
+        self._declared = declared
+        self._own = {} if node is None else {NODE: node}
+        self._sources: list[Source] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def add(self, source: Source) -> None:
+        """Ask `source` too, from now on."""
+        self._sources.append(source)
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus-client's Collector."""
+        readings: list[Reading] = []
+        for source in self._sources:
+            readings += source()
+        return self._families(readings)
+
+    async def text(self, more: Iterable[Reading] = ()) -> bytes:
+        """What a scrape is answered, a bit at a time; `more` beside what the sources tell."""
+        began = monotonic()
+        readings = list(more)
+        for source in self._sources:
+            readings += source()
+            began = await _turn(began)
+        pieces = []
+        for family in self._families(readings):
+            for first in range(0, len(family.samples), LINES_AT_ONCE):
+                written = generate_latest(_Only(family, first))
+                pieces.append(_without_head(written) if first else written)
+                began = await _turn(began)
+        return b"".join(pieces)
+
+    def _families(self, readings: Iterable[Reading]) -> Iterator[Family]:
+        """Those that have readings, in the order of their declarations. Raises ValueError for what is not declared."""
+        found: dict[Metric, list[Reading]] = {metric: [] for metric in self._declared}
+        for reading in readings:
+            if reading.metric not in found:
+                raise ValueError(f"{reading.metric.name} is not declared")
+            found[reading.metric].append(reading)
+        for metric, values in found.items():
+            if values:
+                yield self._family(metric, values)
+
+    def _family(self, metric: Metric, readings: Iterable[Reading]) -> Family:
+        labels = [*self._own, *metric.labels]
+        own = list(self._own.values())
+        match metric.kind:
+            case Kind.GAUGE:
+                gauges = GaugeMetricFamily(metric.name, f"{metric.help}.", labels=labels)
+                for each in readings:
+                    gauges.add_metric([*own, *each.labels], _number(each))
+                return gauges
+            case Kind.COUNTER:
+                counters = CounterMetricFamily(metric.name, f"{metric.help}.", labels=labels)
+                for each in readings:
+                    counters.add_metric([*own, *each.labels], _number(each))
+                return counters
+            case Kind.HISTOGRAM:
+                histograms = HistogramMetricFamily(metric.name, f"{metric.help}.", labels=labels)
+                for each in readings:
+                    assert isinstance(each.value, Histogram)
+                    histograms.add_metric([*own, *each.labels], buckets(each.value), each.value.sum)
+                return histograms
+
+
+def buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Upper bounds and how many durations are not above them."""
+    found, below = [], 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), list(histogram.counts), strict=True):
+        below += count
+        found.append((bound, float(below)))
+    return found
+
+
+def _number(reading: Reading) -> float:
+    assert not isinstance(reading.value, Histogram)
+    return reading.value
+
+
+class _Only(Collector):
+    """A registry of a part of one family: the next samples from `first` on."""
+
+    def __init__(self, family: Family, first: int) -> None:
+        self._part = Family(family.name, family.documentation, family.type)
+        self._part.samples = family.samples[first : first + LINES_AT_ONCE]
+
+    def collect(self) -> Iterable[Family]:
+        """See prometheus-client's Collector."""
+        return (self._part,)
+
+
+def _without_head(written: bytes) -> bytes:
+    """Without the lines of HELP and TYPE."""
+    return written.split(b"\n", 2)[2]
+
+
+async def _turn(began: float) -> float:
+    """Let others run, if this had the loop for long since `began`; since when it has it."""
+    if monotonic() - began < PIECE_S:
+        return began
+    await asyncio.sleep(0)
+    return monotonic()

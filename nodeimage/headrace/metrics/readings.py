@@ -1,0 +1,20 @@
+"""What parts of a node tell of their metrics when they are asked. Pure."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from headrace.metrics.histogram import Histogram
+from headrace.metrics.metric import Metric
+
+
+class Reading(NamedTuple):
+    """One series at one time."""
+
+    metric: Metric
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+    """The values of the metric's labels, in its order."""
+
+
+Source = Callable[[], Iterable[Reading]]
+"""A part's readings as of now. It waits for nothing, and takes a millisecond at most."""

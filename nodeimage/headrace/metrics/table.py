@@ -1,0 +1,47 @@
+"""The metrics of a node as docs/observability.md lists them: `python -m headrace.metrics.table` writes it anew."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from headrace.metrics.declarations import SECTIONS
+from headrace.metrics.metric import Metric
+
+BEGIN: Final = "<!-- metrics of nodes: written by python -m headrace.metrics.table -->"
+END: Final = "<!-- end of the metrics of nodes -->"
+
+
+def table() -> str:
+    """All metrics, by section."""
+    return "\n".join(_lines())
+
+
+def with_table(text: str) -> str:
+    """A document with the table as it has to be. Raises ValueError where it has no place for it."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document has no place for the table: {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+def main(path: Path) -> None:
+    """[blocking] Write the table of a document anew."""
+    path.write_text(with_table(path.read_text()))
+
+
+def _lines() -> Iterator[str]:
+    for section, metrics in SECTIONS.items():
+        yield from (f"### {section}", "", "| name | type | unit | labels | what it tells |", "|---|---|---|---|---|")
+        yield from map(_row, metrics)
+        yield ""
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {labels} | {metric.help} |"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/observability.md"))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.api import Api
 from headrace.kafka.authorization import PERMISSIONS, REFUSED_BY, Authorization
@@ -43,6 +44,7 @@ READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESC
 class Client(NamedTuple):
     principal: Principal = NOBODY
     listener: str = "external"
+    default_stream: str = DEFAULT_STREAM
     peer: str = "10.0.0.7:50123"
     client_id: str | None = "app"
 

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.runtime import Runtime
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.admin_rights import (
     ADMIN,
@@ -48,6 +49,7 @@ RULES = (
 class Client:
     principal: Principal = NOBODY
     listener: str = "external"
+    default_stream: str = DEFAULT_STREAM
     peer: str = "10.0.0.7:50123"
     client_id: str | None = "app"
 
@@ -137,8 +139,8 @@ async def test_a_refusal_has_kafkas_code_and_is_told_to_the_audit(asked: Asked) 
 
 
 async def test_what_a_refusal_names_is_what_the_caller_said(asked: Asked) -> None:
-    hidden = On(ADMIN, "the link", lambda _: (Target(Kind.STREAM, "/plant/flow", "the link 'l'"),))
-    unknown = On(ADMIN, "the link", lambda _: (Target(Kind.STREAM, "", "the link 'l'"),))
+    hidden = On(ADMIN, "the link", lambda _params, _caller: (Target(Kind.STREAM, "/plant/flow", "the link 'l'"),))
+    unknown = On(ADMIN, "the link", lambda _params, _caller: (Target(Kind.STREAM, "", "the link 'l'"),))
     one, other = await asked.refusal("carol", hidden), await asked.refusal("carol", unknown)
     assert str(one) == str(other)
     assert "/plant/flow" not in str(one)

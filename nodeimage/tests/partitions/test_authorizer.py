@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.base.runtime import Runtime
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.authorizer import Authorizer
 from headrace.security.access_rules import AccessRules, Kind, Permission, Rule
@@ -21,6 +22,7 @@ TOPIC = "/plant:flow"
 class Client:
     principal: Principal = NOBODY
     listener: str = "external"
+    default_stream: str = DEFAULT_STREAM
     peer: str = "10.0.0.7:50123"
     client_id: str | None = "app"
 

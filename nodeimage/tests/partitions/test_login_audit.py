@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.base.runtime import Runtime
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.partitions.login_audit import LoginAudit
 from headrace.security.audit import BURST, AuditLog
 from headrace.security.principals import NOBODY, Principal
@@ -17,6 +18,7 @@ from kit.catalog import NOW
 class Client:
     principal: Principal = NOBODY
     listener: str = "external"
+    default_stream: str = DEFAULT_STREAM
     peer: str = "10.0.0.7:50123"
     client_id: str | None = "app"
 

@@ -22,7 +22,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's marks for the first and the next offset of a partition, in startingOffsets as in ListOffsets."""
 DEFAULT_STREAM: Final = "/default"
-"""Of topics with a bare name, where the cluster is Headrace."""
+"""Of topics with a bare name, where the cluster is Headrace and its listener has no other."""
 MIB = 1 << 20
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
@@ -97,15 +97,17 @@ class ReadOptions:
     read_committed: bool
     min_partitions: int
     bytes_per_task: int
+    default_stream: str = DEFAULT_STREAM
+    """Of bare names in the cluster's listing."""
 
     def matched(self, listed: str) -> str | None:
         """The name under which the pattern takes a topic of the cluster's listing; None where it does not.
 
-        The listing has topics of DEFAULT_STREAM by their bare names. Where no stream is given they match by these, or
-        else by their full ones.
+        The listing has topics of the default stream by their bare names. Where no stream is given they match by
+        these, or else by their full ones.
         """
         assert self.pattern is not None, "topics are named, or matched"
-        full = listed if listed.startswith("/") else f"{DEFAULT_STREAM}:{listed}"
+        full = listed if listed.startswith("/") else f"{self.default_stream}:{listed}"
         if self.naming.stream is None:
             return next((name for name in (listed, full) if re.fullmatch(self.pattern, name)), None)
         name = self.naming.shown(full)
@@ -174,6 +176,7 @@ def read_options(raw: Mapping[str, str]) -> ReadOptions:
         read_committed=isolation == "read_committed",
         min_partitions=_count(options, "minPartitions") or os.cpu_count() or 1,
         bytes_per_task=_count(options, "maxBytesPerTask") or 128 * MIB,
+        default_stream=_path(options.get("defaultstream"), "defaultStream") or DEFAULT_STREAM,
     )
 
 
@@ -246,10 +249,14 @@ def _security(options: Mapping[str, str]) -> Security:
 
 
 def _naming(options: Mapping[str, str]) -> Naming:
-    stream = options.get("stream") or None
-    if stream is not None and (not stream.startswith("/") or stream.endswith("/") or ":" in stream):
-        raise BadOption(f"the option stream is a path such as /factory/sensors, not {stream!r}")
-    return Naming(stream)
+    return Naming(_path(options.get("stream"), "stream"))
+
+
+def _path(stream: str | None, name: str) -> str | None:
+    """The path that the option `name` is; None where it is not given."""
+    if stream and (not stream.startswith("/") or stream.endswith("/") or ":" in stream):
+        raise BadOption(f"the option {name} is a path such as /factory/sensors, not {stream!r}")
+    return stream or None
 
 
 def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -59,6 +59,27 @@ def test_a_pattern_matches_the_default_stream_though_a_listing_has_its_topics_by
     assert read_options({"bootstrap": "h:1", **options}).matched("pump1") == name
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"stream": "/s", "topicPattern": "pump.*"}, "/s:pump1"),
+        ({"stream": "/default", "topicPattern": "pump.*"}, None),
+        ({"topicPattern": "/s:.*"}, "/s:pump1"),
+        ({"topicPattern": "/default:.*"}, None),
+        ({"topicPattern": "pump.*"}, "pump1"),
+    ],
+)
+def test_a_listings_bare_names_are_of_the_listeners_default_stream(options: dict[str, str], name: str | None) -> None:
+    given = read_options({"bootstrap": "h:1", "defaultStream": "/s", **options})
+    assert given.matched("pump1") == name
+    assert given.default_stream == "/s"
+
+
+def test_a_default_stream_is_a_path() -> None:
+    with pytest.raises(BadOption, match="the option defaultStream is a path"):
+        read_options({**BASE, "defaultStream": "s"})
+
+
 def test_a_stream_alone_means_all_of_its_topics() -> None:
     options = read_options({"bootstrap": "h:1", "stream": "/s"})
     assert [options.matched(topic) for topic in ("/s:a", "/s:b-1.x", "/t:a", "a")] == ["/s:a", "/s:b-1.x", None, None]

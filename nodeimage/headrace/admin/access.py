@@ -15,6 +15,7 @@ from headrace.admin.access_changes import AccessChanges, read_expression
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.access import AccessItem, AccessOutcome, SetAccess
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.catalog.rows import TopicRow
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.admin_params import Method, Methods, NoParams, Params
@@ -77,7 +78,7 @@ class AccessCalls:
     def methods(self) -> Methods:
         """By name: what a method takes, what runs it, and the right that it asks for."""
         of_items = On(ADMIN, "each `object` of the items", _objects)
-        of_object = On(ADMIN, "the `object`", lambda params: (read_object(params.object),))
+        of_object = On(ADMIN, "the `object`", lambda params, _: (read_object(params.object),))
         listed = Anybody("lists the expressions of objects on which the caller has `admin`")
         return {
             "access.set": Method(NewAccess, self._set, of_items, of_caller=True),
@@ -180,7 +181,7 @@ class AccessCalls:
         """By full name. Raises KafkaError where one is not there."""
         names = [each.name for each in targets if each.kind is Kind.TOPIC]
         found: dict[str, TopicRow] = {}
-        for row in await topic_rows(self._catalog, names) if names else ():
+        for row in await topic_rows(self._catalog, names, default_stream=DEFAULT_STREAM) if names else ():
             if isinstance(row, KafkaError):
                 raise row
             found[row.full_name] = row
@@ -197,7 +198,7 @@ class AccessCalls:
             )
 
 
-def _objects(params: NewAccess) -> Targets:
+def _objects(params: NewAccess, _caller: Caller) -> Targets:
     return tuple(dict.fromkeys(read_object(each.object) for each in params.items))
 
 

@@ -91,9 +91,9 @@ class TopicCalls:
                 listed,
                 of_caller=True,
             ),
-            "topic.show": Method(OneTopic, self._show, on_topic(ANY)),
-            "chain": Method(OnePartition, self._chain, on_topic(ANY)),
-            "roll": Method(OnePartition, self._roll, on_topic(ADMIN)),
+            "topic.show": Method(OneTopic, self._show, on_topic(ANY), of_caller=True),
+            "chain": Method(OnePartition, self._chain, on_topic(ANY), of_caller=True),
+            "roll": Method(OnePartition, self._roll, on_topic(ADMIN), of_caller=True),
         }
 
     async def _list(self, params: TopicPage, caller: Caller) -> list[dict[str, object]]:
@@ -125,9 +125,9 @@ class TopicCalls:
             params = msgspec.structs.replace(params, after=rows[-1].name)
             await asyncio.sleep(0)
 
-    async def _show(self, params: OneTopic) -> dict[str, object]:
+    async def _show(self, params: OneTopic, caller: Caller) -> dict[str, object]:
         """A topic: what holds for it, and each partition's leader, offsets and size."""
-        row = await self._topic(params.topic)
+        row = await self._topic(params.topic, caller)
         stream = await stream_of(self._catalog, row.stream)
         policy = effective(stream.policy, row.configs)
         partitions = await self._states.of_topic(row)
@@ -158,9 +158,9 @@ class TopicCalls:
             ],
         }
 
-    async def _chain(self, params: OnePartition) -> list[dict[str, object]]:
+    async def _chain(self, params: OnePartition, caller: Caller) -> list[dict[str, object]]:
         """The partitionlets of a topic or of one partition, in order: which offsets, where, how big."""
-        row = await self._topic(params.topic, partition=params.partition)
+        row = await self._topic(params.topic, caller, partition=params.partition)
         rows = await self._catalog.query(lambda reader: reader.chains.chain(row.number, params.partition))
         stored = await self._remote_reads.extents(rows)
         shown: list[dict[str, object]] = []
@@ -190,10 +190,10 @@ class TopicCalls:
         found = None if container is None else self._cluster.leader(container)
         return None if found is None else found[0]
 
-    async def _roll(self, params: OnePartition) -> dict[str, object]:
+    async def _roll(self, params: OnePartition, caller: Caller) -> dict[str, object]:
         """Let a partition (0, unless another is named) go on in a new partitionlet; the new one."""
         index = params.partition or 0
-        row = await self._topic(params.topic, partition=index)
+        row = await self._topic(params.topic, caller, partition=index)
         (topic,) = await self._topics.resolve_ids([row.topic_id])
         if isinstance(topic, KafkaError):
             raise topic
@@ -210,9 +210,9 @@ class TopicCalls:
             "partitionlets": sum(each.state != INTENDED for each in rows),
         }
 
-    async def _topic(self, name: str, *, partition: int | None = None) -> TopicRow:
+    async def _topic(self, name: str, caller: Caller, *, partition: int | None = None) -> TopicRow:
         """Raises KafkaError for an unknown topic or partition."""
-        (row,) = await topic_rows(self._catalog, [name])
+        (row,) = await topic_rows(self._catalog, [name], default_stream=caller.default_stream)
         if isinstance(row, KafkaError):
             raise row
         if partition is not None and not 0 <= partition < min(row.partitions, MAX_PARTITIONS):

@@ -14,7 +14,7 @@ from headrace.base.errors import Code, KafkaError
 MAX_LENGTH = 249
 """Of a full name, and of its alias. Kafka's own limit."""
 DEFAULT_STREAM: Final = "/default"
-"""The stream of bare names."""
+"""The stream of bare names, where a listener has no other."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _SEGMENT = r"[a-zA-Z0-9_-]+"
@@ -41,6 +41,11 @@ class TopicName(NamedTuple):
     def full(self) -> str:
         """`/path/of/stream:topic`: one name per topic, whatever the form."""
         return f"{self.stream}:{self.topic}"
+
+
+def is_bare(name: str) -> bool:
+    """Whether a topic's name says nothing of its stream, so that it means one of the default stream."""
+    return not name.startswith("/") and ".." not in name
 
 
 def split(name: str, default_stream: str) -> TopicName:
@@ -75,6 +80,11 @@ def render(name: TopicName, form: Form | None = None) -> str:
             return alias(name.stream, name.topic)
         case Form.BARE:
             return name.topic
+
+
+def shown(stream: str, topic: str, default_stream: str) -> str:
+    """A topic's name in lists, for clients whose bare names are of `default_stream`."""
+    return topic if stream == default_stream else f"{stream}:{topic}"
 
 
 def alias(stream: str, topic: str) -> str:

@@ -31,7 +31,7 @@ from headrace.coordination.messages import (
 )
 from headrace.coordination.shared import Shared
 from headrace.coordination.snapshot import GroupSnapshot
-from headrace.coordination.subscription import PROTOCOL_TYPE, subscribed_topics
+from headrace.coordination.subscription import PROTOCOL_TYPE, full_names, subscribed_topics
 from headrace.coordination.sync import sync
 from headrace.coordination.views import as_described
 
@@ -154,7 +154,7 @@ class Coordinator:
         return default if group is None else group.stored_generation
 
     def subscribed_topics(self, group_id: str) -> set[str] | None:
-        """The topics that the members subscribed to, by whatever protocol; None if that cannot be known."""
+        """The full names of what the members subscribed to, by whatever protocol; None if that cannot be known."""
         group = self._groups[group_id]
         topics: set[str] = set()
         if group.members and group.protocol_type != PROTOCOL_TYPE:
@@ -164,7 +164,7 @@ class Coordinator:
                 named = subscribed_topics(protocol.metadata)
                 if named is None:
                     return None
-                topics |= named
+                topics |= full_names(named, member.default_stream)
         return topics
 
     def describe(self, group_id: str) -> GroupView:

@@ -15,6 +15,7 @@ Rules that the code relies on: every token is answered once; members that wait i
 expire, but for new ones; no assignment is answered that is not stored; the generation never goes back.
 """
 
+import itertools
 from collections.abc import Mapping
 
 from headrace.base.errors import Code
@@ -34,6 +35,7 @@ from headrace.coordination.messages import (
 from headrace.coordination.pending_members import Pending
 from headrace.coordination.shared import Shared
 from headrace.coordination.snapshot import GroupSnapshot, StoredMember
+from headrace.coordination.subscription import PROTOCOL_TYPE, may_name_bare
 from headrace.coordination.views import as_assigned, as_joined, snapshot_of
 
 
@@ -106,6 +108,26 @@ class Group:
             return bool(protocol_type) and bool(names)
         return protocol_type == self.protocol_type and self.members.all_offer_one_of(names)
 
+    def means_the_same(self, join: Join) -> bool:
+        """Whether a name in a subscription is the same topic for all members and for the one that joins.
+
+        Assignors know topics by the names alone. If a bare name were a topic of one stream for some and of another for
+        others, each would be assigned a part of it, and nobody would read the rest of either.
+        """
+        if join.protocol_type != PROTOCOL_TYPE:
+            return True
+        others = [
+            member
+            for member in self.members
+            if member.default_stream != join.default_stream
+            and member.member_id != join.member_id
+            and (join.instance_id is None or member.instance_id != join.instance_id)
+        ]
+        if not others:
+            return True
+        offered = itertools.chain(join.protocols, *(member.protocols for member in others))
+        return not any(may_name_bare(protocol.metadata) for protocol in offered)
+
     def identify(self, member_id: str, instance_id: str | None) -> Code:
         """NONE if that is a member now; FENCED_INSTANCE_ID, if another process has the instance."""
         if instance_id is not None:
@@ -130,6 +152,7 @@ class Group:
                 rebalance_timeout_ms=join.rebalance_timeout_ms,
                 protocols=join.protocols,
                 assignment=b"",
+                default_stream=join.default_stream,
             )
         )
         member.is_new = True
@@ -146,6 +169,7 @@ class Group:
     def update(self, member: Member, join: Join, token: Token) -> None:
         """A member joins again, perhaps with other protocols and timeouts, and waits in JoinGroup."""
         self.members.offer(member, join.protocols)
+        member.default_stream = join.default_stream
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         displaced = self.members.wait_in_join(member, token)

@@ -25,7 +25,9 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     elif group.state is GroupState.DEAD:
         _refuse(group, token, Code.COORDINATOR_NOT_AVAILABLE, request.member_id)
-    elif not group.supports(request.protocol_type, {protocol.name for protocol in request.protocols}):
+    elif not group.supports(
+        request.protocol_type, {protocol.name for protocol in request.protocols}
+    ) or not group.means_the_same(request):
         _refuse(group, token, Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     elif unknown and request.instance_id is not None:
         _join_as_new_instance(group, request, token=token, suffix=suffix, now=now)

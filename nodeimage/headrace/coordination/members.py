@@ -31,6 +31,8 @@ class Member:
     """Of its alarms."""
     expired: InitVar[Callable[["Member", int], None]]
     """Called when nothing was heard of it for too long."""
+    default_stream: str
+    """Of the names without a path in its subscription."""
     session: Alarm = field(init=False)
     assignment: bytes = b""
     join_token: Token | None = None
@@ -55,6 +57,7 @@ class Member:
             owner=owner,
             expired=expired,
             assignment=stored.assignment,
+            default_stream=stored.default_stream,
         )
 
     def metadata(self, protocol: str) -> bytes:

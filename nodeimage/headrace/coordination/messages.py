@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple, NewType
 
 from headrace.base.errors import Code
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.snapshot import GroupSnapshot
 
 Token = NewType("Token", int)
@@ -55,6 +56,8 @@ class Join:
     can_skip_assignment: bool
     """The client knows `skip_assignment` (KIP-814, version 9)."""
     reason: str | None = None
+    default_stream: str = DEFAULT_STREAM
+    """Of the names without a path in the client's subscription, at its listener."""
 
 
 class JoinedMember(NamedTuple):

@@ -185,7 +185,7 @@ class GroupService:
         return {group.group_id: len(group.members) for group in self._coordinator}
 
     async def subscribed(self, group_id: str) -> set[str] | None:
-        """The topics, by the names the members use, that a group of consumers has subscribed to; None: unknown."""
+        """The topics, by full names, that a group of consumers has subscribed to; None: unknown."""
         await self._load(group_id)
         return self._coordinator.subscribed_topics(group_id)
 

@@ -1,13 +1,16 @@
 """What the catalog keeps of a group, so that a restarted node goes on with the same generation and assignments.
 
     GroupSnapshot = group id, generation, protocol type, protocol, leader, [StoredMember]
-    StoredMember  = member id, instance id, client id and host, timeouts, protocols with metadata, assignment
+    StoredMember  = member id, instance id, client id and host, timeouts, protocols with metadata, assignment,
+                    default stream
 
 The members are one opaque MessagePack value to the catalog, arrays without field names: a field may be added at the
 end with a default, never removed or moved.
 """
 
 import msgspec
+
+from headrace.catalog.names import DEFAULT_STREAM
 
 
 class StoredMember(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +24,7 @@ class StoredMember(msgspec.Struct, frozen=True, array_like=True):
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes
+    default_stream: str = DEFAULT_STREAM
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,12 @@
 Only the part that all versions begin with is read. The bytes are the client's; anything may stand in them.
 """
 
+import contextlib
 import struct
+from collections.abc import Iterable
+
+from headrace.base.errors import KafkaError
+from headrace.catalog.names import is_bare, split
 
 PROTOCOL_TYPE = "consumer"
 
@@ -35,3 +40,18 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
             return None
         at += length
     return topics
+
+
+def may_name_bare(metadata: bytes) -> bool:
+    """Whether a topic is named without its stream, or that cannot be known."""
+    topics = subscribed_topics(metadata)
+    return topics is None or any(map(is_bare, topics))
+
+
+def full_names(names: Iterable[str], default_stream: str) -> set[str]:
+    """These topics by full names, but for names that no topic can have."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(KafkaError):
+            found.add(split(name, default_stream).full)
+    return found

@@ -73,6 +73,7 @@ def snapshot_of(group: Viewed, proposed: Mapping[str, bytes]) -> GroupSnapshot:
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=member.protocols,
                 assignment=proposed.get(member.member_id, member.assignment),
+                default_stream=member.default_stream,
             )
             for member in group.members
         ),

@@ -90,7 +90,7 @@ class AclApis:
         if refused is not None:
             return refused
         try:
-            meant = _filter(request)
+            meant = _filter(request, session.default_stream)
             (acls,) = await self._runtime.loop.run_in_executor(
                 self._runtime.executor, partial(shown, self._access.rules, [meant], most=MOST_SHOWN)
             )
@@ -112,7 +112,7 @@ class AclApis:
         grants: dict[int, Grant] = {}
         for number, each in enumerate(asked):
             try:
-                grants[number] = _grant(each)
+                grants[number] = _grant(each, session.default_stream)
             except KafkaError as error:
                 errors[number] = error
         try:
@@ -143,7 +143,9 @@ class AclApis:
         streams = sorted({each.name for each in objects if each.kind is Kind.STREAM})
         missing: dict[Object, KafkaError] = {}
         ids: dict[str, bytes] = {}
-        for name, row in zip(topics, await topic_rows(self._catalog, topics), strict=True):
+        for name, row in zip(
+            topics, await topic_rows(self._catalog, topics, default_stream=DEFAULT_STREAM), strict=True
+        ):
             if isinstance(row, KafkaError):
                 missing[Object(Kind.TOPIC, name)] = row
             else:
@@ -183,9 +185,8 @@ class AclApis:
             return {"filter_results": [refused] * len(request.filters)}
         try:
             async with self._editing:
-                return {
-                    "filter_results": await self._delete([_filter_or_error(each) for each in request.filters], session)
-                }
+                filters = [_filter_or_error(each, session.default_stream) for each in request.filters]
+                return {"filter_results": await self._delete(filters, session)}
         except HeadraceError as error:
             return {"filter_results": [refusal(error)] * len(request.filters)}
 
@@ -223,7 +224,7 @@ def _busy() -> KafkaError:
 # --- what clients ask
 
 
-def _grant(asked: Any) -> Grant:
+def _grant(asked: Any, default_stream: str) -> Grant:
     """What a row to be made means. Raises KafkaError."""
     effect = _known(Effect, asked.permission_type, "permission type")
     if effect is not Effect.ALLOW:
@@ -238,7 +239,7 @@ def _grant(asked: Any) -> Grant:
         raise invalid("ANY is an operation of filters")
     resource = _known(Resource, asked.resource_type, "resource type")
     pattern = _known(Pattern, asked.resource_pattern_type, "pattern type")
-    on = object_of(resource, _full_name(resource, pattern, asked.resource_name), pattern)
+    on = object_of(resource, _full_name(resource, pattern, asked.resource_name, default_stream), pattern)
     if fault := _fault(on):
         raise invalid(fault)
     return Grant(on, _user(asked.principal), operation)
@@ -252,12 +253,12 @@ def _fault(on: Object) -> str | None:
     return None
 
 
-def _full_name(resource: Resource, pattern: Pattern, name: str) -> str:
+def _full_name(resource: Resource, pattern: Pattern, name: str, default_stream: str) -> str:
     """A topic's one name, for whichever of its names. Raises KafkaError INVALID_REQUEST."""
     if resource is not Resource.TOPIC or pattern is not Pattern.LITERAL or name == EVERY:
         return name
     try:
-        return split(name, DEFAULT_STREAM).full
+        return split(name, default_stream).full
     except KafkaError as error:
         raise invalid(str(error)) from None
 
@@ -271,9 +272,9 @@ def _user(principal: str) -> str:
         raise invalid(str(error)) from None
 
 
-def _filter_or_error(asked: Any) -> AclFilter | KafkaError:
+def _filter_or_error(asked: Any, default_stream: str) -> AclFilter | KafkaError:
     try:
-        return _filter(asked)
+        return _filter(asked, default_stream)
     except KafkaError as error:
         return error
 
@@ -292,14 +293,14 @@ def _decided(
     return meant, matched, revoked(rules, (acl for acls in matched for acl in acls))
 
 
-def _filter(asked: Any) -> AclFilter:
+def _filter(asked: Any, default_stream: str) -> AclFilter:
     """Raises KafkaError."""
     resource = _known(Resource, asked.resource_type_filter, "resource type")
     pattern = _known(Pattern, asked.pattern_type_filter, "pattern type")
     name = topic_name = asked.resource_name_filter
     if name is not None and name != EVERY and pattern is not Pattern.PREFIXED:
         with contextlib.suppress(KafkaError):  # no topic's name: it may be that of something else
-            topic_name = split(name, DEFAULT_STREAM).full
+            topic_name = split(name, default_stream).full
     return AclFilter(
         resource=resource,
         name=name,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.names import DEFAULT_STREAM, split
+from headrace.catalog.names import split
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.authorized_operations import OF_GROUPS, OF_THE_CLUSTER, OF_TOPICS, bits
 from headrace.kafka.connection import Grants
@@ -157,7 +157,7 @@ class Authorization:
         if self.rules is None:
             return None
         try:
-            full = split(name, DEFAULT_STREAM).full
+            full = split(name, caller.default_stream).full
         except KafkaError:
             return None
         if self.may(caller, operation, Kind.TOPIC, full, api=api):

@@ -14,6 +14,7 @@ from headrace.base.errors import Code
 from headrace.base.ids import ContainerId, PartitionletId, StreamNumber
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import shown
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.kafka.api import Api
@@ -105,9 +106,9 @@ class ClusterApis:
         if not self._authorization.may(session, AclOperation.DESCRIBE, api="DescribeLogDirs"):
             return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "results": ()}
         topics = (
-            await self._all_sizes()
+            await self._all_sizes(session)
             if request.topics is None
-            else await self._sizes_of({topic.topic: set(topic.partitions) for topic in request.topics})
+            else await self._sizes_of({topic.topic: set(topic.partitions) for topic in request.topics}, session)
         )
         folder = self._folder
         usage = await self._runtime.loop.run_in_executor(self._runtime.executor, shutil.disk_usage, folder)
@@ -124,20 +125,20 @@ class ClusterApis:
             ],
         }
 
-    async def _all_sizes(self) -> list[dict[str, object]]:
+    async def _all_sizes(self, session: Connection) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
         after = (StreamNumber(0), "")
         while True:
             page = await self._catalog.query(partial(_page, after=after))
-            found += await self._described([(self._topics.shown(row), row) for row in page])
+            found += await self._described([(shown(row.stream, row.name, session.default_stream), row) for row in page])
             if len(page) < _PAGE:
                 return found
             after = (page[-1].stream_number, page[-1].name)
 
-    async def _sizes_of(self, wanted: Mapping[str, set[int]]) -> list[dict[str, object]]:
+    async def _sizes_of(self, wanted: Mapping[str, set[int]], session: Connection) -> list[dict[str, object]]:
         """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
         names = list(wanted)
-        rows = zip(names, await topic_rows(self._catalog, names), strict=True)
+        rows = zip(names, await topic_rows(self._catalog, names, default_stream=session.default_stream), strict=True)
         found = await self._described([(name, row) for name, row in rows if isinstance(row, TopicRow)])
         return [
             {

@@ -1,7 +1,7 @@
 """Kafka's APIs for cursors: OffsetCommit, OffsetFetch, OffsetDelete.
 
-Cursors are kept by topic id, so within a group every form of a topic's name means the same cursor. OffsetCommit is
-frequent: with the group and its topics in memory it waits only for its own sync.
+Cursors are kept by topic id, so within a group every form of a topic's name means the same cursor, by whichever
+listener. OffsetCommit is frequent: with the group and its topics in memory it waits only for its own sync.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import LeaderEpoch, Offset
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.committed_offsets import Cursor, DeleteCursors
+from headrace.catalog.names import shown
 from headrace.catalog.rows import CursorRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
@@ -184,7 +185,7 @@ class CommittedOffsetApis:
             by_topic.setdefault(row.topic_id, []).append(row)
         view = self._authorization.topics_of(session)
         names = {
-            topic.topic_id: self._topics.shown(topic.row)
+            topic.topic_id: shown(topic.stream, topic.name, session.default_stream)
             for topic in await self._topics.resolve_ids(list(by_topic))
             if isinstance(topic, Topic) and view.sees(topic.row)
         }
@@ -207,7 +208,7 @@ class CommittedOffsetApis:
             subscribed = await groups.subscribed(group_id)
             _check_may_delete_cursors(view)
             topics = await self._resolved(names, forbidden, session)
-            in_use = await self._ids(subscribed, session)
+            in_use = await self._ids(subscribed)
             codes: dict[tuple[bytes, int], Code] = {}
             for asked, topic in zip(request.topics, topics, strict=True):
                 if not isinstance(topic, KafkaError):
@@ -242,10 +243,10 @@ class CommittedOffsetApis:
             ],
         }
 
-    async def _ids(self, names: set[str] | None, session: Connection) -> set[bytes] | None:
+    async def _ids(self, names: set[str] | None) -> set[bytes] | None:
         if names is None:
             return None
-        topics = await self._topics.resolve(sorted(names), session)
+        topics = await self._topics.resolve(sorted(names))
         return {topic.topic_id for topic in topics if not isinstance(topic, KafkaError)}
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.names import DEFAULT_STREAM
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import AlterTopic
@@ -93,7 +92,7 @@ class ConfigApis:
         names = [each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC]
         describe = AclOperation.DESCRIBE_CONFIGS
         refused = await self._authorization.refused_topics(session, describe, names, api="DescribeConfigs")
-        rows = iter(await topic_rows(self._catalog, names, refused=refused))
+        rows = iter(await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused))
         policies: dict[str, StreamPolicy] = {}
         brokers: Counter[str] = Counter()
         results: list[dict[str, object]] = []
@@ -183,7 +182,7 @@ class ConfigApis:
 
     async def node_facts(self, session: Connection) -> NodeFacts:
         """This node as its configs show it to the client of `session`."""
-        stream = await self._catalog.query(lambda reader: reader.streams.at(DEFAULT_STREAM))
+        stream = await self._catalog.query(lambda reader: reader.streams.at(session.default_stream))
         defaults = stream.policy if stream is not None else StreamPolicy()
         own = self._layout.address(self._node.node_id, session.listener)
         assert own is not None, "this node is always known to itself"
@@ -229,7 +228,7 @@ class ConfigApis:
         names = [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
         alter = AclOperation.ALTER_CONFIGS
         refused = await self._authorization.refused_topics(session, alter, names, api="AlterConfigs")
-        rows = iter(await topic_rows(self._catalog, names, refused=refused))
+        rows = iter(await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused))
         found = [next(rows) if each.resource_type == ResourceType.TOPIC else None for each in resources]
         times = Counter(row.full_name for row in found if isinstance(row, TopicRow))
         policies: dict[str, StreamPolicy] = {}
@@ -280,7 +279,7 @@ class ConfigApis:
                     raise
             else:
                 return
-            (found,) = await topic_rows(self._catalog, [name])
+            (found,) = await topic_rows(self._catalog, [row.full_name], default_stream=row.stream)
             if isinstance(found, KafkaError):
                 raise found
             row = found

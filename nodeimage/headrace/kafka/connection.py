@@ -29,6 +29,7 @@ from headrace.base.admission import Place
 from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.metrics.requests import ApiTimes
 from headrace.partitions.refusals import Refusals
 from headrace.security.principals import NOBODY, Principal
@@ -170,13 +171,16 @@ class Connection(asyncio.BufferedProtocol):
         handler: Handler,
         *,
         listener: str = "",
+        default_stream: str = DEFAULT_STREAM,
         place: Place | None = None,
         identify: Identify | None = None,
     ) -> None:
-        """`listener`: through which the client comes; nodes may have other addresses for its clients. `place`: among
-        the connections that the node may have. `identify`: None where nobody proves anything."""
+        """`listener`: through which the client comes; nodes may have other addresses for its clients. `default_stream`:
+        of its names without a path. `place`: among the connections that the node may have. `identify`: None where
+        nobody proves anything."""
         self.number = next(_numbers)  # no other connection of this process has it
         self.listener = listener
+        self.default_stream = default_stream
         self._handler = handler
         self._place = place
         self._identify = identify

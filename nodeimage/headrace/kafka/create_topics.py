@@ -19,7 +19,7 @@ from typing import Any, Final
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Epoch
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.names import DEFAULT_STREAM, TopicName, render, split
+from headrace.catalog.names import TopicName, render, split
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.rows import StreamRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic, TopicOutcome
@@ -114,7 +114,7 @@ class CreateTopicsApis:
         refused = await self._authorization.refused_topics(
             session, AclOperation.CREATE, (topic.name for topic in topics), api="CreateTopics"
         )
-        wanted = await self._wanted_topics(topics, results, refused)
+        wanted = await self._wanted_topics(topics, results, refused, default_stream=session.default_stream)
         if not request.validate_only:
             wanted = self._within_quota(wanted, results, session, version=request.__version__)
         timeout_ms = field(request, "timeout", 0)
@@ -135,7 +135,12 @@ class CreateTopicsApis:
         }
 
     async def _wanted_topics(
-        self, topics: Sequence[Any], results: list[dict[str, object]], refused: Mapping[str, KafkaError]
+        self,
+        topics: Sequence[Any],
+        results: list[dict[str, object]],
+        refused: Mapping[str, KafkaError],
+        *,
+        default_stream: str,
     ) -> list[_Wanted]:
         """The topics that can be made, in the request's order; the others are answered in `results`."""
         names: list[TopicName | None] = []
@@ -143,7 +148,7 @@ class CreateTopicsApis:
             try:
                 if topic.name in refused:
                     raise refused[topic.name]
-                names.append(split(topic.name, DEFAULT_STREAM))
+                names.append(split(topic.name, default_stream))
             except KafkaError as error:
                 names.append(None)
                 results[place] = refusal(error)
@@ -259,7 +264,7 @@ class CreateTopicsApis:
         times = Counter(topic.name for topic in asked)
         names = [topic.name for topic in asked]
         refused = await self._authorization.refused_topics(session, AclOperation.ALTER, names, api="CreatePartitions")
-        rows = await topic_rows(self._catalog, names, refused=refused)
+        rows = await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused)
         timeout_ms = field(request, "timeout", 0)
 
         async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:

@@ -153,9 +153,11 @@ class Dispatcher:
             answer = generic_codec.encode_response(key, version, fields)
         slot.answer([answer])
 
-    def accepted(self, place: Place, *, listener: str, identify: Identify | None = None) -> Connection:
+    def accepted(
+        self, place: Place, *, listener: str, default_stream: str, identify: Identify | None = None
+    ) -> Connection:
         """The protocol of a connection that has a place."""
-        return Connection(self, listener=listener, place=place, identify=identify)
+        return Connection(self, listener=listener, default_stream=default_stream, place=place, identify=identify)
 
     def connected(self, session: Connection) -> None:
         """A client connected."""

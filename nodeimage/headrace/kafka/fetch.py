@@ -108,7 +108,10 @@ class FetchApi:
             return
         try:
             session = self.sessions.find(
-                session_id=asked.session_id, epoch=asked.session_epoch, principal=connection.principal
+                session_id=asked.session_id,
+                epoch=asked.session_epoch,
+                principal=connection.principal,
+                default_stream=connection.default_stream,
             )
             _forget(session, asked)
             for key, part in _named(asked):
@@ -134,7 +137,10 @@ class FetchApi:
             return
         try:
             session = self.sessions.find(
-                session_id=asked.session_id, epoch=asked.session_epoch, principal=connection.principal
+                session_id=asked.session_id,
+                epoch=asked.session_epoch,
+                principal=connection.principal,
+                default_stream=connection.default_stream,
             )
             _forget(session, asked)
             for index, (key, part) in enumerate(_named(asked)):
@@ -245,10 +251,10 @@ class Fetch:
     def bind_cached(self) -> bool:
         """Find the partitions of what the client named; false if one has to be looked up on disk."""
         topics = self._api.topics
-        rules = self._api.authorization.rules
+        rules, by_name = self._api.authorization.rules, topics.by_name(self._connection.default_stream)
         for key, interest in self._session.active.items():
             name_or_id, number = key
-            topic = topics.cached(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
+            topic = by_name.get(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
             if topic is None:  # even if there was none the last time: it may have been made
                 return False
             if rules is not None and interest.rules != rules and not self._may_read(interest, topic):

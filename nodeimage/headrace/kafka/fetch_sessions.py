@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.partitions.partition import Partition
 from headrace.security.principals import NOBODY, Principal
 from headrace.wire.fetch import FetchPartition
@@ -67,11 +68,24 @@ class Interest:
 class FetchSession:
     """The partitions of one consumer at this node."""
 
-    __slots__ = ("_wake", "active", "closed", "counted", "epoch", "id", "interests", "principal", "used_at")
+    __slots__ = (
+        "_wake",
+        "active",
+        "closed",
+        "counted",
+        "default_stream",
+        "epoch",
+        "id",
+        "interests",
+        "principal",
+        "used_at",
+    )
 
-    def __init__(self, principal: Principal = NOBODY) -> None:
+    def __init__(self, principal: Principal = NOBODY, default_stream: str = DEFAULT_STREAM) -> None:
         self.principal = principal
         """Whose it is."""
+        self.default_stream = default_stream
+        """Of the bare names in its keys."""
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self.closed = False
@@ -172,17 +186,25 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, *, session_id: int, epoch: int, principal: Principal = NOBODY) -> FetchSession:
+    def find(
+        self,
+        *,
+        session_id: int,
+        epoch: int,
+        principal: Principal = NOBODY,
+        default_stream: str = DEFAULT_STREAM,
+    ) -> FetchSession:
         """The session that a request continues, or a new one where it begins one (epoch 0) or goes without (epoch -1).
 
-        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND, of another user's session too, or INVALID_FETCH_SESSION_EPOCH.
+        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND, of another user's session too, and at a listener where the
+        session's names mean other topics; or INVALID_FETCH_SESSION_EPOCH.
         """
         session = self._sessions.get(session_id)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None and session.is_of(principal):
                 self.close(session_id)
-            return FetchSession(principal)
-        if session is None or not session.is_of(principal):
+            return FetchSession(principal, default_stream)
+        if session is None or session.default_stream != default_stream or not session.is_of(principal):
             raise _not_found(session_id)
         if session.epoch != epoch or session.is_busy:
             raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}")

@@ -124,6 +124,7 @@ class GroupApis:
             requires_known_member=version >= 4 and instance_id is None,
             can_skip_assignment=version >= 9,
             reason=field(request, "reason", None),
+            default_stream=session.default_stream,
         )
         try:
             self._check_member(session, join.group_id, api="JoinGroup")

@@ -3,8 +3,8 @@
 Answered from memory for topics in use; others are looked up in one go. Who leads a partition is who leads the container
 of its open partitionlet, as this node last saw it; whoever does not lead says so when it is asked for records. Topics
 that a client names are made where it allows that, may make them, and their stream's policy does too. A listing of all
-topics (`topics` null) shows those that the client may describe: of the default stream by their bare names, and all
-others by their full names.
+topics (`topics` null) shows those that the client may describe: of its listener's default stream by their bare names,
+and all others by their full names.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from typing import Final
 from headrace.base.errors import Code, KafkaError
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import shown as shown_name
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PartitionletRow, TopicRow
 from headrace.kafka.api import RawApi
@@ -83,7 +84,7 @@ class MetadataApi:
         self._look_around()
         view = self._authorization.topics_of(session)
         topics = (
-            await self._all(version, view, with_operations=asked.topic_operations)
+            await self._all(session, version, view, with_operations=asked.topic_operations)
             if asked.topics is None
             else await self._named(session, asked, version, view)
         )
@@ -113,7 +114,7 @@ class MetadataApi:
             if isinstance(topic, Topic)
         }
         shown = [
-            (topic, name if name is not None else self._topics.shown(topic.row))
+            (topic, name if name is not None else shown_name(topic.stream, topic.name, session.default_stream))
             for name, _, topic in found
             if isinstance(topic, Topic)
         ]
@@ -205,7 +206,9 @@ class MetadataApi:
                     self._partitions.add_fresh(topic, row)
         return found
 
-    async def _all(self, version: int, view: TopicView, *, with_operations: bool) -> list[TopicMeta | bytes]:
+    async def _all(
+        self, session: Connection, version: int, view: TopicView, *, with_operations: bool
+    ) -> list[TopicMeta | bytes]:
         """All topics that the client sees; with a million of them others have their turn meanwhile."""
         entries: list[TopicMeta | bytes] = []
         after = (0, "")
@@ -217,7 +220,8 @@ class MetadataApi:
                     continue
                 operations = view.operations(row) if with_operations else NOT_ASKED
                 partitions = [self._meta(one) for one in open_rows.get(row.number, [])]
-                meta = TopicMeta(0, self._topics.shown(row), row.topic_id, False, partitions, operations)
+                name = shown_name(row.stream, row.name, session.default_stream)
+                meta = TopicMeta(0, name, row.topic_id, False, partitions, operations)
                 entries.append(encode_topic(version, meta))
             if len(page) < _PAGE:
                 return entries

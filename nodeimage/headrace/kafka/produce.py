@@ -161,7 +161,11 @@ class ProduceApi:
         pending = _pending(produce, header.api_version, slot, more=1 + len(refused))
         for result in refused:
             pending.add(result, complete=True)
-        places = None if unchecked or len(parts) > MANY or self._back_pressure.was_saturated else self._resolved(parts)
+        places = (
+            None
+            if unchecked or len(parts) > MANY or self._back_pressure.was_saturated
+            else self._resolved(parts, session)
+        )
         if places is None:
             session.park(self._start_later(produce, session, pending, time.monotonic()), finish=True)
         else:
@@ -171,7 +175,7 @@ class ProduceApi:
     def _start_at_once(self, produce: ProduceRequest, session: Connection, version: int, slot: Slot) -> bool:
         """Start a request for one partition, as most are, if nothing stands in its way: the same steps, no lists."""
         (part,) = produce.partitions
-        place = self._place(part)
+        place = self._place(part, session)
         if (
             place is None
             or session.refusals is not None
@@ -214,7 +218,7 @@ class ProduceApi:
         return refused
 
     def _why_forbidden(self, session: Connection, name: str) -> KafkaError | None:
-        topic = self._topics.cached(name)
+        topic = self._topics.cached(name, session.default_stream)
         if topic is None:
             return self._authorization.refused_topic(session, AclOperation.WRITE, name, api="Produce")
         if self._authorization.may(session, AclOperation.WRITE, Kind.TOPIC, topic.full_name, api="Produce"):
@@ -224,21 +228,21 @@ class ProduceApi:
 
     # --- resolving: where each batch goes, and whether it can go there now
 
-    def _resolved(self, parts: Sequence[PartitionRecords]) -> list[Place | None] | None:
+    def _resolved(self, parts: Sequence[PartitionRecords], session: Connection) -> list[Place | None] | None:
         """Each batch's place, None for one that has to be refused; or None if anything must be awaited."""
         found: list[Place | None] = []
         for part in parts:
-            place = self._place(part)
+            place = self._place(part, session)
             if place is None:
-                topic = self._topics.cached(part.topic)
+                topic = self._topics.cached(part.topic, session.default_stream)
                 if topic is None or 0 <= part.partition < topic.partition_count:
                     return None
             found.append(place)
         return None if self._without_room(parts, found) else found
 
-    def _place(self, part: PartitionRecords) -> Place | None:
+    def _place(self, part: PartitionRecords, session: Connection) -> Place | None:
         """Where a batch goes, if that is in memory and takes it now; whether there is room is another question."""
-        topic = self._topics.cached(part.topic)
+        topic = self._topics.cached(part.topic, session.default_stream)
         if topic is None:
             return None
         partition = topic.partitions.get(part.partition)
@@ -275,7 +279,7 @@ class ProduceApi:
             piece = produce._replace(partitions=produce.partitions[first : first + MANY])
             if any(part.checked is None and is_checked_first(part.records) for part in piece.partitions):
                 piece = await self._all_checked(piece)
-            places = None if self._back_pressure.saturated else self._resolved(piece.partitions)
+            places = None if self._back_pressure.saturated else self._resolved(piece.partitions, session)
             if places is None:
                 await self._start_when_ready(piece, session, pending, arrived)
             else:
@@ -306,27 +310,27 @@ class ProduceApi:
                 await self._back_pressure.not_saturated()
                 for _ in range(MAX_TRIES):
                     await self._prepare(parts, refused, session)
-                    places = self._resolved([part for index, part in enumerate(parts) if index not in refused])
+                    places = self._resolved([part for index, part in enumerate(parts) if index not in refused], session)
                     if places is not None:
                         break
         except TimeoutError:
             for index, part in enumerate(parts):
-                if index not in refused and self._resolved([part]) is None:
-                    refused[index] = self._late(part)
-            places = self._resolved([part for index, part in enumerate(parts) if index not in refused])
+                if index not in refused and self._resolved([part], session) is None:
+                    refused[index] = self._late(part, session)
+            places = self._resolved([part for index, part in enumerate(parts) if index not in refused], session)
         except HeadraceError as error:  # the catalog's: nothing could be looked up
             refused = dict.fromkeys(range(len(parts)), told(error))
             places = []
         if places is None:
-            refused = {index: self._late(part) for index, part in enumerate(parts)}
+            refused = {index: self._late(part, session) for index, part in enumerate(parts)}
             places = []
         rest = iter(places)
         merged = [None if index in refused else next(rest) for index in range(len(parts))]
         self._start(produce, merged, session, pending, arrived=arrived, refused=refused)
 
-    def _late(self, part: PartitionRecords) -> KafkaError:
+    def _late(self, part: PartitionRecords, session: Connection) -> KafkaError:
         """The refusal of a batch whose partition has not become ready in time, with what it waits for, if known."""
-        topic = self._topics.cached(part.topic)
+        topic = self._topics.cached(part.topic, session.default_stream)
         partition = None if topic is None else topic.partitions.get(part.partition)
         why = None if topic is None or partition is None else self._why_not_ready(topic, partition)
         known = "" if why is None else f": {why.value}"
@@ -404,7 +408,7 @@ class ProduceApi:
                         continue
                 self._append(session, pending, part, *place, now=now)
             except HeadraceError as error:
-                topic_now = self._topics.cached(part.topic)
+                topic_now = self._topics.cached(part.topic, session.default_stream)
                 log_start = place[1].log_start if place is not None else -1
                 pending.add(self._refused(session, part, error, topic_now, log_start), complete=True)
 

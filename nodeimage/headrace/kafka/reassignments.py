@@ -63,7 +63,7 @@ class ReassignmentApis:
         except KafkaError as error:
             return {**_told(error), "responses": ()}
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-        found = await self._where([(name, each.partition_index) for name, each in asked])
+        found = await self._where([(name, each.partition_index) for name, each in asked], session)
         answers = iter(
             [
                 {"partition_index": each.partition_index, **_told(_reassigned(each.replicas, where))}
@@ -89,7 +89,7 @@ class ReassignmentApis:
         topics = request.topic_partitions or ()
         kind = field(request, "election_type", PREFERRED)
         asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
-        found = await self._where(asked)
+        found = await self._where(asked, session)
         answers = iter(
             [
                 {"partition_id": index, **_told(_elected(kind, where))}
@@ -112,7 +112,7 @@ class ReassignmentApis:
         for each in request.dirs:
             wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
             elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
-            found = await self._where(wanted) if may else [_FORBIDDEN] * len(wanted)
+            found = await self._where(wanted, session) if may else [_FORBIDDEN] * len(wanted)
             codes = iter([where.code if isinstance(where, KafkaError) else elsewhere for where in found])
             answers += [
                 {
@@ -125,12 +125,13 @@ class ReassignmentApis:
             ]
         return {"results": answers}
 
-    async def _where(self, wanted: Sequence[tuple[str, int]]) -> list[_Where]:
+    async def _where(self, wanted: Sequence[tuple[str, int]], session: Connection) -> list[_Where]:
         """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises
         `MalformedRequest` for too many."""
         bounded(len(wanted), "partitions")
         names = list(dict.fromkeys(name for name, _ in wanted))
-        topics = dict(zip(names, await topic_rows(self._catalog, names), strict=True))
+        rows = await topic_rows(self._catalog, names, default_stream=session.default_stream)
+        topics = dict(zip(names, rows, strict=True))
         numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
         opened = await self._catalog.query(lambda reader: reader.chains.open_of(numbers))
         containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}

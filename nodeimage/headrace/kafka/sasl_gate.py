@@ -22,6 +22,7 @@ from typing import Final, cast
 from headrace.base.admission import Place
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.runtime import Runtime
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka.connection import MAX_REQUEST_BYTES, ROOM_BYTES, Connection, Handler, Identify, Slot
 from headrace.kafka.unproven_connections import UnprovenConnections
 from headrace.partitions.caller import Caller
@@ -72,9 +73,15 @@ class SaslConnection(Connection):
     """Once the connection is made."""
 
     def __init__(
-        self, gate: "SaslGate", *, listener: str, place: Place | None = None, identify: Identify | None = None
+        self,
+        gate: "SaslGate",
+        *,
+        listener: str,
+        default_stream: str = DEFAULT_STREAM,
+        place: Place | None = None,
+        identify: Identify | None = None,
     ) -> None:
-        super().__init__(gate, listener=listener, place=place, identify=identify)
+        super().__init__(gate, listener=listener, default_stream=default_stream, place=place, identify=identify)
         self.security_protocol = gate.security_protocol
         self.is_proven = False
         """Whether the client has authenticated."""
@@ -219,9 +226,11 @@ class SaslGate:
             audit=lambda attempt: self._heard(connection, attempt),
         )
 
-    def accepted(self, place: Place, *, listener: str, identify: Identify | None = None) -> SaslConnection:
+    def accepted(
+        self, place: Place, *, listener: str, default_stream: str, identify: Identify | None = None
+    ) -> SaslConnection:
         """The protocol of a connection that has a place."""
-        return SaslConnection(self, listener=listener, place=place, identify=identify)
+        return SaslConnection(self, listener=listener, default_stream=default_stream, place=place, identify=identify)
 
     def connected(self, session: Connection) -> None:
         """See Handler."""

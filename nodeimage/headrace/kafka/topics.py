@@ -12,6 +12,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Offset
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.names import shown
 from headrace.catalog.rows import TopicRow
 from headrace.catalog.topics import DeleteTopics, TopicOutcome
 from headrace.kafka.api import Api
@@ -71,7 +72,7 @@ class TopicApis:
         times = Counter(row.topic_id for row in found if isinstance(row, TopicRow))
         for place, row in enumerate(found):
             if isinstance(row, TopicRow) and times[row.topic_id] > 1:
-                name = asked[place][0] or self._topics.shown(row)
+                name = asked[place][0] or shown(row.stream, row.name, session.default_stream)
                 found[place] = KafkaError(Code.INVALID_REQUEST, f"{name} is named more than once in this request")
         counted = [(place, row.partitions) for place, row in enumerate(found) if isinstance(row, TopicRow)]
         over = self._throttle.mutates(
@@ -93,7 +94,7 @@ class TopicApis:
                 break
         return {
             "responses": [
-                self._deleted(name, topic_id, row, outcomes=outcomes)
+                self._deleted(session, name, topic_id, row, outcomes=outcomes)
                 for (name, topic_id), row in zip(asked, found, strict=True)
             ]
         }
@@ -103,7 +104,7 @@ class TopicApis:
     ) -> list[TopicRow | KafkaError]:
         names = [name for name, topic_id in asked if name is not None and topic_id is None]
         refused = await self._authorization.refused_topics(session, AclOperation.DELETE, names, api="DeleteTopics")
-        by_name = iter(await topic_rows(self._catalog, names, refused=refused))
+        by_name = iter(await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused))
         ids = [topic_id for name, topic_id in asked if name is None and topic_id is not None]
         by_id = await found_of(self._catalog, ids, lambda reader: reader.topics.by_ids(ids))
         found: list[TopicRow | KafkaError] = []
@@ -130,6 +131,7 @@ class TopicApis:
 
     def _deleted(
         self,
+        session: Connection,
         name: str | None,
         topic_id: bytes | None,
         row: TopicRow | KafkaError,
@@ -141,7 +143,7 @@ class TopicApis:
         outcome = outcomes[row.topic_id]
         failed = outcome.code is not Code.NONE
         return {
-            "name": name if name is not None else self._topics.shown(row),
+            "name": name if name is not None else shown(row.stream, row.name, session.default_stream),
             "topic_id": row.topic_id,
             "error_code": int(outcome.code),
             "error_message": (outcome.message or outcome.code.name) if failed else None,

@@ -152,7 +152,7 @@ class LinkAdmin:
             "home.move": Method(Move, self._move, on_stream(ADMIN, "stream")),
         }
 
-    async def _stream_of(self, params: OneLink | LinkChange | ClashResolution) -> Targets:
+    async def _stream_of(self, params: OneLink | LinkChange | ClashResolution, _caller: Caller) -> Targets:
         """The stream of a link; of one that is not there no more is told than of one of others."""
         row = await found_one(self._catalog, lambda reader: reader.links.named(params.name))
         return [Target(Kind.STREAM, "" if row is None else row.stream, f"the stream of the link {params.name[:100]!r}")]

@@ -223,7 +223,8 @@ def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: floa
     return made, until
 
 
-LISTENERS: Final = f"""# Made by `headrace up`, and made anew at each start.
+LISTENERS: Final = f"""# Made by `headrace up`, and made anew at each start. Names of topics without a path
+# are of /default here; for another `default_stream` see "Listeners" in docs/security.md.
 [[listener]]
 name = "secure"
 main = true

@@ -18,12 +18,14 @@ import structlog
 
 from headrace.base.errors import HeadraceError
 from headrace.base.tls_handshakes import PLAIN_CLIENT, TlsHandshakes
+from headrace.catalog.names import DEFAULT_STREAM, stream_fault
 from headrace.kafka.connection import Identify
 from headrace.node.peer_listener import PeerListener
 from headrace.node.tls_watch import TlsWatch
 from headrace.security.client_certificate import principal_of
 from headrace.security.jwks_trust import JwksTrust
 from headrace.security.listener_config import ListenerConfig, ListenersRefused, parse
+from headrace.security.listener_sasl import shown
 from headrace.security.principals import NOBODY, Principal
 from headrace.security.tls_server import ServerTls, TlsRefused
 
@@ -43,6 +45,8 @@ class ClientListener(TlsWatch):
         self.config = config
         self.port = config.port
         """Where it listens; of the main one once that is known."""
+        self.default_stream = DEFAULT_STREAM if config.default_stream is None else config.default_stream
+        """Of topics that its clients name without a path; there need not be such a stream yet."""
         path = None if config.sasl is None else config.sasl.jwks_ca
         self._jwks = None if path is None else JwksTrust(path)
         self._jwks_changed = False
@@ -166,10 +170,18 @@ def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:
         raise ListenersRefused(f"--listeners {path}: it is no text in UTF-8") from None
     except HeadraceError as error:
         raise ListenersRefused(f"--listeners {path}: {error}") from None
-    return [_made(config) for config in configs]
+    try:
+        return [_made(config) for config in configs]
+    except ListenersRefused as error:
+        raise ListenersRefused(f"--listeners {path}: {error}") from None
 
 
 def _made(config: ListenerConfig) -> ClientListener:
+    """Raises ListenersRefused, TlsRefused."""
+    stream = config.default_stream
+    if stream is not None and (fault := stream_fault(stream)) is not None:
+        what = f'default_stream is {shown(stream)}: {fault}; write it as default_stream = "/sensors"'
+        raise ListenersRefused(f"listener {config.name}: {what}")
     try:
         return ClientListener(config, now=time.time())
     except TlsRefused as error:

@@ -28,6 +28,7 @@ from headrace.base.levels import Level
 from headrace.base.runtime import Runtime
 from headrace.base.sockets import keep_alive
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container import replica_folder
 from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
@@ -389,13 +390,14 @@ class Node:
         identify = None if listener is None else listener.identify()
         sasl = None if listener is None or listener.config.sasl is None else logins.gate(listener)
         accepted = self.parts.dispatcher.accepted if sasl is None else sasl.accepted
+        default_stream = DEFAULT_STREAM if listener is None else listener.default_stream
         if listener is None:
             handshakes = None
         else:
             handshakes = listener.handshakes() if sasl is None else listener.handshakes(logins.unproven.has_room)
         acceptor = Acceptor(
             listening,
-            partial(accepted, listener=name, identify=identify),
+            partial(accepted, listener=name, default_stream=default_stream, identify=identify),
             self.parts.connections.admission,
             handshakes,
             delay_s=self.parts.throttle.connection_delay_s,

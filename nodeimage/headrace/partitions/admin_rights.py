@@ -77,8 +77,8 @@ class On:
 
     permissions: tuple[Permission, ...]
     where: str
-    find: Callable[[Any], Targets | Awaitable[Targets]]
-    """Raises KafkaError for a name that nothing can have."""
+    find: Callable[[Any, Caller], Targets | Awaitable[Targets]]
+    """Of the parameters, as their caller means them. Raises KafkaError for a name that nothing can have."""
 
     @property
     def words(self) -> str:
@@ -91,7 +91,7 @@ class On:
         if not may.is_on:
             return
         try:
-            found = self.find(params)
+            found = self.find(params, caller)
             targets = found if isinstance(found, Sequence) else await found
         except KafkaError:
             if self.is_ever_had(caller, may):
@@ -172,12 +172,12 @@ class Anybody:
         return True
 
 
-CLUSTER_ADMIN: Final = On(ADMIN, "the cluster", lambda _: (CLUSTER,))
+CLUSTER_ADMIN: Final = On(ADMIN, "the cluster", lambda _params, _caller: (CLUSTER,))
 
 
 def on_stream(permissions: tuple[Permission, ...], field: str = "path") -> On:
     """On the stream whose path a parameter is, be there one or not."""
-    return On(permissions, f"the stream `{field}`", lambda params: (stream_target(getattr(params, field)),))
+    return On(permissions, f"the stream `{field}`", lambda params, _: (stream_target(getattr(params, field)),))
 
 
 def on_path(permissions: tuple[Permission, ...], field: str = "path") -> On:
@@ -185,13 +185,17 @@ def on_path(permissions: tuple[Permission, ...], field: str = "path") -> On:
     return On(
         permissions,
         f"the nearest prefix of the path `{field}`",
-        lambda params: (Target(Kind.PREFIX, _bounded(getattr(params, field))),),
+        lambda params, _: (Target(Kind.PREFIX, _bounded(getattr(params, field))),),
     )
 
 
 def on_topic(permissions: tuple[Permission, ...], field: str = "topic") -> On:
     """On the topic that a parameter names, in whichever form."""
-    return On(permissions, f"the topic `{field}`", lambda params: (topic_target(getattr(params, field)),))
+    return On(
+        permissions,
+        f"the topic `{field}`",
+        lambda params, caller: (topic_target(getattr(params, field), caller.default_stream),),
+    )
 
 
 def on_group(permissions: tuple[Permission, ...], field: str = "group") -> On:
@@ -199,7 +203,7 @@ def on_group(permissions: tuple[Permission, ...], field: str = "group") -> On:
     return On(
         permissions,
         f"the group `{field}`",
-        lambda params: (Target(Kind.GROUP, _bounded(getattr(params, field))),),
+        lambda params, _: (Target(Kind.GROUP, _bounded(getattr(params, field))),),
     )
 
 
@@ -208,9 +212,9 @@ def stream_target(path: str) -> Target:
     return Target(Kind.STREAM, _bounded(path))
 
 
-def topic_target(name: str) -> Target:
+def topic_target(name: str, default_stream: str) -> Target:
     """A topic by any of its names. Raises KafkaError for what is none."""
-    topic = split(_bounded(name, most=MAX_LENGTH), DEFAULT_STREAM)
+    topic = split(_bounded(name, most=MAX_LENGTH), default_stream)
     return Target(Kind.TOPIC, topic.full)
 
 
@@ -283,7 +287,7 @@ def read_object(text: str) -> Target:
     if text.startswith("/") and not colon:
         return Target(Kind.STREAM, check_stream(text))
     if text.startswith("/") or ".." in text:
-        return topic_target(text)
+        return topic_target(text, DEFAULT_STREAM)  # no bare name gets here
     raise _no_object(
         text,
         "write /stream, /stream:topic, /path/*, cluster, group:NAME, group:PREFIX*, transactional-id:NAME or "

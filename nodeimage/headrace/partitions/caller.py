@@ -13,6 +13,10 @@ class Caller(Protocol):
         """The name of the listener by which it came; nodes may have other addresses for its clients."""
 
     @property
+    def default_stream(self) -> str:
+        """The path of the stream that a topic's name without a path is of, at that listener."""
+
+    @property
     def peer(self) -> str:
         """Its address, for the log."""
 

@@ -11,7 +11,7 @@ from headrace.base.ids import Millis, Offset
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.commands import encode
-from headrace.catalog.names import DEFAULT_STREAM, TopicName, split
+from headrace.catalog.names import TopicName, split
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import StreamRow, TopicRow
@@ -63,11 +63,15 @@ async def submitted(catalog: Catalog, command: CatalogCommand[T], *, timeout_ms:
 
 
 async def topic_rows(
-    catalog: Catalog, names: Sequence[str], *, refused: Mapping[str, KafkaError] = MappingProxyType({})
+    catalog: Catalog,
+    names: Sequence[str],
+    *,
+    default_stream: str,
+    refused: Mapping[str, KafkaError] = MappingProxyType({}),
 ) -> list[TopicRow | KafkaError]:
     """The topics of these names as the catalog has them; an error each for illegal and unknown ones. Makes none.
 
-    `refused`: names that are not looked up, and what stands for them.
+    `default_stream`: of bare names. `refused`: names that are not looked up, and what stands for them.
     """
     parsed: list[TopicName | KafkaError] = []
     wanted: dict[str, set[str]] = {}
@@ -76,7 +80,7 @@ async def topic_rows(
             parsed.append(refused[name])
             continue
         try:
-            topic = split(name, DEFAULT_STREAM)
+            topic = split(name, default_stream)
         except KafkaError as error:
             parsed.append(error)
         else:

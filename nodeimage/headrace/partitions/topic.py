@@ -40,6 +40,7 @@ class Topic:
         self.loading = 0
         """Partitions that are on their way into memory."""
         self.names: list[str] = []
+        """Those under which clients use it, whatever their listeners."""
         self.deleted = False
         self.encoded: dict[EntryKey, bytes] | None = None
         """Its entry in Metadata answers; emptied when leaders or their epochs change."""

@@ -4,10 +4,15 @@ Responsible for name → topic: forms of names (DESIGN section 7), look-up in th
 staying true as commands are applied (applied_changes.py tells of them). Topics that are made on first use come from
 auto_create.py. Bounded: topics that nobody has asked for in a while are forgotten, with their partitions' state, and
 looked up again when needed.
+
+What a bare name means depends on the client's listener (`Caller.default_stream`), so names are kept by default stream:
+nothing that was found for one listener is ever given to the clients of another by a name that means something else
+there.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home
@@ -22,6 +27,7 @@ from headrace.catalog.streams import AlterStream, DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, DeleteTopics
 from headrace.metrics.traffic import Traffic
 from headrace.partitions.auto_create import make_topics
+from headrace.partitions.caller import Caller
 from headrace.partitions.placement import Placement
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
 from headrace.partitions.topic_configs import EffectivePolicy, effective
@@ -41,7 +47,10 @@ class Topics:
         self._traffic = Traffic() if traffic is None else traffic
         self._catalog = catalog
         self._placement = placement
-        self._by_name: dict[str, Topic] = {}
+        self._by_name: defaultdict[str, dict[str, Topic]] = defaultdict(dict)
+        """By default stream, and by the name under which its clients use a topic."""
+        self._by_full_name = self._by_name[DEFAULT_STREAM]
+        """Where every topic is by its full name, which is the same for all clients."""
         self._by_id: dict[bytes, Topic] = {}
         self._policies: dict[int, StreamPolicy] = {}
         self._plain: dict[int, tuple[StreamPolicy, EffectivePolicy]] = {}
@@ -57,9 +66,13 @@ class Topics:
         """Every topic that is in memory."""
         return list(self._by_id.values())
 
-    def cached(self, name: str) -> Topic | None:
-        """The topic that clients call `name`, if it is in memory."""
-        return self._by_name.get(name)
+    def cached(self, name: str, default_stream: str) -> Topic | None:
+        """The topic that clients call `name` whose bare names are of `default_stream`, if it is in memory."""
+        return self._by_name[default_stream].get(name)
+
+    def by_name(self, default_stream: str) -> Mapping[str, Topic]:
+        """What is in memory now, by the names by which `cached` finds it: for whoever looks many of them up."""
+        return self._by_name[default_stream]
 
     def cached_id(self, topic_id: bytes) -> Topic | None:
         """The topic of that id, if it is in memory."""
@@ -68,21 +81,24 @@ class Topics:
     async def resolve(
         self,
         names: Sequence[str],
-        _session: object = None,
+        caller: Caller | None = None,
         *,
         create: bool = False,
         may_create: Callable[[str], bool] | None = None,
     ) -> list[Topic | KafkaError]:
-        """Each name's topic, or why there is none. `create`: make those missing, where their stream allows it, and
-        `may_create` does of the topic's full name; None: it always does."""
-        found: list[Topic | KafkaError | None] = [self._by_name.get(name) for name in names]
+        """Each name's topic, or why there is none. `caller`: who uses the names; None: this node itself. `create`: make
+        those missing, where their stream allows it, and `may_create` does of the topic's full name; None: it always
+        does."""
+        default_stream = DEFAULT_STREAM if caller is None else caller.default_stream
+        known = self._by_name[default_stream]
+        found: list[Topic | KafkaError | None] = [known.get(name) for name in names]
         missing = [index for index, topic in enumerate(found) if topic is None]
         if not missing:
             return found  # type: ignore[return-value]  # no None is left
         parsed: dict[int, TopicName] = {}
         for index in missing:
             try:
-                parsed[index] = split(names[index], DEFAULT_STREAM)
+                parsed[index] = split(names[index], default_stream)
             except KafkaError as error:
                 found[index] = error
         topics = await self._look_up({name.full: name for name in parsed.values()})
@@ -96,7 +112,7 @@ class Topics:
             else:
                 found[index] = topic
                 if isinstance(topic, Topic) and self._by_id.get(topic.topic_id) is topic:  # it may have gone since
-                    self._call(topic, names[index])
+                    self._call(topic, names[index], known)
         return found  # type: ignore[return-value]  # every None has been replaced
 
     async def resolve_ids(self, topic_ids: Sequence[bytes]) -> list[Topic | KafkaError]:
@@ -108,10 +124,6 @@ class Topics:
             self._by_id.get(topic_id) or KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
             for topic_id in topic_ids
         ]
-
-    def shown(self, row: TopicRow) -> str:
-        """A topic's name in listings and group descriptions."""
-        return row.name if row.stream == DEFAULT_STREAM else row.full_name
 
     def policy(self, topic: Topic) -> EffectivePolicy:
         """What holds for `topic`."""
@@ -129,7 +141,7 @@ class Topics:
         by_stream: dict[str, list[str]] = {}
         found: dict[str, Topic | KafkaError] = {}
         for full, name in names.items():
-            topic = self._by_name.get(full)
+            topic = self._by_full_name.get(full)
             if topic is not None:
                 found[full] = topic
             else:
@@ -176,13 +188,13 @@ class Topics:
             self._make_room()
             topic = Topic(row, self._effective(row, policy), self._traffic.of(row.stream, row.name))
             self._by_id[row.topic_id] = topic
-        self._call(topic, row.full_name)
+        self._call(topic, row.full_name, self._by_full_name)
         return topic
 
-    def _call(self, topic: Topic, name: str) -> None:
-        """Clients know `topic` by `name`."""
-        if self._by_name.get(name) is not topic:
-            self._by_name[name] = topic
+    def _call(self, topic: Topic, name: str, by_name: dict[str, Topic]) -> None:
+        """Clients of these names know `topic` by `name`."""
+        if by_name.get(name) is not topic:
+            by_name[name] = topic
             topic.names.append(name)
 
     def _effective(self, row: TopicRow, policy: StreamPolicy) -> EffectivePolicy:
@@ -205,9 +217,10 @@ class Topics:
 
     def _forget(self, topic: Topic) -> None:
         self._by_id.pop(topic.topic_id, None)
-        for name in topic.names:
-            if self._by_name.get(name) is topic:
-                del self._by_name[name]
+        for by_name in self._by_name.values():
+            for name in topic.names:
+                if by_name.get(name) is topic:
+                    del by_name[name]
 
     # --- staying true (see applied_changes.py)
 

@@ -5,6 +5,7 @@
     port = 9093
     main = true                         in the place of `port`: the listener of `--port`, which is no plain one then
     protocol = "SASL_SSL"               PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (Kafka's `security.protocol`)
+    default_stream = "/sensors"         of topics that its clients name without a path; /default where it is not said
     certificate = "tls.crt"             PEM: the server's, followed by those between it and its authority
     key = "tls.key"                     PEM, without a password
     client_ca = "ca.crt"                PEM: the authorities of clients' certificates
@@ -38,7 +39,7 @@ _REQUIRED: Final = ("name", "protocol")
 _PLACE: Final = ("port", "main")
 _OF_TLS: Final = ("certificate", "key", "client_ca", "client_auth", "principal_mapping_rules")
 _OF_CLIENTS: Final = ("client_ca", "principal_mapping_rules")
-_KEYS: Final = ("name", *_PLACE, "protocol", *_OF_TLS, *_OF_SASL)
+_KEYS: Final = ("name", *_PLACE, "protocol", "default_stream", *_OF_TLS, *_OF_SASL)
 
 
 class ListenerProtocol(StrEnum):
@@ -79,6 +80,8 @@ class ListenerConfig:
     mapping: PrincipalMapping
     sasl: SaslConfig | None = None
     """None: without SASL."""
+    default_stream: str | None = None
+    """As it is said: whether it is a stream's path is for the catalog's names to say. None: it is not said."""
 
     @property
     def is_main(self) -> bool:
@@ -154,6 +157,7 @@ def _listener(table: Mapping[str, Any], number: int, folder: Path) -> ListenerCo
         _tls(table, name, folder) if protocol.has_tls else None,
         _mapping(table, name),
         _sasl(table, name, folder) if protocol.has_sasl else None,
+        _text(table, name, "default_stream") if "default_stream" in table else None,
     )
 
 

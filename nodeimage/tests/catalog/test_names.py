@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import Code, KafkaError
-from headrace.catalog.names import MAX_LENGTH, Form, TopicName, alias, check_stream, render, split
+from headrace.catalog.names import MAX_LENGTH, Form, TopicName, alias, check_stream, is_bare, render, shown, split
 
 SEGMENT = st.text("abcXYZ019_-", min_size=1, max_size=12)
 STREAM = st.lists(SEGMENT, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
@@ -99,3 +99,15 @@ def test_the_limit_holds_for_every_form() -> None:
 def test_illegal_streams_are_refused(path: str) -> None:
     with pytest.raises(KafkaError):
         check_stream(path)
+
+
+@given(STREAM, STREAM, TOPIC)
+def test_what_a_list_shows_means_that_topic_to_whom_it_is_shown(stream: str, default: str, topic: str) -> None:
+    text = shown(stream, topic, default)
+    assert split(text, default)[:2] == (stream, topic)
+    assert is_bare(text) == (stream == default)
+
+
+@given(STREAM, TOPIC, st.sampled_from(Form))
+def test_a_name_is_bare_if_it_does_not_say_its_stream(stream: str, topic: str, form: Form) -> None:
+    assert is_bare(render(TopicName(stream, topic, form))) == (form is Form.BARE)

@@ -1,6 +1,11 @@
 """Who is let into a group, who gets an id first, who makes the others rejoin, and who simply goes on."""
 
+import struct
+
+import pytest
+
 from headrace.base.errors import Code
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import GroupState, Protocol
 from kit.group_machine import DELAY, SESSION, Machine
@@ -123,3 +128,59 @@ def test_ids_handed_out_are_bounded() -> None:
     machine = Machine(limits=GroupLimits(max_size=2))
     codes = [machine.joined(machine.join(known_member=True)).code for _ in range(3)]
     assert codes == [Code.MEMBER_ID_REQUIRED, Code.MEMBER_ID_REQUIRED, Code.GROUP_MAX_SIZE_REACHED]
+
+
+def subscribed(*topics: str) -> tuple[Protocol, ...]:
+    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+    return (Protocol("range", struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)),)
+
+
+FULL, BARE = subscribed("/default:orders", "/sensors:orders"), subscribed("orders")
+
+
+@pytest.mark.parametrize(("there", "new"), [(BARE, BARE), (FULL, BARE), (BARE, FULL)])
+def test_a_name_cannot_be_one_topic_for_some_members_and_another_for_others(
+    machine: Machine, there: tuple[Protocol, ...], new: tuple[Protocol, ...]
+) -> None:
+    members, generation = machine.stable(1, protocols=there)
+    refused = machine.joined(machine.join(protocols=new, default_stream="/sensors"))
+    assert refused.code is Code.INCONSISTENT_GROUP_PROTOCOL
+    assert machine.heartbeat(members[0], generation) is Code.NONE, "who is there goes on"
+
+
+def test_that_holds_after_a_restart_too(machine: Machine) -> None:
+    machine.stable(1, protocols=BARE)
+    machine.restart()
+    refused = machine.joined(machine.join(protocols=BARE, default_stream="/sensors"))
+    assert refused.code is Code.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_full_names_are_the_same_topics_for_members_of_all_listeners(machine: Machine) -> None:
+    machine.stable(1, protocols=FULL)
+    token = machine.join(protocols=FULL, default_stream="/sensors")
+    assert machine.waits(token)
+    assert machine.describe().state is GroupState.PREPARING
+    assert machine.coordinator.subscribed_topics("g") == {"/default:orders", "/sensors:orders"}
+
+
+def test_a_group_of_one_default_stream_names_topics_of_it(machine: Machine) -> None:
+    tokens = [machine.join(protocols=BARE, default_stream="/sensors") for _ in range(2)]
+    machine.pass_time(2 * DELAY)
+    assert [machine.joined(token).code for token in tokens] == [Code.NONE] * 2
+    assert machine.coordinator.subscribed_topics("g") == {"/sensors:orders"}
+
+
+def test_an_instance_that_comes_back_by_another_listener_disturbs_nobody(machine: Machine) -> None:
+    machine.stable(instances=("i",), protocols=BARE)
+    token = machine.join(instance="i", protocols=BARE, default_stream="/sensors")
+    machine.pass_time(DELAY)
+    assert machine.waits(token) or machine.joined(token).code is Code.NONE
+    assert machine.coordinator.subscribed_topics("g") == {"/sensors:orders"}
+
+
+def test_what_is_no_group_of_consumers_is_not_looked_into(machine: Machine) -> None:
+    machine.join(protocol_type="connect")
+    token = machine.join(protocol_type="connect", default_stream="/sensors")
+    machine.pass_time(2 * DELAY)
+    assert machine.joined(token).code is Code.NONE
+    assert DEFAULT_STREAM != "/sensors"

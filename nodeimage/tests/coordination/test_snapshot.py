@@ -1,5 +1,7 @@
 """What the catalog keeps of a group, and how the group goes on from it."""
 
+import msgspec
+
 from headrace.base.errors import Code
 from headrace.coordination.messages import GroupState
 from headrace.coordination.snapshot import decode_members, encode_members
@@ -31,3 +33,12 @@ def test_stored_members_are_read_as_they_were_written(machine: Machine) -> None:
     members = machine.catalog["g"].members
     assert decode_members(encode_members(members)) == members
     assert decode_members(b"") == ()
+
+
+def test_members_written_before_listeners_had_default_streams_are_of_the_nodes(machine: Machine) -> None:
+    machine.stable(1)
+    raw = msgspec.msgpack.decode(encode_members(machine.catalog["g"].members))
+    older = msgspec.msgpack.encode([each[:-1] for each in raw])
+    assert decode_members(older) == machine.catalog["g"].members
+    newer = msgspec.msgpack.encode([[*each, "more"] for each in raw])
+    assert decode_members(newer) == machine.catalog["g"].members, "as a node of an older version reads what is new"

@@ -28,7 +28,7 @@ TOPIC_29, GROUP_30, CLUSTER_31, ID_53 = (
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 NO_ID = Code.UNKNOWN_TOPIC_ID
-SECRETS, ALIAS = "/rival:secrets", "rival..secrets"
+SECRETS, ALIAS, BARE = "/rival:secrets", "rival..secrets", "secrets"
 
 
 class World:
@@ -38,6 +38,8 @@ class World:
         self.parts = parts
         self.alice, self.bob, self.root = User(parts, "alice"), User(parts, "bob"), User(parts, "root")
         self.guest = User(parts)
+        self.near = User(parts, "alice", default_stream="/rival")
+        """Alice, at a listener where bare names are of bob's stream."""
         self.secret_id = b""
         self.audit = AuditTold(parts)
         self.member = ""
@@ -173,6 +175,25 @@ async def goes_on_with_bobs_session(world: World) -> tuple[int, list[int]]:
     assert begun.session_id
     stolen = await world.alice.fetch(session=(begun.session_id, 1))
     return stolen.error, codes_of(stolen)
+
+
+async def goes_on_where_names_are_others(world: World) -> tuple[int, list[int]]:
+    """A session whose `secrets` is an own topic, at a listener where that is bob's."""
+    own = User(world.parts, "alice", default_stream="/acme")
+    await world.create(own, BARE)
+    begun = await own.fetch(BARE, session=(0, 0))
+    assert codes_of(begun) == [0]
+    moved = await world.near.fetch(session=(begun.session_id, 1), offset=0)
+    assert await world.delete(own, name=BARE) == (0, BARE)
+    return moved.error, codes_of(moved)
+
+
+async def rolls_by_bare_name(world: World) -> int:
+    try:
+        await world.parts.admin.call("roll", {"topic": BARE}, world.near.connection)
+    except KafkaError as error:
+        return error.code
+    return 0
 
 
 async def ends_bobs_session(world: World) -> int:
@@ -418,6 +439,29 @@ ATTEMPTS = [
         makes_where_it_only_reads,
         (TOPIC_29, "/rival:new", HIDDEN, 0),
     ),
+    # at a listener whose default stream is another tenant's
+    Attempt("writes to it by its bare name", lambda w: w.produce(w.near, BARE), [TOPIC_29]),
+    Attempt("reads it by its bare name", lambda w: w.near.fetch_codes(BARE), [TOPIC_29]),
+    Attempt("asks for its end by its bare name", lambda w: w.list_offsets(w.near, BARE), [(TOPIC_29, -1)]),
+    Attempt("looks it up by its bare name", lambda w: w.metadata(w.near, BARE), (TOPIC_29, BARE, HIDDEN, 0)),
+    Attempt(
+        "makes a topic by asking for its bare name",
+        lambda w: w.metadata(w.near, "new", create=True),
+        (TOPIC_29, "new", HIDDEN, 0),
+    ),
+    Attempt("makes one by a bare name", lambda w: w.create(w.near, "new"), (29, b"")),
+    Attempt("deletes it by its bare name", lambda w: w.delete(w.near, name=BARE), (TOPIC_29, BARE)),
+    Attempt("reads its configs by its bare name", lambda w: w.configs(w.near, DESCRIBE, 2, BARE), TOPIC_29),
+    Attempt("alters its configs by its bare name", lambda w: w.configs(w.near, INCREMENT, 2, BARE), TOPIC_29),
+    Attempt("commits for it by its bare name", lambda w: w.commit(w.near, "mine", BARE), [29]),
+    Attempt("asks for what was committed, by its bare name", lambda w: w.committed(w.near, "mine", BARE), [(29, -1)]),
+    Attempt(
+        "goes on with a fetch session where its bare names mean others' topics",
+        goes_on_where_names_are_others,
+        (Code.FETCH_SESSION_ID_NOT_FOUND, []),
+        is_audited=False,  # as a session that there is not
+    ),
+    Attempt("rolls it by its bare name, by the admin API", rolls_by_bare_name, TOPIC_29),
     # groups
     Attempt("finds the coordinator of a group of another tenant", lambda w: finds(w.alice, 0, "rival-app"), (30, -1)),
     Attempt("joins the group of another tenant", lambda w: joins(w, "rival-app"), GROUP_30),

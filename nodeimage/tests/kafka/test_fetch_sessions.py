@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka.fetch_sessions import UNUSED_S, FetchSession, FetchSessions
 from headrace.security.principals import NOBODY, Mechanism, Principal
 from headrace.wire.fetch import FetchPartition
@@ -15,8 +16,10 @@ class Clients:
         self.now = 1000.0
         self.sessions = FetchSessions(time=lambda: self.now, most=most, most_partitions=most_partitions)
 
-    def fetch(self, session_id: int, epoch: int, *partitions: int) -> FetchSession:
-        session = self.sessions.find(session_id=session_id, epoch=epoch)
+    def fetch(
+        self, session_id: int, epoch: int, *partitions: int, default_stream: str = DEFAULT_STREAM
+    ) -> FetchSession:
+        session = self.sessions.find(session_id=session_id, epoch=epoch, default_stream=default_stream)
         for number in partitions:
             session.ask(("t", number), FetchPartition(number, -1, 0, -1, -1, 1))
         self.sessions.named(session, begins=epoch == 0)
@@ -117,3 +120,12 @@ def test_other_groups_of_its_user_have_every_partition_asked_for_again() -> None
     assert (interest.rules, session.active) == (5, {})
     assert session.is_of(Principal("alice", Mechanism.OAUTHBEARER, frozenset({"b"})))
     assert (interest.rules, list(session.active.values())) == (-1, [interest])
+
+
+def test_a_session_is_not_gone_on_with_where_its_names_mean_other_topics() -> None:
+    clients = Clients()
+    first = clients.begin(1)
+    with pytest.raises(KafkaError) as refused:
+        clients.fetch(first.id, 1, default_stream="/sensors")
+    assert refused.value.code is Code.FETCH_SESSION_ID_NOT_FOUND
+    assert clients.fetch(first.id, 1) is first

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from headrace.base.ids import Millis
 from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.connection import Connection
 from headrace.node.parts import NodeParts
@@ -39,6 +40,7 @@ class Client:
 
     principal: Principal = NOBODY
     listener: str = "external"
+    default_stream: str = DEFAULT_STREAM
     peer: str = "10.0.0.7:50123"
     client_id: str | None = "app"
 
@@ -106,10 +108,12 @@ class Slot:
 class User:
     """A client whose connection has proved who it is, and what it asks."""
 
-    def __init__(self, parts: NodeParts, name: str = "", *, groups: Iterable[str] = ()) -> None:
+    def __init__(
+        self, parts: NodeParts, name: str = "", *, groups: Iterable[str] = (), default_stream: str = DEFAULT_STREAM
+    ) -> None:
         """`name`: "" has proved nothing."""
         self.parts = parts
-        self.connection = Connection(parts.dispatcher)
+        self.connection = Connection(parts.dispatcher, default_stream=default_stream)
         self.connection.peer = "10.0.0.7:50123"
         self.connection.client_id = "app"
         self.connection.principal = principal(name, *groups)

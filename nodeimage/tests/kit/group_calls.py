@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.node.parts import NodeParts
@@ -24,10 +25,19 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
 def asker(broker: NodeParts) -> Ask:
     """Asks as a client of that name would, through request and response bytes."""
 
-    async def ask(key: ApiKey, version: int | None = None, /, client_id: str = "app", **fields: Any) -> Any:
+    async def ask(
+        key: ApiKey,
+        version: int | None = None,
+        /,
+        client_id: str = "app",
+        default_stream: str = DEFAULT_STREAM,
+        **fields: Any,
+    ) -> Any:
         version = broker.dispatcher.apis[key].versions.highest if version is None else version
         request = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-        session = SimpleNamespace(client_id=client_id, peer="127.0.0.1:5000", listener="")
+        session = SimpleNamespace(
+            client_id=client_id, peer="127.0.0.1:5000", listener="", default_stream=default_stream
+        )
         answer = await handler(broker, key)(request, session)
         return generic_codec.decode_response(key, version, generic_codec.encode_response(key, version, answer))
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from headrace.base.errors import Code
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.coordinator import Coordinator
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import (
@@ -64,6 +65,7 @@ class Machine:
         rebalance: int = REBALANCE,
         known_member: bool = False,
         skip: bool = False,
+        default_stream: str = DEFAULT_STREAM,
     ) -> Token:
         self.load(group)
         token = Token(next(self.tokens))
@@ -79,6 +81,7 @@ class Machine:
             protocols=protocols,
             requires_known_member=known_member,
             can_skip_assignment=skip,
+            default_stream=default_stream,
         )
         self.coordinator.join(request, token=token, now=self.now)
         self.collect()

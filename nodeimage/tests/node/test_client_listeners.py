@@ -145,3 +145,26 @@ def test_authorities_of_a_token_issuer_are_read_again(listeners: TlsListeners, c
         "TLS is as it should be again",
     }
     assert tokens.jwks_context() is not first
+
+
+PLAIN = '[[listener]]\nname = "more"\nport = 9095\nprotocol = "PLAINTEXT"\n'
+
+
+def test_bare_names_are_of_the_nodes_default_stream_unless_the_listener_has_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "listeners.toml"
+    file.write_text(
+        PLAIN + PLAIN.replace("more", "own").replace("9095", "9096") + 'default_stream = "/plant/sensors"\n'
+    )
+    assert [each.default_stream for each in read(file, taken=())] == ["/default", "/plant/sensors"]
+
+
+@pytest.mark.parametrize("path", ["sensors", "/", "/sensors/", "/sensors:t", "/a b", "", "/" + 300 * "a"])
+def test_a_default_stream_is_a_streams_path(tmp_path: Path, path: str) -> None:
+    file = tmp_path / "listeners.toml"
+    file.write_text(PLAIN + f'default_stream = "{path}"\n')
+    with pytest.raises(
+        HeadraceError, match=r"listener more: default_stream is '.*: a stream's path .*; write it"
+    ) as no:
+        read(file, taken=())
+    assert str(no.value).startswith(f"--listeners {file}: ")
+    assert "\n" not in str(no.value)

@@ -124,8 +124,8 @@ async def test_a_refusal_has_kafkas_code_and_is_told_to_the_audit(asked: Asked) 
 
 
 async def test_what_a_refusal_names_is_what_the_caller_said(asked: Asked) -> None:
-    hidden = On(ADMIN, "the link", lambda _: (Target(Kind.STREAM, "/plant/flow", "the link 'l'"),))
-    unknown = On(ADMIN, "the link", lambda _: (Target(Kind.STREAM, "", "the link 'l'"),))
+    hidden = On(ADMIN, "the link", lambda _params, _caller: (Target(Kind.STREAM, "/plant/flow", "the link 'l'"),))
+    unknown = On(ADMIN, "the link", lambda _params, _caller: (Target(Kind.STREAM, "", "the link 'l'"),))
     one, other = await asked.refusal("carol", hidden), await asked.refusal("carol", unknown)
     assert str(one) == str(other)
     assert "/plant/flow" not in str(one)

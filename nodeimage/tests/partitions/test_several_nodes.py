@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container.leader import Leader
 from headrace.node import Node
 from headrace.node.parts import NodeParts
@@ -206,7 +207,7 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    known = broker.topics.cached(topic)
+    known = broker.topics.cached(topic, DEFAULT_STREAM)
     resolve = broker.topics.resolve
     fails = True
 

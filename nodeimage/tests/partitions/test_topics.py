@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis, Offset
 from headrace.catalog.chains import LogStart, SetLogStart
+from headrace.catalog.names import DEFAULT_STREAM
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.streams import CreateStream
 from headrace.catalog.topics import CreateTopics, DeleteTopics
 from headrace.partitions import partitions, topics
 from headrace.partitions.topics import Topic
@@ -63,11 +67,11 @@ async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
     monkeypatch.setattr(partitions, "read_tails", gate)
     asked = asyncio.create_task(node.call("put", TOPIC, b"second"))
     await gate.entered()
-    topic = node.parts.topics.cached(TOPIC)
+    topic = node.parts.topics.cached(TOPIC, DEFAULT_STREAM)
     for name in others:
         await node.parts.topics.resolve([name])
-    assert node.parts.topics.cached(others[0]) is None, "others were forgotten"
-    assert node.parts.topics.cached(TOPIC) is topic
+    assert node.parts.topics.cached(others[0], DEFAULT_STREAM) is None, "others were forgotten"
+    assert node.parts.topics.cached(TOPIC, DEFAULT_STREAM) is topic
     gate.open()
     assert await asked == 1
     assert await node.call("put", TOPIC, b"third") == 2
@@ -83,7 +87,7 @@ async def test_a_forgotten_topic_gives_no_second_object_of_a_partition(
     (held,) = await node.parts.topics.resolve([TOPIC])
     for name in others:
         await node.parts.topics.resolve([name])
-    assert node.parts.topics.cached(TOPIC) is None
+    assert node.parts.topics.cached(TOPIC, DEFAULT_STREAM) is None
     (refused,) = await node.parts.partitions.leaders([(held, 0)])
     assert isinstance(refused, KafkaError)
     assert refused.code is Code.LEADER_NOT_AVAILABLE
@@ -109,7 +113,7 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
     gate.open()
     (found,) = await asked
     assert isinstance(found, KafkaError)
-    assert cache.cached(TOPIC) is None
+    assert cache.cached(TOPIC, DEFAULT_STREAM) is None
     assert cache.cached_id(deleted) is None
     assert await node.call("put", TOPIC, b"of the new one") == 0
     assert await topic_id(node, TOPIC) != deleted
@@ -144,7 +148,7 @@ async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
     (found,) = await cache.resolve([TOPIC], create=True)
     assert isinstance(found, KafkaError)
     assert found.code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert cache.cached(TOPIC) is None
+    assert cache.cached(TOPIC, DEFAULT_STREAM) is None
     assert len(cache) == 0
     monkeypatch.undo()
     (made,) = await cache.resolve([TOPIC], create=True)
@@ -170,7 +174,44 @@ async def test_a_topic_forgotten_while_another_is_made_gets_no_name_any_more(
 
     after_creation(node, monkeypatch, use_others)
     await cache.resolve(["watched", "new"], create=True)
-    assert cache.cached("watched") is None, "a topic that is not told of what changes"
+    assert cache.cached("watched", DEFAULT_STREAM) is None, "a topic that is not told of what changes"
     (found,) = await cache.resolve(["watched"])
     assert isinstance(found, Topic)
     assert cache.cached_id(found.topic_id) is found
+
+
+def of(default_stream: str) -> Any:
+    return SimpleNamespace(default_stream=default_stream)
+
+
+async def test_a_bare_name_is_of_the_callers_default_stream(new_node: NewNode) -> None:
+    node = await new_node()
+    await node.parts.catalog.submit(CreateStream(path="/sensors", policy=StreamPolicy(), now=Millis(1)))
+    cache = node.parts.topics
+    (here,) = await cache.resolve(["orders"], create=True)
+    assert isinstance(here, Topic)
+    (none,) = await cache.resolve(["orders"], of("/sensors"))
+    assert isinstance(none, KafkaError), "what was found for one is nobody else's"
+    (there,) = await cache.resolve(["orders"], of("/sensors"), create=True)
+    assert isinstance(there, Topic)
+    assert (here.full_name, there.full_name) == ("/default:orders", "/sensors:orders")
+    for default_stream, topic in ((DEFAULT_STREAM, here), ("/sensors", there)):
+        assert await cache.resolve(["orders"], of(default_stream)) == [topic]
+        assert cache.cached("orders", default_stream) is topic
+    for name in ("/default:orders", "default..orders"):
+        assert await cache.resolve([name], of("/sensors")) == [here]
+    assert cache.cached("orders", "/elsewhere") is None
+
+
+async def test_a_topic_that_is_gone_is_gone_for_all_default_streams(new_node: NewNode) -> None:
+    node = await new_node()
+    await node.parts.catalog.submit(CreateStream(path="/sensors", policy=StreamPolicy(), now=Millis(1)))
+    cache = node.parts.topics
+    names = ["orders", "/sensors:orders", "sensors..orders"]
+    (topic,) = {*await cache.resolve(names, of("/sensors"), create=True)}
+    await cache.resolve(names[1:], of("/default"))
+    assert isinstance(topic, Topic)
+    await node.parts.catalog.submit(DeleteTopics(topic_ids=[topic.topic_id], now=Millis(1)))
+    for name in names:
+        assert cache.cached(name, "/sensors") is None
+        assert cache.cached(name, DEFAULT_STREAM) is None

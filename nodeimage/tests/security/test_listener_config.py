@@ -53,9 +53,15 @@ def test_listeners_are_read_with_paths_relative_to_the_file() -> None:
     assert mutual.mapping.user("CN=alice") == "ALICE"
 
 
+def test_a_default_stream_is_said_or_not() -> None:
+    said, unsaid = read(SASL + 'default_stream = "/plant/sensors"\n' + SSL)
+    assert (said.default_stream, unsaid.default_stream) == ("/plant/sensors", None)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (SSL + "default_stream = 3", "listener secure: default_stream is 3; it is text"),
         ("listener", "it is no TOML"),
         ("", "it holds no listener"),
         ("listener = 3", "it holds no listener"),

@@ -41,6 +41,7 @@ from headrace.links.serving.topics import Homes, read_homes
 from headrace.partitions.admin_params import Method, Methods
 from headrace.partitions.admin_rights import ADMIN, On, Target, Targets, on_stream
 from headrace.partitions.authorizer import Authorizer
+from headrace.partitions.caller import Caller
 from headrace.partitions.home_check import home_of, is_settled_for
 from headrace.partitions.lookups import growth, now, submitted
 from headrace.partitions.partition_states import PartitionStates
@@ -115,7 +116,7 @@ class HomeApis:
             "home.cede": Method(Demotion, self.demote, On(ADMIN, "the topics `topic_ids`", self._ceded)),
         }
 
-    async def _ceded(self, params: Demotion) -> Targets:
+    async def _ceded(self, params: Demotion, _caller: Caller) -> Targets:
         """The topics that are to be given away; of one that is not there no more is told than of one of others."""
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(set(params.topic_ids)))
         return [

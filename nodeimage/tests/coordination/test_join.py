@@ -5,7 +5,6 @@ import struct
 import pytest
 
 from headrace.base.errors import Code
-from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import GroupState, Protocol
 from kit.group_machine import DELAY, SESSION, Machine
@@ -183,4 +182,3 @@ def test_what_is_no_group_of_consumers_is_not_looked_into(machine: Machine) -> N
     token = machine.join(protocol_type="connect", default_stream="/sensors")
     machine.pass_time(2 * DELAY)
     assert machine.joined(token).code is Code.NONE
-    assert DEFAULT_STREAM != "/sensors"

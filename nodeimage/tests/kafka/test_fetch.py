@@ -81,7 +81,7 @@ async def test_records_that_come_while_a_session_looks_up_another_topic_are_give
         return await resolve(*args, **options)
 
     monkeypatch.setattr(broker.topics, "resolve", slowly)
-    broker.topics._by_name.pop("new")
+    broker.topics._by_name[connection.default_stream].pop("new")
     response = await ask(broker, connection, (begun.session_id, 2), {"new": 0}).response()
     held = {topic.topic: topic.partitions[0] for topic in response.topics}
     assert held["quiet"].high_watermark == 2

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from headrace.base.admission import Admission
 from headrace.base.errors import Code
 from headrace.base.runtime import Runtime
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka import unproven_connections
 from headrace.kafka.connection import MAX_REQUEST_BYTES, Connection, Slot
 from headrace.kafka.sasl_gate import (
@@ -97,7 +98,7 @@ class Port:
     def connect(self) -> "Client":
         place = self.admission.admit("127.0.0.1", 5, lambda: None)
         assert place is not None
-        return Client(self.gate.accepted(place, listener="secure"))
+        return Client(self.gate.accepted(place, listener="secure", default_stream=DEFAULT_STREAM))
 
     def close(self) -> None:
         self.runtime.close()

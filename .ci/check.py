@@ -22,7 +22,7 @@ PACKAGES = {
 """By top folder: where its code lies, and its tests, whose folders have the names of the packages that they test."""
 ELSEWHERE = {
     "crds": ("operator/tests/test_crds.py", "operator/tests/test_charts.py"),
-    "charts": ("operator/tests/test_charts.py",),
+    "charts": ("operator/tests/test_charts.py", "operator/tests/alerts"),
     "docs": ("nodeimage/tests/test_docs.py",),
     "README.md": ("nodeimage/tests/test_docs.py",),
     "CONTRIBUTING.md": ("nodeimage/tests/test_docs.py",),

@@ -453,6 +453,7 @@ def test_dashboards_are_found_by_grafanas_sidecar() -> None:
     value = 'metrics={"dashboards":{"enabled":true,"annotations":{"grafana_folder":"Headrace"}}}'
     maps = of_kind(rendered(value), "ConfigMap")
     files = {file.name: file.read_text() for file in (CHARTS / "headrace" / "dashboards").glob("*.json")}
+    assert len(files) == 6
     assert {name: text for each in maps for name, text in each["data"].items()} == {
         f"headrace-{name}": text for name, text in files.items()
     }

@@ -19,7 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from .alerts.promtool import ROOT, promtool
+from headrace.metrics import declarations
+from headrace_operator import metrics as operator_metrics
+from headrace_spark.job import exposition as job_metrics
+
+from .alerts.promtool import ROOT, declared, promtool
 
 FOLDER = ROOT / "charts" / "headrace" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -130,3 +134,83 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     done = subprocess.run([str(promtool()), "check", "rules", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- names
+
+OPERATOR = {operator_metrics.PREFIX + name for name in (*operator_metrics.FIGURES, operator_metrics.DURATION)}
+JOB = {job_metrics.PREFIX + name for name in job_metrics.METRICS}
+DECLARED = {metric.name for metric in declarations.ALL} | OPERATOR | JOB | OF_PROMETHEUS
+NOT_SHOWN = {
+    # For a look at one container by hand.
+    "headrace_container_epoch",
+    "headrace_container_end_position",
+    "headrace_container_committed_position",
+    "headrace_container_stored_bytes",
+    # Told in other words by a histogram.
+    "headrace_operator_reconciles_total",
+    "headrace_operator_reconcile_seconds_total",
+    "headrace_operator_unchanged_total",
+}
+"""What neither a dashboard nor an alert looks at."""
+
+
+def test_what_dashboards_and_alerts_look_at_is_told_and_all_that_is_told_is_looked_at() -> None:
+    shown = {name for board in BOARDS.values() for each in expressions(board) for name in names(each)}
+    shown |= {name for alert in declared().values() for name in names(alert["expr"])}
+    choices = {each["query"]["query"] for board in BOARDS.values() for each in board["templating"]["list"][1:]}
+    chosen = {name for each in choices for name in re.findall(r"headrace_\w+", each)}
+    assert shown | chosen <= DECLARED
+    assert DECLARED - shown - chosen == NOT_SHOWN
+
+
+def test_labels_of_queries_are_told() -> None:
+    """Those that a selector names, beside the ones that Prometheus adds."""
+    labels = {metric.name: set(metric.labels) | {"node"} for metric in declarations.ALL}
+    labels |= {operator_metrics.PREFIX + name: set(each) for name, (each, _) in operator_metrics.FIGURES.items()}
+    labels[operator_metrics.PREFIX + operator_metrics.DURATION] = set(operator_metrics.DURATION_LABELS)
+    labels |= {job_metrics.PREFIX + name: {*each, "streamjob"} for name, (each, _) in job_metrics.METRICS.items()}
+    added = {"namespace", "job", "instance"}
+    texts = [each for board in BOARDS.values() for each in expressions(board)]
+    texts += [str(alert["expr"]) for alert in declared().values()]
+    for text in texts:
+        for metric, selector in re.findall(r"(headrace_\w+)\{([^}]*)\}", text):
+            (name,) = names(metric)
+            asked = set(re.findall(r"(\w+)(?:=~|!=|!~|=)", selector))
+            assert asked - added <= labels[name], text
+
+
+def test_what_the_documentation_calls_a_metric_is_one() -> None:
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+    for page in pages:
+        named = {each for each in re.findall(r"`(headrace_[a-z_]+)", page.read_text()) if each.count("_") > 1}
+        ours = {each for each in named if not each.startswith(("headrace_spark", "headrace_operator."))}
+        unknown = {name for each in ours for name in names(each)} - DECLARED
+        assert unknown == set(), page.name
+
+
+def kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def rows() -> set[str]:
+    """The tables of the operator's and the jobs' metrics, as docs/observability.md has to have them."""
+    told = [
+        (operator_metrics.PREFIX + name, kind(name), labels, what)
+        for name, (labels, what) in operator_metrics.FIGURES.items()
+    ]
+    duration = operator_metrics.PREFIX + operator_metrics.DURATION
+    told.append((duration, "histogram", operator_metrics.DURATION_LABELS, operator_metrics.DURATION_HELP))
+    told += [
+        (job_metrics.PREFIX + name, "histogram" if name == "batch_seconds" else kind(name), labels, what)
+        for name, (labels, what) in job_metrics.METRICS.items()
+    ]
+    return {
+        f"| `{name}` | {type_} | {', '.join(f'`{label}`' for label in labels)} | {what.removesuffix('.')} |"
+        for name, type_, labels, what in told
+    }
+
+
+def test_the_documentation_lists_the_metrics_of_operator_and_jobs() -> None:
+    text = (ROOT / "docs" / "observability.md").read_text()
+    assert set(re.findall(r"^\| `headrace_(?:operator|job)_\w+` \|.*$", text, re.MULTILINE)) == rows()

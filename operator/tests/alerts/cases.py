@@ -284,6 +284,13 @@ CASES: Final = (
         clears=21,
     ),
     case(
+        "HeadraceRecordsSetAside",
+        {f"headrace_set_aside_records_total{{{NODE}}}": rising((5, 0), (1, 50), (70, 0))},
+        quiet=4,
+        fires=7,
+        clears=75,
+    ),
+    case(
         "HeadraceCertificateExpires",
         {EXPIRY: steps((90, 13.0 * DAY_S), (5, 90 * DAY_S))},
         quiet=59,

@@ -82,6 +82,7 @@ GAUGES: Final[dict[str, Gauge]] = {
     # What is counted begins anew with the process. Records of clients that ask the wrong node are refused a moment.
     "headrace_scrub_findings_total": lambda *_: 0.0,
     "headrace_failovers_total": lambda node, at_s: 0.0 if at_s < FIRST_S else 2.0 if leader(at_s) == node else 0.0,
+    "headrace_set_aside_records_total": lambda *_: 0.0,
     'headrace_logins_refused_total{mechanism="SCRAM-SHA-512"}': lambda *_: 1.0,
     'headrace_request_errors_total{api="Produce",code="NOT_LEADER_OR_FOLLOWER"}': lambda node, at_s: (
         2.0 * since_start_s(node, at_s)

@@ -68,9 +68,10 @@ release: $(VENV)/.dev
 artifacts: $(VENV)/.dev
 	@$(BIN)/python .ci/release.py --artifacts
 
-# docs/resources.md, from crds/.
+# docs/resources.md, from crds/; the chart's dashboards, from .ci/dashboards.py.
 docs: $(VENV)/.dev
 	$(BIN)/python .ci/resources.py
+	$(BIN)/python .ci/dashboards.py
 
 # One stamp per set of extras; a change of pyproject.toml installs again.
 $(VENV)/.venv:

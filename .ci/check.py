@@ -22,11 +22,11 @@ PACKAGES = {
 """By top folder: where its code lies, and its tests, whose folders have the names of the packages that they test."""
 ELSEWHERE = {
     "crds": ("operator/tests/test_crds.py", "operator/tests/test_charts.py"),
-    "charts": ("operator/tests/test_charts.py",),
+    "charts": ("operator/tests/test_charts.py", "operator/tests/test_dashboards.py", "operator/tests/alerts"),
     "docs": ("nodeimage/tests/test_docs.py",),
     "README.md": ("nodeimage/tests/test_docs.py",),
     "CONTRIBUTING.md": ("nodeimage/tests/test_docs.py",),
-    ".ci": ("nodeimage/tests/test_marks.py",),
+    ".ci": ("nodeimage/tests/test_marks.py", "operator/tests/test_dashboards.py"),
     "pyproject.toml": ("nodeimage/tests/test_marks.py",),
 }
 

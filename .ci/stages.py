@@ -240,6 +240,7 @@ def lacking() -> dict[str, str]:
         "charts": ("go", "Go 1.24 or newer builds helm and crdcheck: https://go.dev/dl, then make charts"),
         "tests with kcat": ("kcat", "Debian, Ubuntu: apt-get install kcat"),
         "tests with Kafka's Java clients": ("mvn", "Debian, Ubuntu: apt-get install maven openjdk-17-jdk-headless"),
+        "tests of alerts": ("promtool", "Debian, Ubuntu: apt-get install prometheus"),
         "Spark and its tests": ("java", "Debian, Ubuntu: apt-get install openjdk-17-jdk-headless"),
     }
     lacks = {what: f"no `{name}` here. {how}" for what, (name, how) in asked.items() if shutil.which(name) is None}

@@ -18,7 +18,7 @@ from headrace_spark import options as spark_options
 from kit.kafka_versions import told_versions
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOTS = ("", "nodeimage", "nodeimage/headrace", "operator", "operator/headrace_operator", "spark")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 

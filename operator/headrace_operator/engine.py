@@ -55,6 +55,8 @@ Listing = Callable[[str], AsyncIterator[Body]]
 """All resources of a kind, from the API server. Raises Refused at its end."""
 Referrers = Callable[[Key, Body], Iterable[Key]]
 """The resources that a change of this one concerns."""
+Done = Callable[[str, float, Exception | None], None]
+"""Hears of each reconcile that has ended: its kind, its seconds, and why it failed."""
 
 
 class Refused(Exception):
@@ -86,6 +88,7 @@ class Engine:
         referrers: Referrers | None = None,
         others: Sequence[str] = (),
         urgent: Collection[str] = (),
+        done: Done = lambda *_: None,
     ) -> None:
         """`listing`: for the sweep; None: it queues what the cache has. `referrers`: whom a change concerns too.
 
@@ -100,6 +103,7 @@ class Engine:
         self._listing = listing
         self._referrers = referrers
         self._others = others
+        self._done = done
         self._due: list[tuple[float, int, Key]] = []
         self._scheduled: dict[Key, float] = {}
         self._work: dict[Key, _Work] = {}
@@ -223,9 +227,11 @@ class Engine:
     async def _one(self, key: Key) -> float | None:
         attempts = self._attempts.pop(key, 0)
         begun = time.monotonic()
+        failure: Exception | None = None
         try:
             delay = await self._reconcilers[key.kind](key, self.cache.get(key))
         except Exception as error:
+            failure = error
             self.failed += 1
             self._attempts[key] = attempts + 1
             delay = min(BACKOFF_S[min(attempts, len(BACKOFF_S) - 1)], self._longest_backoff_s)
@@ -234,7 +240,9 @@ class Engine:
             log.warning("a reconcile failed", kind=key.kind, of=of, error=repr(error), again_s=round(delay, 1))
         else:
             self.reconciled += 1
-        self.seconds += time.monotonic() - begun
+        took = time.monotonic() - begun
+        self.seconds += took
+        self._done(key.kind, took, failure)
         return delay
 
     async def _clock(self) -> None:

@@ -31,7 +31,7 @@ from headrace.store.kubernetes.api import Access, Api, ApiError
 from headrace_operator.admin import Admin
 from headrace_operator.builders.names import CLUSTER_LABEL, FIELD_MANAGER, JOB_LABEL
 from headrace_operator.engine import BACKOFF_S, SWEEP_S, Body, Cache, Engine, Key, Reconcile, Refused, key_of
-from headrace_operator.http_port import Figures, HttpPort
+from headrace_operator.http_port import HttpPort
 from headrace_operator.kinds.cluster import Clusters
 from headrace_operator.kinds.cluster_watch import ClusterWatch
 from headrace_operator.kinds.finalizers import is_ending
@@ -44,6 +44,7 @@ from headrace_operator.kinds.topic import Topics
 from headrace_operator.kinds.users import Users
 from headrace_operator.kinds.volume import Volumes
 from headrace_operator.kube import Kube
+from headrace_operator.metrics import Figures, Metrics, Reconciles
 from headrace_operator.pod_http import PodHttp
 from headrace_operator.revision_watch import RevisionWatch
 from headrace_operator.routes import Routes
@@ -95,6 +96,7 @@ class Operator:
         self._reporter = Reporter(self.kube, cache=cache)
         self._index = Index(cache)
         self._watch = ClusterWatch(admin=self._admin, wake=lambda cluster: self.engine.enqueue(cluster))
+        reconciles = Reconciles()
         self.engine = Engine(
             self._reconcilers(cache, image=image, spark=spark, sees_workers=cluster_rights),
             cache=cache,
@@ -104,11 +106,13 @@ class Operator:
             referrers=self._index.concerned,
             others=["Namespace"] if cluster_rights else [],
             urgent=["StreamCluster"],
+            done=reconciles.done,
         )
         self._revisions = RevisionWatch(self._revision)
+        metrics = Metrics(reconciles=reconciles, figures=self._figures, cache=cache, kinds=self.engine.kinds)
         self.http = HttpPort(
             stale=lambda: self._revisions.set_back or self.engine.stale(),
-            figures=self._figures,
+            metrics=metrics.text,
             starting=lambda: not self.engine.has_looked,
         )
 
@@ -227,21 +231,17 @@ class Operator:
         return bool(cache.count("Namespace")) and cache.get(Key("Namespace", "", namespace)) is None
 
     def _figures(self) -> Figures:
-        engine, cache = self.engine, self.engine.cache
-        figures = {
-            ("headrace_operator_reconciles_total", 'outcome="done"'): float(engine.reconciled),
-            ("headrace_operator_reconciles_total", 'outcome="failed"'): float(engine.failed),
-            ("headrace_operator_reconcile_seconds_total", ""): engine.seconds,
-            ("headrace_operator_missed_changes_total", ""): float(engine.missed),
-            ("headrace_operator_writes_total", ""): float(self.kube.patches),
-            ("headrace_operator_unchanged_total", ""): float(self.kube.unchanged),
-            ("headrace_operator_status_writes_total", ""): float(self._reporter.statuses),
-            ("headrace_operator_admin_calls_total", ""): float(self._admin.calls),
-            ("headrace_operator_queue_resources", ""): float(engine.queued),
+        engine = self.engine
+        return {
+            "reconciles_total": {("done",): engine.reconciled, ("failed",): engine.failed},
+            "reconcile_seconds_total": {(): engine.seconds},
+            "missed_changes_total": {(): engine.missed},
+            "writes_total": {(): self.kube.patches},
+            "unchanged_total": {(): self.kube.unchanged},
+            "status_writes_total": {(): self._reporter.statuses},
+            "admin_calls_total": {(): self._admin.calls},
+            "queue_resources": {(): engine.queued},
         }
-        for kind in engine.kinds:
-            figures["headrace_operator_resources", f'kind="{kind}"'] = float(cache.count(kind))
-        return figures
 
 
 _operator: Operator | None = None

@@ -15,6 +15,7 @@ import yaml
 
 from headrace import __version__
 
+from .alerts.promtool import RULES
 from .rights import Right, rights_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,3 +330,133 @@ def test_what_is_passed_on_reaches_the_pod() -> None:
     assert pod["imagePullSecrets"] == [{"name": "s"}]
     assert pod["priorityClassName"] == "high"
     assert pod["affinity"] == {"nodeAffinity": {}}
+
+
+# --- metrics
+
+PROMETHEUS = ("--api-versions", "monitoring.coreos.com/v1")
+"""What helm is told of a cluster that has the CRDs of Prometheus's operator."""
+
+
+def monitored(*values: str) -> list[dict[str, Any]]:
+    """As `rendered`, where Prometheus's operator is there."""
+    under = ("-n", "ops", "--kube-version", "1.31.0", *PROMETHEUS)
+    done = helm("template", "x", str(CHARTS / "headrace"), *under, *set_by(values))
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def snapshot(name: str) -> list[dict[str, Any]]:
+    file = ROOT / "operator" / "tests" / "snapshots" / f"{name}.yaml"
+    return [each for each in yaml.safe_load_all(file.read_text()) if each]
+
+
+def pod_of(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    template: dict[str, Any] = named(objects, kind)["spec"]["template"]
+    return template
+
+
+def ports_of(pod: dict[str, Any]) -> set[str]:
+    return {port["name"] for container in pod["spec"]["containers"] for port in container.get("ports", [])}
+
+
+def test_without_a_word_nothing_of_prometheus_or_grafana_is_made() -> None:
+    kinds = {each["kind"] for each in monitored()}
+    assert not kinds & {"PodMonitor", "PrometheusRule", "ConfigMap"}
+
+
+def test_pod_monitors_find_the_pods_and_their_ports() -> None:
+    objects = monitored('metrics={"podMonitor":{"enabled":true,"interval":"15s","labels":{"release":"p"}}}')
+    pods = {
+        "nodes": [pod_of(snapshot("quickstart"), "StatefulSet")],
+        "jobs": [
+            pod_of(snapshot("job-continuous"), "StatefulSet"),
+            named(snapshot("job-kubeflow"), "SparkApplication")["spec"]["driver"]["template"],
+        ],
+        "operator": [pod_of(objects, "Deployment")],
+    }
+    assert len(of_kind(objects, "PodMonitor")) == len(pods)
+    for name, found in pods.items():
+        monitor = named(objects, "PodMonitor", name)
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert monitor["metadata"]["labels"]["release"] == "p"
+        assert endpoint["interval"] == "15s"
+        for pod in found:
+            labels = pod["metadata"]["labels"]
+            assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            assert monitor["spec"]["jobLabel"] in labels
+            assert endpoint["port"] in ports_of(pod)
+        others = [pod for other, each in pods.items() if other != name for pod in each]
+        selected = monitor["spec"]["selector"]["matchLabels"].items()
+        assert not any(selected <= pod["metadata"]["labels"].items() for pod in others)
+
+
+@pytest.mark.parametrize(
+    ("values", "namespaces"),
+    [
+        ([], {"matchNames": ["ops"]}),
+        (['namespaces=["a","b"]'], {"matchNames": ["a", "b"]}),
+        (['namespaces=["*"]'], {"any": True}),
+    ],
+)
+def test_pods_are_scraped_where_the_operator_looks_after_them(values: list[str], namespaces: dict[str, Any]) -> None:
+    objects = monitored('metrics={"podMonitor":{"enabled":true}}', *values)
+    for name in ("nodes", "jobs"):
+        monitor = named(objects, "PodMonitor", name)
+        assert monitor["spec"]["namespaceSelector"] == namespaces
+        assert "interval" not in monitor["spec"]["podMetricsEndpoints"][0]
+
+
+def rules_of(*texts: str) -> list[dict[str, Any]]:
+    return [group for text in texts for group in yaml.safe_load(text)["groups"]]
+
+
+def test_the_rule_has_all_alerts_as_they_are_in_the_files() -> None:
+    (rule,) = of_kind(monitored('metrics={"prometheusRule":{"enabled":true}}'), "PrometheusRule")
+    assert rule["spec"]["groups"] == rules_of(*(file.read_text() for file in RULES))
+
+
+def test_alerts_can_be_left_out_and_say_where_runbooks_are_read() -> None:
+    chosen = '{"enabled":true,"runbooks":"https://wiki.example/headrace/","disabled":["HeadraceOperatorAbsent"]}'
+    (rule,) = of_kind(monitored(f'metrics={{"prometheusRule":{chosen}}}'), "PrometheusRule")
+    rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    pages = {each["alert"]: each["annotations"]["runbook_url"] for each in rules}
+    assert pages == {
+        each["alert"]: f"https://wiki.example/headrace/{each['alert']}.md"
+        for group in rules_of(*(file.read_text() for file in RULES))
+        for each in group["rules"]
+        if each["alert"] != "HeadraceOperatorAbsent"
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('{"podMonitor":{"enabled":true}}', "need the CRDs of Prometheus's operator"),
+        ('{"prometheusRule":{"enabled":true}}', "need the CRDs of Prometheus's operator"),
+    ],
+)
+def test_without_prometheus_operator_it_says_what_is_needed(value: str, told: str) -> None:
+    done = helm("template", "x", str(CHARTS / "headrace"), "--kube-version", "1.31.0", *set_by([f"metrics={value}"]))
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def test_an_alert_that_is_not_there_cannot_be_left_out() -> None:
+    value = 'metrics={"prometheusRule":{"enabled":true,"disabled":["HeadraceTypo"]}}'
+    done = helm("template", "x", str(CHARTS / "headrace"), "--kube-version", "1.31.0", *PROMETHEUS, *set_by([value]))
+    assert done.returncode != 0
+    assert "names HeadraceTypo, and there is no such alert" in done.stderr
+
+
+def test_dashboards_are_found_by_grafanas_sidecar() -> None:
+    value = 'metrics={"dashboards":{"enabled":true,"annotations":{"grafana_folder":"Headrace"}}}'
+    maps = of_kind(rendered(value), "ConfigMap")
+    files = {file.name: file.read_text() for file in (CHARTS / "headrace" / "dashboards").glob("*.json")}
+    assert len(files) == 6
+    assert {name: text for each in maps for name, text in each["data"].items()} == {
+        f"headrace-{name}": text for name, text in files.items()
+    }
+    for each in maps:
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "Headrace"}

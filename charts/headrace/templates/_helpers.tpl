@@ -23,6 +23,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "headrace.namespaces" -}}
 {{- if not (include "headrace.everywhere" .) -}}{{ join "," (.Values.namespaces | default (list .Release.Namespace)) }}{{- end -}}
 {{- end -}}
+{{/* The namespaces whose pods Prometheus is to scrape, as a PodMonitor names them. */}}
+{{- define "headrace.monitored" -}}
+{{- with include "headrace.namespaces" . -}}
+matchNames: {{- splitList "," . | toYaml | nindent 2 }}
+{{- else -}}
+any: true
+{{- end -}}
+{{- end -}}
 {{/* What the operator does in a namespace. It grants nodes and jobs rights, and so holds them itself. */}}
 {{- define "headrace.rules" -}}
 - apiGroups: [headrace.dev]

@@ -59,8 +59,9 @@ class HttpPort:
         recover_store: Callable[[bool], Awaitable[dict[str, Any]]],
         token_file: Path | None = None,
         names: Collection[str] = (),
+        is_read_only: bool = False,
     ) -> None:
-        """`token_file`, `names`: see admin.http_guard."""
+        """`token_file`, `names`: see admin.http_guard. `is_read_only`: it has the GETs alone."""
         self._token_file = token_file
         self._names = names
         self._hand_over = hand_over
@@ -75,7 +76,8 @@ class HttpPort:
             ("/metrics/kafka", self._scraped(kafka_metrics)),
         ):
             application.router.add_get(path, self._guarded(handler, is_open=True))
-        for path, handler in (("/hand-over", self._handed_over), ("/recover-store", self._recovered)):
+        posts = () if is_read_only else (("/hand-over", self._handed_over), ("/recover-store", self._recovered))
+        for path, handler in posts:
             application.router.add_post(path, self._guarded(handler, is_open=False))
         self._runner = web.AppRunner(
             application, access_log=None, handle_signals=False, shutdown_timeout=1.0, lingering_time=LINGER_S

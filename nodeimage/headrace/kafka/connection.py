@@ -90,9 +90,16 @@ class Slot:
         "throttle_ms",
         "times",
         "version",
+        "weight",
     )
 
-    def __init__(self, connection: "Connection", header: RequestHeader, *, started: float = 0.0) -> None:
+    arrived: float
+    started: float
+    appended: float
+    synced: float
+    ready: float
+
+    def __init__(self, connection: "Connection", header: RequestHeader) -> None:
         self._connection = connection
         self.api_key = header.api_key
         self.version = header.api_version
@@ -103,12 +110,9 @@ class Slot:
         self.answer_pieces: list[Buffer] = []
         self.answer_bytes = 0
         self.times: ApiTimes | None = None
-        """Where it is told how long the request took, by the instants below (time.monotonic); None: nowhere."""
-        self.arrived = connection.heard_at
-        self.started = started
-        self.appended = 0.0
-        self.synced = 0.0
-        self.ready = 0.0
+        """What hears of errors, and of how long the request took where that is measured; None: nothing does."""
+        self.weight = 0
+        """For how many requests this one stands in what is measured; 0: it is not, and has none of the instants."""
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
         """Answer with `body`, as soon as all earlier requests are answered."""
@@ -120,7 +124,8 @@ class Slot:
         )
         self.answer_pieces = [head, *body]
         self.answer_bytes = length = len(head) + length
-        self.ready = monotonic()
+        if self.weight:
+            self.ready = monotonic()
         self.done = True
         connection = self._connection
         connection.answered += length
@@ -134,7 +139,8 @@ class Slot:
 
     def no_answer(self) -> None:
         """The client expects none (Produce with acks=0)."""
-        self.ready = monotonic()
+        if self.weight:
+            self.ready = monotonic()
         self.done = True
         self._connection.flush()
 
@@ -320,12 +326,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
         self.heard = True
-        self.heard_at = now = monotonic()
+        self.heard_at = monotonic()
         if self._large is not None:
             self._large_end += nbytes
         else:
             self._end += nbytes
-        self._process(now)
+        self._process()
 
     def eof_received(self) -> bool:
         """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
@@ -492,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.flushing:
             return
         if len(self.slots) == 1 and not (self._processing or self._end > self._start or self._has_more):
-            self._flush(self.slots[0].ready)
+            self._flush()
         else:
             self.flushing = True
             self._loop.call_soon(self._flush)
@@ -501,21 +507,19 @@ class Connection(asyncio.BufferedProtocol):
     def _has_more(self) -> bool:
         return self._paused_reading or self._delayed is not None or self._ended
 
-    def _flush(self, now: float = 0.0) -> None:
-        """`now`: of time.monotonic; 0.0: it is looked up."""
+    def _flush(self) -> None:
         self.flushing = False
         if self.closed or self._transport is None:
             return
         slots = self.slots
         pieces: list[Buffer] = []
         size = 0
-        now = now or monotonic()
         while slots and slots[0].done:
             slot = slots.popleft()
             pieces += slot.answer_pieces
             size += slot.answer_bytes
-            if slot.times is not None:
-                slot.times.answered(slot, now)
+            if slot.weight and slot.times is not None:
+                slot.times.answered(slot, monotonic())
         self.answered -= size
         self._room.set()
         if size > _JOINED:
@@ -531,8 +535,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended and not self.has_work and not self.closed:
             self.end()
 
-    def _process(self, now: float = 0.0) -> None:
-        """`now`: of time.monotonic; 0.0: it is looked up."""
+    def _process(self) -> None:
         if self._processing:
             return
         self._processing = True
@@ -549,8 +552,7 @@ class Connection(asyncio.BufferedProtocol):
                 request = self._next_request()
                 if request is None:
                     break
-                self._start_request(request, now or monotonic())
-                now = 0.0
+                self._start_request(request)
         except HeadraceError as error:
             self.fail(str(error))
         except Exception:
@@ -630,13 +632,13 @@ class Connection(asyncio.BufferedProtocol):
     def _taking(self, size: int) -> None:
         """A request is about to have so many bytes of memory of its own."""
 
-    def _start_request(self, request: memoryview, now: float) -> None:
+    def _start_request(self, request: memoryview) -> None:
         header = read_request_header(request)
         self.client_id = header.client_id
         if self._is_new and self._place is not None:
             self._is_new = False
             self._place.proven()
-        slot = Slot(self, header, started=now)
+        slot = Slot(self, header)
         self.slots.append(slot)
         if self._waiting_fetches and header.api_key != ApiKey.FETCH:
             for answer in list(self._waiting_fetches):

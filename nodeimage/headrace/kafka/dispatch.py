@@ -112,6 +112,9 @@ class Dispatcher:
             lowest, highest, start, times = known
             if lowest <= header.api_version <= highest:
                 slot.times = times
+                times.left -= 1
+                if times.left <= 0:
+                    times.begin(slot, session.heard_at)
                 if self._throttle.is_on:
                     self._throttle.start(start, session, header, request, slot)
                 else:

@@ -29,9 +29,9 @@ class Produce:
         "_container",
         "_remaining",
         "_results",
-        "_slot",
         "_version",
         "is_transactional",
+        "slot",
         "timeout_ms",
     )
 
@@ -45,7 +45,7 @@ class Produce:
         timeout_ms: int,
         is_transactional: bool = False,
     ) -> None:
-        self._slot = slot
+        self.slot = slot
         self._version = version
         self._acks = acks
         self._results: list[ProduceResult] = []
@@ -63,9 +63,9 @@ class Produce:
             self.committed()
 
     def appended(self, container: Synced) -> None:
-        """A batch of it is in the pending job of a container, and the outcome of its partition will be told."""
+        """A batch of it is in the pending job of a container; of a request that is measured."""
         self._container = container
-        self._slot.appended = monotonic()
+        self.slot.appended = monotonic()
 
     def later(self) -> int:
         """The outcome for the next partition is not known yet; its number, for `complete`."""
@@ -80,11 +80,11 @@ class Produce:
 
     def _note(self, result: ProduceResult) -> None:
         if result.error:
-            self._slot.failed(result.error)
+            self.slot.failed(result.error)
 
     def lost(self) -> None:
         """What came of a partition's batch is not known."""
-        self._slot.lose()
+        self.slot.lose()
 
     def committed(self) -> None:
         """One more partition is complete."""
@@ -92,18 +92,18 @@ class Produce:
         if self._remaining:
             return
         if self._container is not None:
-            self._slot.synced = self._container.synced_at
+            self.slot.synced = self._container.synced_at
         if self._acks:
-            self._slot.answer([encode_response(self._version, self._results, self._slot.throttle_ms)])
+            self.slot.answer([encode_response(self._version, self._results, self.slot.throttle_ms)])
         elif (refused := next((result for result in self._results if result.error), None)) is not None:
             # As Kafka does: nothing else tells such a producer to ask anew who leads its partitions.
             log.info(
                 "a batch that wants no answer is refused",
                 topic=refused.topic,
                 partition=refused.partition,
-                peer=self._slot.peer,
+                peer=self.slot.peer,
                 reason=refused.message,
             )
-            self._slot.lose()
+            self.slot.lose()
         else:
-            self._slot.no_answer()
+            self.slot.no_answer()

@@ -506,7 +506,8 @@ class ProduceApi:
         partition.append(
             batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
         )
-        pending.appended(container)
+        if pending.slot.weight:
+            pending.appended(container)
         traffic = topic.traffic
         traffic.in_bytes += header.length
         traffic.in_records += header.record_count

@@ -158,7 +158,7 @@ class SaslConnection(Connection):
         if size > MOST_SHORT_BYTES and not self.is_proven:
             raise NotAuthenticated(f"a request of {size} bytes before authentication; the limit is {MOST_SHORT_BYTES}")
 
-    def _start_request(self, request: memoryview, now: float) -> None:
+    def _start_request(self, request: memoryview) -> None:
         if not self.is_proven:
             self._gate.unproven.hold(self, 0)
         if self.exchange.has_raw_tokens and self.exchange.is_under_way:
@@ -168,7 +168,7 @@ class SaslConnection(Connection):
             return
         (key,) = _KEY.unpack_from(request) if len(request) >= _KEY.size else (-1,)
         self.check_turn(key, len(request))
-        super()._start_request(request, now)
+        super()._start_request(request)
         if not self.is_proven and not self.parked:
             self._gate.unproven.waits(self)
 

@@ -288,11 +288,9 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
         for child in children:
             cluster = cluster.with_node(child.node)
         write_cluster_file(folder, cluster)
-        ids = await_ready(folder, children, progress=progress, stopping=stopping, timeout_s=options.ready_timeout_s)
-        for name, node_id in ids.items():
-            node = cluster.node(name)
-            assert node is not None
-            cluster = cluster.with_node(msgspec.structs.replace(node, node_id=node_id))
+        ready = await_ready(folder, children, progress=progress, stopping=stopping, timeout_s=options.ready_timeout_s)
+        for node in ready.values():
+            cluster = cluster.with_node(node)
         cluster = msgspec.structs.replace(cluster, state="ready")
         write_cluster_file(folder, cluster)
         if secure is not None:

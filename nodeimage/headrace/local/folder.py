@@ -48,6 +48,8 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     """Of the process, in the kernel's words (processes.py). Empty where it has none, and in a former version's file."""
     node_id: int | None = None
     """Unknown until the node is ready."""
+    metrics_port: int | None = None
+    """Where it serves its metrics, on loopback; None: nowhere, or it is not ready."""
     options: tuple[str, ...] = ()
     """Arguments of this node alone, for each of its starts."""
 

@@ -164,8 +164,7 @@ def _start(
     )
     try:
         write_cluster_file(folder, cluster.with_node(child.node))
-        ids = await_ready(folder, [child], progress=progress)
-        node = msgspec.structs.replace(child.node, node_id=ids[name])
+        node = await_ready(folder, [child], progress=progress)[name]
         whole = cluster.with_node(node)
         write_cluster_file(folder, whole)
         if secure:

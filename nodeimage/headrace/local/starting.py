@@ -84,11 +84,14 @@ class Child:
             self.process.wait()
 
 
-class _ReadyFile(msgspec.Struct, frozen=True):
+class Ready(msgspec.Struct, frozen=True):
+    """What a node says of itself once it serves."""
+
     id: int
+    metrics_port: int | None = None
 
 
-_ready_files = msgspec.json.Decoder(_ReadyFile)
+_ready_files = msgspec.json.Decoder(Ready)
 
 
 def log_path(folder: Path, name: str) -> Path:
@@ -127,7 +130,7 @@ def spawn(
     if first_nodes is not None:
         command += ["--first-nodes", str(first_nodes)]
     command += secure_folder.node_options(folder, name)
-    command += ["--ready-file", str(ready_path(folder, name)), *options, *own_options]
+    command += ["--ready-file", str(ready_path(folder, name)), "--metrics-port", "0", *options, *own_options]
     with path.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -155,37 +158,38 @@ def await_ready(
     progress: Progress,
     stopping: Callable[[], bool] = lambda: False,
     timeout_s: float = READY_TIMEOUT_S,
-) -> Mapping[str, int]:
-    """Waits until all say that they serve; their ids by name. Raises NodeDied, StartGivenUp."""
+) -> Mapping[str, NodeProcess]:
+    """Waits until all say that they serve; each by its name, with what it says. Raises NodeDied, StartGivenUp."""
     began = time.monotonic()
-    ids: dict[str, int] = {}
+    ready: dict[str, NodeProcess] = {}
     while True:
         for child in children:
-            if child.name not in ids and (found := _ready_id(folder, child)) is not None:
-                ids[child.name] = found
+            if child.name not in ready and (found := _ready(folder, child)) is not None:
+                told = {"node_id": found.id, "metrics_port": found.metrics_port}
+                ready[child.name] = msgspec.structs.replace(child.node, **told)
                 if len(children) > 1:
                     progress(f"{child.name} is ready ({time.monotonic() - began:.1f} s)")
-        if len(ids) == len(children):
-            return ids
+        if len(ready) == len(children):
+            return ready
         if stopping():
             raise StartGivenUp("stopped before the cluster was ready")
         if time.monotonic() - began >= timeout_s:
-            raise _late(children, ids, timeout_s)
+            raise _late(children, ready, timeout_s)
         time.sleep(POLL_S)
 
 
-def _ready_id(folder: Path, child: Child) -> int | None:
-    """The node's id if it serves, None if not yet. Raises NodeDied."""
+def _ready(folder: Path, child: Child) -> Ready | None:
+    """What a node says if it serves, None if not yet. Raises NodeDied."""
     code = child.process.poll()
     if code is not None:
         raise child.death(code)
     try:
-        return _ready_files.decode(ready_path(folder, child.name).read_bytes()).id
+        return _ready_files.decode(ready_path(folder, child.name).read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):
         return None  # not there yet, or not whole yet
 
 
-def _late(children: Sequence[Child], ready: Mapping[str, int], timeout_s: float) -> NodeDied:
+def _late(children: Sequence[Child], ready: Mapping[str, NodeProcess], timeout_s: float) -> NodeDied:
     late = [child for child in children if child.name not in ready]
     first = late[0]
     names = ", ".join(child.name for child in late)

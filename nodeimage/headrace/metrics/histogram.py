@@ -30,10 +30,10 @@ class Histogram:
         """By bucket, not cumulative."""
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Add a duration."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """Add a duration, so many times."""
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.sum += seconds * times
 
     @property
     def count(self) -> int:

@@ -101,6 +101,7 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
+LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 """What names no machine."""
 DAMAGE_SHOWN: Final = 200
@@ -140,6 +141,7 @@ class Node:
         self._waits_for = "its folder"
         """Until it is ready: what it is at."""
         self.admin_port: int | None = None
+        self.metrics_port: int | None = None
         self._changes = Changes()
         self._fenced = 0
         """The highest feature level that the folder has seen."""
@@ -183,7 +185,9 @@ class Node:
                 self._closing.callback(listening[name].close)
             listener.port = int(listening[name].getsockname()[1])
         if options.admin_port is not None:
-            await self._serve_http(bind, options.admin_port)
+            self.admin_port = await self._serve_http(bind, options.admin_port)
+        if options.metrics_port is not None:
+            self.metrics_port = await self._serve_http(LOOPBACK, options.metrics_port, is_read_only=True)
         OPENED.limit(plan_of_process().chunks)
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
@@ -253,7 +257,7 @@ class Node:
         by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
             self._accept(name, each, by_name.get(name), logins)
-        if self.admin_port is not None:
+        if self.admin_port is not None or self.metrics_port is not None:
             self._measure()
         self._ready = True
         return self.identity
@@ -413,7 +417,7 @@ class Node:
         self.replicas.add_container_listener(self.links)
         await self.links.start()
 
-    async def _serve_http(self, host: str, port: int) -> None:
+    async def _serve_http(self, host: str, port: int, *, is_read_only: bool = False) -> int:
         from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need
 
         served = HttpPort(
@@ -425,9 +429,10 @@ class Node:
             recover_store=self._recover_store,
             token_file=self._options.admin_token_file,
             names={self._options.host, self._options.peer_host, self._options.bind} - ANY_ADDRESS,
+            is_read_only=is_read_only,
         )
         self._closing.push_async_callback(served.close)
-        self.admin_port = await served.start(host, port)
+        return await served.start(host, port)
 
     def _why_not_ready(self) -> str:
         if not self._ready:

@@ -71,6 +71,8 @@ class Options:
     peer_secrets: Path | None = None
     """The file with the secrets by which nodes know each other (node.peer_secrets)."""
     admin_port: int | None = None
+    metrics_port: int | None = None
+    """On loopback; 0: a free one."""
     """Health and metrics over HTTP; None: not served."""
     admin_token_file: Path | None = None
     """What it holds lets others than this host call what changes something there; None: nobody."""
@@ -124,6 +126,11 @@ def parse(arguments: Sequence[str]) -> Options:
         help="without --secure: let clients in that prove nothing, at addresses that are not loopback",
     )
     parser.add_argument("--admin-port", type=int, help="health and metrics over HTTP")
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        help="health and metrics alone, at 127.0.0.1; 0: a free port; below 0: none",
+    )
     parser.add_argument(
         "--admin-token-file",
         type=Path,
@@ -236,6 +243,7 @@ def parse(arguments: Sequence[str]) -> Options:
         peer_tls_mode=PeerTlsMode(given.peer_tls_mode or PeerTlsMode.REQUIRE),
         peer_secrets=given.peer_secrets,
         admin_port=given.admin_port,
+        metrics_port=None if given.metrics_port is None or given.metrics_port < 0 else given.metrics_port,
         admin_token_file=given.admin_token_file,
         slot=given.slot,
         ready_file=given.ready_file,

@@ -60,7 +60,7 @@ async def serve(options: Options) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     log.info("ready", node=identity.node_id, address=f"{identity.host}:{identity.port}", pid=os.getpid())
     if options.ready_file is not None:
-        _write_ready(options.ready_file, identity, node.admin_port)
+        _write_ready(options.ready_file, identity, admin_port=node.admin_port, metrics_port=node.metrics_port)
     waited: set[asyncio.Future[Any]] = {ended, node.catalog.failed}
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     failure = node.catalog.failed.exception() if node.catalog.failed.done() else None
@@ -79,10 +79,11 @@ async def _serve_bounded(options: Options, limits: LogLimits) -> int:
         return await serve(options)
 
 
-def _write_ready(path: Path, identity: NodeIdentity, admin_port: int | None) -> None:
+def _write_ready(path: Path, identity: NodeIdentity, **ports: int | None) -> None:
     temporary = path.with_suffix(".tmp")
     told = {"id": identity.node_id, "host": identity.host, "port": identity.port, "pid": os.getpid()}
-    temporary.write_text(json.dumps(told if admin_port is None else told | {"admin_port": admin_port}))
+    told |= {name: port for name, port in ports.items() if port is not None}
+    temporary.write_text(json.dumps(told))
     temporary.rename(path)
 
 

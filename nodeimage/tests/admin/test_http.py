@@ -91,6 +91,24 @@ async def test_a_scrape_gets_metrics_or_hears_that_there_are_none(node: Answers,
     assert await node.ask(path) == (503, "the node starts or stops\n")
 
 
+async def test_a_port_for_metrics_alone_has_nothing_that_changes_anything(node: Answers) -> None:
+    alone = HttpPort(
+        ready=lambda: "",
+        safe=lambda: "",
+        metrics=node.metrics,
+        kafka_metrics=node.metrics,
+        hand_over=node.hand_over,
+        recover_store=node.recover_store,
+        is_read_only=True,
+    )
+    node.url = f"http://127.0.0.1:{await alone.start('127.0.0.1', 0)}"
+    node.scraped = b"headrace_ready 1\n"
+    assert await node.ask("/metrics") == (200, "headrace_ready 1\n")
+    assert (await node.ask("/hand-over", "POST"))[0] == (await node.ask("/recover-store", "POST"))[0] == 404
+    assert node.handed_over == 0
+    await alone.close()
+
+
 async def test_only_a_post_hands_over(node: Answers) -> None:
     assert (await node.ask("/hand-over"))[0] == 405
     assert await node.ask("/hand-over", "POST") == (200, "ok\n")

@@ -97,9 +97,9 @@ async def test_requests_are_told_of_the_apis_that_were_asked() -> None:
     produce, fetch, metadata = ProduceTimes(), ApiTimes(), ApiTimes()
 
     class Request:
-        arrived, started, appended, synced, ready = 1.0, 1.0, 0.0, 0.0, 1.5
+        weight, arrived, started, appended, synced, ready = 1, 1.0, 1.0, 0.0, 0.0, 1.5
 
-    produce.answered(Request, 2.0)
+    produce.answered(Request(), 2.0)
     fetch.failed(int(Code.OFFSET_OUT_OF_RANGE))
     fetch.failed(-999)
     found = list(of_requests({"Produce": produce, "Fetch": fetch, "Metadata": metadata}))

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
     (node,) = ready["nodes"]
     assert node["port"] == port
     assert "headrace down --data" in ran.err
+    with urllib.request.urlopen(node["metrics"], timeout=30) as answer:
+        assert b'headrace_ready{node="1"} 1.0' in answer.read()
 
     assert headrace("status", "--data", str(folder), "-o", "json").json["nodes"][0]["pid"] == node["pid"]
     assert headrace("status", HEADRACE_DATA=str(folder)).code == 0

@@ -27,6 +27,7 @@ Append = Callable[..., Awaitable[int]]
 class Answered:
     """A slot whose answer can be waited for."""
 
+    weight = 0
     throttle_ms = 0
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.local import starting
+from headrace.local.folder import NodeProcess
 from headrace.local.starting import Child, NodeDied, StartGivenUp, await_ready, log_path, ready_path
 
 
@@ -15,7 +16,7 @@ def child(folder: Path, name: str = "node-1", *, code: int | None = None, log: s
     path = log_path(folder, name)
     path.parent.mkdir(exist_ok=True)
     path.write_text(log)
-    node: Any = SimpleNamespace(name=name)
+    node = NodeProcess(name=name, port=9092, pid=1, created=0.0)
     process: Any = SimpleNamespace(poll=lambda: code)
     return Child(node=node, process=process, log_path=path, log_offset=offset)
 
@@ -33,9 +34,13 @@ def looks(monkeypatch: pytest.MonkeyPatch, *then: Callable[[], None]) -> None:
 def test_all_are_waited_for_and_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     ready(tmp_path)
-    looks(monkeypatch, lambda: ready(tmp_path, "node-2", '{"id"'), lambda: ready(tmp_path, "node-2", '{"id": 9}'))
+    whole = '{"id": 9, "metrics_port": 41234}'
+    looks(monkeypatch, lambda: ready(tmp_path, "node-2", '{"id"'), lambda: ready(tmp_path, "node-2", whole))
     found = await_ready(tmp_path, [child(tmp_path), child(tmp_path, "node-2")], progress=told.append)
-    assert found == {"node-1": 7, "node-2": 9}
+    assert {name: (node.node_id, node.metrics_port) for name, node in found.items()} == {
+        "node-1": (7, None),
+        "node-2": (9, 41234),
+    }
     assert [line.partition(" (")[0] for line in told] == ["node-1 is ready", "node-2 is ready"]
 
 

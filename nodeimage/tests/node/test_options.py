@@ -18,6 +18,13 @@ def test_what_is_not_said_is_the_default() -> None:
     assert (options.listeners, options.labels, options.admin_port) == ({}, {}, None)
 
 
+def test_metrics_are_served_where_that_is_said() -> None:
+    assert parse(STORED).metrics_port is None
+    assert parse((*STORED, "--metrics-port", "0")).metrics_port == 0
+    assert parse((*STORED, "--metrics-port", "0", "--metrics-port=-1")).metrics_port is None
+    assert parse((*STORED, "--metrics-topics", "7")).settings.metrics_topics == 7
+
+
 def test_every_setting_can_be_said() -> None:
     said = parse((*STORED, "--chunk-bytes", "2000000", "--disk-quota", "7", "--no-fsync", "--max-connections", "50"))
     assert said.settings.chunk_bytes == 2_000_000

@@ -125,6 +125,7 @@ class Talk:
 class Slot:
     """The place of one answer."""
 
+    weight = 0
     throttle_ms = 0
 
     def __init__(self) -> None:

@@ -90,6 +90,7 @@ def submitted_driver_template(placed: Placed, *, account: str, digest: str) -> M
     container: Manifest = {
         "name": "spark-kubernetes-driver",
         "env": _env(placed, driver=True),
+        "ports": [{"name": "progress", "containerPort": PROGRESS_PORT}],
         "livenessProbe": _probe("/livez", period=20, failures=9),
         "readinessProbe": _probe("/readyz", period=5, failures=2),
     }

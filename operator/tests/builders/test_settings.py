@@ -21,6 +21,7 @@ OWN = {
         "allow-anonymous",
         "admin-port",
         "admin-token-file",
+        "metrics-port",
         "slot",
         "port",
         "peer-port",

@@ -64,7 +64,7 @@ def _run(job: Job, stopping: threading.Event) -> tuple[End, str, Mapping[str, An
     from headrace_spark.job.progress import PORT, Looker, Progress, serve
 
     progress = Progress()
-    server = serve(progress, port=int(os.environ.get("HEADRACE_JOB_PORT", PORT)))
+    server = serve(progress, job=job.name, port=int(os.environ.get("HEADRACE_JOB_PORT", PORT)))
     try:
         check(job, wait_s=float(os.environ.get("HEADRACE_JOB_WAIT_S", WAIT_S)), stopped=stopping.is_set)
         file = _file(job)

@@ -1,10 +1,11 @@
-"""A job's metrics: how far behind it is, how fast it is, how long its batches take. Pure; times are monotonic seconds.
+"""A job's figures: how far behind it is, how fast it is, how long its batches take. Pure; times are monotonic seconds.
 
 Lag is what is committed in the cluster and not yet done by the job: a batch under way counts as not done. In seconds it
 is how long ago the job was at the end of what had come by then, judged by looks at the ends of partitions; what was
 there before the first look counts from that look.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from headrace_spark.options import Partition
 RATE_S: Final = 60.0
 """The rate is over so long."""
 LOOKS: Final = 64
+BATCH_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Of the histogram of batches."""
 ENTRIES: Final = 200_000
 """Offsets kept in all looks together: with many partitions there are fewer looks, so seconds are coarser."""
 
@@ -58,6 +61,10 @@ class Rate:
     batch_s: float = 0.0
     records: int = 0
     """Since the driver started."""
+    batch_counts: list[int] = field(default_factory=lambda: [0] * (len(BATCH_BOUNDS_S) + 1))
+    """Batches with records, by how long they took: up to each of the bounds, and longer."""
+    batches_s: float = 0.0
+    """All of them together."""
     _began: float | None = None
     _batches: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -72,6 +79,8 @@ class Rate:
         if records:
             self.records += records
             self.batch_s = seconds
+            self.batches_s += seconds
+            self.batch_counts[bisect_left(BATCH_BOUNDS_S, seconds)] += 1
             self._batches.append((now, records))
 
     def per_second(self, *, now: float) -> float:

@@ -3,6 +3,7 @@
     /livez    200 as long as the driver's process answers
     /readyz   200 while queries run
     /status   JSON, as `Progress.status` makes it: what the operator shows in the StreamJob's status
+    /metrics  the same in Prometheus's text format
 
 The lag is asked of the cluster every few seconds, not taken from Spark's reports, which come only when a batch is done:
 so a batch that takes long, or stands still, is seen. A query is known from its start to its end, so that one that fails
@@ -13,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from headrace_spark.cursors import _sources, lag
 from headrace_spark.errors import SourceError
 from headrace_spark.job import Job
 from headrace_spark.job.ends import one_line
+from headrace_spark.job.exposition import CONTENT_TYPE, JobMetrics
 from headrace_spark.job.metrics import Lag, Rate
 from headrace_spark.offsets import committed_cursors
 from headrace_spark.options import Partition, ReadOptions, read_options
@@ -147,6 +149,11 @@ class Progress(StreamingQueryListener):
                 "wanted_executors": self.wanted_executors,
             }
 
+    def batch_times(self) -> tuple[Sequence[int], float]:
+        """Batches with records by how long they took, as `Rate` counts them, and the seconds of all."""
+        with self._lock:
+            return list(self._rate.batch_counts), self._rate.batches_s
+
 
 class Looker:
     """Asks the cluster, in a thread of its own, where the job's inputs end, until it is stopped."""
@@ -217,27 +224,31 @@ def pause_after(took_s: float, *, every_s: float = LOOK_S) -> float:
     return max(every_s, min(took_s * LOOK_SHARE, LONGEST_PAUSE_S))
 
 
-def serve(progress: Progress, *, port: int = PORT) -> ThreadingHTTPServer:
-    """Answer in threads of its own. Close it with `shutdown`."""
+def serve(progress: Progress, *, job: str, port: int = PORT) -> ThreadingHTTPServer:
+    """Answer in threads of its own, about the StreamJob of that name. Close it with `shutdown`."""
+    metrics = JobMetrics(progress, job=job)
+    types = {"/status": "application/json", "/metrics": CONTENT_TYPE}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            code, body = 200, "ok"
+            code, body = 200, b"ok"
             match self.path:
                 case "/status":
-                    body = json.dumps(progress.status())
+                    body = json.dumps(progress.status()).encode()
+                case "/metrics":
+                    body = metrics.text()
                 case "/livez":
                     pass
                 case "/readyz":
                     state = progress.status()["state"]
-                    code, body = (200 if state == "Running" else 503), state
+                    code, body = (200 if state == "Running" else 503), state.encode()
                 case _:
-                    code, body = 404, "not found"
+                    code, body = 404, b"not found"
             self.send_response(code)
-            self.send_header("Content-Type", "application/json" if self.path == "/status" else "text/plain")
-            self.send_header("Content-Length", str(len(body.encode())))
+            self.send_header("Content-Type", types.get(self.path, "text/plain"))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body.encode())
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Probes are no news."""

@@ -1,0 +1,96 @@
+"""A job's metrics as prometheus-client tells them: each name, what it is, and where in the job's status it stands.
+
+Knows nothing of Spark and HTTP. Every sample has the label `streamjob`: Prometheus has a label `job` of its own.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from headrace import __version__
+from headrace_spark.job.metrics import BATCH_BOUNDS_S
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX: Final = "headrace_job_"
+STATES: Final = ("Starting", "Running", "Done", "Failed")
+METRICS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "info": (("version",), "1, with the driver's version."),
+    "start_time_seconds": ((), "When the driver started, in seconds since 1970."),
+    "state": (("state",), "1 for the state that the job is in: Starting, Running, Done, Failed."),
+    "queries": ((), "Queries that run."),
+    "lag_records": ((), "Records of its inputs that the job has still to do."),
+    "lag_seconds": ((), "How long ago the job was at the end of what had come by then, of its worst input."),
+    "records_total": ((), "Records that were read."),
+    "batches_total": ((), "Batches with records."),
+    "batch_seconds": ((), "How long batches with records took."),
+    "last_batch_time_seconds": ((), "When the last batch ended, in seconds since 1970."),
+    "executors": ((), "Executors that are there."),
+    "wanted_executors": ((), "Executors that autoscaling asks for."),
+}
+"""By name without PREFIX: the labels beside `streamjob`, and what it is."""
+
+
+class Told(Protocol):
+    """What is asked of a job's Progress."""
+
+    def status(self) -> dict[str, Any]:
+        """See there."""
+
+    def batch_times(self) -> tuple[Sequence[int], float]:
+        """See there."""
+
+
+class JobMetrics(Collector):
+    """Of one job."""
+
+    def __init__(self, progress: Told, *, job: str) -> None:
+        self._progress = progress
+        self._job = job
+        self._started = time.time()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """What /metrics answers."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """As prometheus-client's registry asks. What is not known is left out."""
+        status = self._progress.status()
+        yield self._told("info", [((__version__,), 1)])
+        yield self._told("start_time_seconds", [((), self._started)])
+        yield self._told("state", [((state,), int(state == status["state"])) for state in STATES])
+        yield self._told("queries", [((), len(status["queries"]))])
+        yield self._told("lag_records", [((), status["lag_records"])])
+        if status["lag_known"]:
+            yield self._told("lag_seconds", [((), status["lag_s"])])
+        yield self._told("records_total", [((), status["records"])])
+        yield self._told("batches_total", [((), status["batches"])])
+        yield self._batches()
+        if status["last_progress_ms"]:
+            yield self._told("last_batch_time_seconds", [((), status["last_progress_ms"] / 1000)])
+        yield self._told("executors", [((), status["executors"])])
+        if status["wanted_executors"] is not None:
+            yield self._told("wanted_executors", [((), status["wanted_executors"])])
+
+    def _told(self, name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+        labels, what = METRICS[name]
+        family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        made = family(PREFIX + name.removesuffix("_total"), what, labels=("streamjob", *labels))
+        for values, value in samples:
+            made.add_metric((self._job, *values), value)
+        return made
+
+    def _batches(self) -> Metric:
+        counts, seconds = self._progress.batch_times()
+        _, what = METRICS["batch_seconds"]
+        made = HistogramMetricFamily(PREFIX + "batch_seconds", what, labels=("streamjob",))
+        bounds = (*map(str, BATCH_BOUNDS_S), "+Inf")
+        made.add_metric((self._job,), list(zip(bounds, map(float, accumulate(counts)), strict=True)), seconds)
+        return made

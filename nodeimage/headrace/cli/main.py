@@ -34,6 +34,7 @@ from headrace.cli import (
     security,
     storage,
     streams,
+    top,
     topics,
     users,
     volumes,
@@ -92,6 +93,7 @@ def main(
 app.command()(cluster_commands.up)
 app.command()(cluster_commands.down)
 app.command()(cluster_status.status)
+app.command()(top.top)
 app.add_typer(contexts.app, name="context")
 app.add_typer(nodes.app, name="node")
 app.command()(balancing.balance)

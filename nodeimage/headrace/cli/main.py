@@ -28,6 +28,7 @@ from headrace.cli import (
     groups,
     links,
     nodes,
+    probe,
     produce,
     replay,
     secret,
@@ -118,6 +119,7 @@ app.command()(containers.recover_store)
 app.command()(secret.rotate_secret)
 app.command()(replay.replay)
 app.command()(bench.bench)
+app.command()(probe.probe)
 add_client_options(app)
 check_commands(app)
 

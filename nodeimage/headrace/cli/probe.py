@@ -1,6 +1,5 @@
 """`headrace probe`: a record to every node and back, once, so many times, or for ever."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -54,6 +53,8 @@ def probe(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Send a record to every node and read it back: how long that takes. Exit code 1 where one of them fails."""
+    import asyncio
+
     from headrace.cli.probing import Tally
     from headrace.cli.target import find_target
 
@@ -109,6 +110,8 @@ async def _run(
 async def _rounds(
     made: "Probe", takers: Sequence[Callable[["Sequence[Result]"], None]], *, rounds: int, interval_s: float
 ) -> None:
+    import asyncio
+
     done = 0
     while not rounds or done < rounds:
         began = time.monotonic()

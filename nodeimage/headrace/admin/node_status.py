@@ -145,6 +145,7 @@ class NodeStatus:
             },
             "listeners": list(self._listeners()),
             "loop_lag_ms": dict(self._loop_lag.shown()),
+            "process": {"cpu_since_start_ms": int(time.process_time() * 1000)},
             "memory": {"resident_bytes": disk.resident},
             "descriptors": {"open": disk.descriptors, "limit": self._descriptors.limit},
             "disk": {

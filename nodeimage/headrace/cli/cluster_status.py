@@ -1,4 +1,7 @@
-"""`headrace status`: nodes, redundancy, what happened lately. Any node tells; events are asked of all of them."""
+"""`headrace status`: nodes, redundancy, what happened lately. Any node tells; events are asked of all of them.
+
+With `--watch` again and again, over connections that are kept.
+"""
 
 import time
 from collections import Counter
@@ -17,6 +20,7 @@ from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
+    from headrace.cli.polling import Asking
 
 EVENTS: Final = 10
 POLL_S: Final = 0.5
@@ -37,6 +41,8 @@ def status(
     events: Annotated[int, typer.Option("--events", min=0, help="How many of the newest to show")] = EVENTS,
     wait: Annotated[bool, typer.Option("--wait", help="Return when redundancy is whole")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 600.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two of --watch")] = 2.0,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
@@ -44,9 +50,14 @@ def status(
     """Show the cluster: its nodes, whether redundancy is whole, and what happened lately."""
     from headrace.cli.connect import connected
 
+    if watch:
+        if wait:
+            raise HeadraceError("--watch and --wait exclude each other: say one")
+        _watch(bootstrap, data, node=node, events=events, interval_s=interval, output=output)
+        return
     with connected(bootstrap, data) as cluster:
         if node is not None:
-            _show_node(cluster, node, output)
+            _print_node(_node_detail(cluster, node), output)
             return
         if wait:
             _await_whole(cluster, timeout)
@@ -63,15 +74,38 @@ def status(
             )
 
 
-def _gathered(cluster: "Cluster", here: Mapping[str, Any], events: int) -> dict[str, Any]:
-    """All that is shown: what the cluster says, and what each node that is up adds."""
-    from headrace.cli.connect import ask_each
+def _watch(
+    bootstrap: str | None, data: Path | None, *, node: int | None, events: int, interval_s: float, output: OutputFormat
+) -> None:
+    """Show it again and again, until an interrupt."""
+    from headrace.cli.polling import Polled
+    from headrace.cli.target import find_target
+    from headrace.cli.watching import watch
 
+    def gather() -> dict[str, Any]:
+        if node is not None:
+            return _node_detail(cluster, node)
+        return _gathered(cluster, {} if bootstrap else _embedded(data), events)
+
+    def draw(shown: dict[str, Any]) -> None:
+        if node is not None:
+            _print_node(shown, output)
+        elif output is OutputFormat.JSON:
+            print_json(shown)
+        else:
+            _print(shown)
+
+    with Polled(find_target(bootstrap, data)) as cluster:
+        watch(gather, draw, interval_s=interval_s, in_place=output is not OutputFormat.JSON)
+
+
+def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[str, Any]:
+    """All that is shown: what the cluster says, and what each node that is up adds."""
     answer = cluster.admin("cluster.status")
     own = cluster.admin("status")
     addresses = [node["address"] for node in answer["nodes"] if node["state"] in UP]
-    details = dict(zip(addresses, ask_each(cluster.target, addresses, "status"), strict=True))
-    seen = ask_each(cluster.target, addresses, "cluster.events", {"events": events})
+    details = dict(zip(addresses, cluster.each(addresses, "status"), strict=True))
+    seen = cluster.each(addresses, "cluster.events", {"events": events})
     processes = here.get("processes", {})
     for node in answer["nodes"]:
         detail = details.get(node["address"]) or {}
@@ -239,20 +273,23 @@ def _print_things(title: str, things: Sequence[Mapping[str, Any]], columns: Sequ
         print_table(labels, rows, title=title, right=numbers)
 
 
-def _show_node(cluster: "Cluster", node: int, output: OutputFormat) -> None:
-    from headrace.cli.connect import ask_each
-
+def _node_detail(cluster: "Asking", node: int) -> dict[str, Any]:
+    """What one node tells of itself. Raises HeadraceError."""
     nodes = {each["node"]: each for each in cluster.admin("node.list")}
     if node not in nodes:
         raise HeadraceError(f"there is no node {node}; there are {', '.join(map(str, nodes))}")
-    (detail,) = ask_each(cluster.target, [nodes[node]["address"]], "status")
+    (detail,) = cluster.each([nodes[node]["address"]], "status")
     if detail is None:
         raise HeadraceError(f"node {node} at {nodes[node]['address']} does not answer: see `headrace status`")
+    return dict(detail)
+
+
+def _print_node(detail: dict[str, Any], output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(detail)
         return
-    containers, listeners = detail.pop("containers"), detail.pop("listeners", [])  # older nodes do not tell
-    print_fields(described(detail))
+    containers, listeners = detail["containers"], detail.get("listeners", [])  # older nodes do not tell
+    print_fields(described({name: told for name, told in detail.items() if name not in ("containers", "listeners")}))
     _print_things("listeners", listeners, list(listeners[0]) if listeners else ())
     _print_things("containers", containers, list(containers[0]) if containers else ())
 

@@ -53,6 +53,10 @@ class Cluster:
         with _lost():
             return self._connection.admin(method, params)
 
+    def each(self, addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None) -> list[Any]:
+        """What each of these nodes answers, as `ask_each`."""
+        return ask_each(self.target, addresses, method, params)
+
     def kafka(self, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
         """The response entity of one of Kafka's APIs of the generic codec."""
         try:

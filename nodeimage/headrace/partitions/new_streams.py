@@ -15,7 +15,9 @@ from headrace.catalog.streams import CreateOwnedStream, CreateStream
 from headrace.security.access_rules import Permission, owned_by
 
 RESERVED: Final = "/system"
-"""Streams at this path and below are made by the cluster itself."""
+"""Streams at this path and below are made by the cluster itself, but for PROBE."""
+PROBE: Final = "/system/probe"
+"""Made by whoever probes the cluster's nodes (`headrace probe`), and may make streams there."""
 
 
 def new_stream(
@@ -40,7 +42,7 @@ def new_stream(
 def check_new_path(path: str) -> None:
     """Raises KafkaError for a path that no client's stream can have."""
     check_stream(path)
-    if path == RESERVED or path.startswith(f"{RESERVED}/"):
+    if path != PROBE and (path == RESERVED or path.startswith(f"{RESERVED}/")):
         raise KafkaError(
             Code.POLICY_VIOLATION, f"{path} is no path for a stream of yours: paths under {RESERVED} are the cluster's"
         )

@@ -279,6 +279,25 @@ def test_a_node_that_stands_still_is_passed_over(hr: Headrace, three: Started) -
     assert hr("status", "--wait").code == 0
 
 
+def test_a_probe_goes_through_every_node_and_fails_where_one_is_silent(hr: Headrace, three: Started) -> None:
+    assert hr("status", "--wait").code == 0
+
+    def all_lead() -> bool:
+        (told,) = hr("probe", "-o", "json").json_lines
+        return all(each["roundtrip_ms"] for each in told["nodes"]) and len(told["nodes"]) == 3
+
+    until(all_lead)
+    third = pid_of(three.folder, 3)
+    os.kill(third, signal.SIGSTOP)
+    try:
+        ran = hr("probe", "--timeout", "3")
+    finally:
+        os.kill(third, signal.SIGCONT)
+    assert ran.code == 1
+    assert "node 3  FAILED" in ran.out
+    assert hr("status", "--wait").code == 0
+
+
 # --- balance, recovery
 
 

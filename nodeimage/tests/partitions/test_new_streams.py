@@ -26,7 +26,7 @@ def test_while_security_is_on_it_is_its_creators_but_for_what_is_given() -> None
     assert dict(made.access) == {"produce": "p", "consume": own, "topic": own, "copy": own, "admin": own}
 
 
-@pytest.mark.parametrize("path", ["/system", "/system/audit", "/system/a/b"])
+@pytest.mark.parametrize("path", ["/system", "/system/audit", "/system/a/b", "/system/probe/a", "/system/probes"])
 def test_paths_of_the_cluster_are_its_own(path: str) -> None:
     with pytest.raises(KafkaError) as caught:
         new_stream(path, POLICY, access={}, owner=None, now=NOW)
@@ -34,7 +34,7 @@ def test_paths_of_the_cluster_are_its_own(path: str) -> None:
 
 
 def test_others_are_not() -> None:
-    for path in ("/systems", "/a/system"):
+    for path in ("/systems", "/a/system", "/system/probe"):
         check_new_path(path)
     with pytest.raises(KafkaError):
         check_new_path("system")

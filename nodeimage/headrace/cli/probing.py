@@ -1,0 +1,317 @@
+"""A record through every node and back: how long it takes, and whether it comes at all.
+
+Each node is sent a record to a partition that it leads, of a topic of the probe's own, and is asked for it. So a probe
+sees what a producer and a consumer of that node see: its Kafka port, its log, the replicas that acknowledge. The topic
+is made on need, with a partition for each node; what is missing is added, as nodes come and partitions move. A node
+that leads none even so (it is being drained, or has just come back) is asked for metadata alone.
+
+`Probe` asks; `Tally` counts; both know nothing of how it is shown.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from headrace.base.errors import Code, HeadraceError, KafkaError, code_of
+from headrace.base.ids import NodeId
+from headrace.cli.bench import percentile
+from headrace.kafka_client.client import ANY, Client, Lane
+from headrace.partitions.new_streams import PROBE
+from headrace.wire.api_keys import ApiKey, Versions
+from headrace.wire.batch import build_batch, iter_records
+from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.metadata import TopicMeta
+from headrace.wire.produce import PartitionRecords
+
+STREAM: Final = PROBE
+TOPIC: Final = f"{STREAM}:records"
+TTL_MS: Final = 3_600_000
+PARTITIONS_A_NODE: Final = 4
+"""Partitions are added up to so many for each node there is."""
+MADE_S: Final = 15.0
+"""A topic that was made has leaders after so long."""
+PAUSE_S: Final = 0.1
+WAIT_MS: Final = 500
+"""So long a node may hold the answer to a fetch back until there is something."""
+MOST_BYTES: Final = 1 << 20
+REMEMBERED: Final = 10_000
+"""The newest latencies of a node that a summary is made of."""
+CREATE: Final = Versions(2, 7)
+ADD: Final = Versions(0, 3)
+MOVED: Final = (Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_AVAILABLE, Code.UNKNOWN_TOPIC_OR_PARTITION)
+"""Another node leads by now, or will in a moment: to be found out again."""
+_ANYTHING: Final = msgspec.msgpack.Decoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of one node."""
+
+    node: int
+    partition: int | None = None
+    """None: it leads none."""
+    produce_s: float | None = None
+    """From the request to its acknowledgement."""
+    roundtrip_s: float | None = None
+    """From the request until the record was read."""
+    error: str = ""
+    """"": all is well."""
+
+    def as_json(self) -> dict[str, object]:
+        """By name, in milliseconds."""
+        return {
+            "node": self.node,
+            "partition": self.partition,
+            "produce_ms": _ms(self.produce_s),
+            "roundtrip_ms": _ms(self.roundtrip_s),
+            "error": self.error or None,
+        }
+
+
+def assigned(leaders: Mapping[int, int], nodes: Sequence[int]) -> dict[int, int]:
+    """A partition for each node that leads one, the first by number; of `leaders` by partition. Pure."""
+    found: dict[int, int] = {}
+    for partition in sorted(leaders):
+        if leaders[partition] in nodes:
+            found.setdefault(leaders[partition], partition)
+    return found
+
+
+def wanted_partitions(leaders: Mapping[int, int], nodes: Sequence[int]) -> int:
+    """How many partitions the topic should have, for each node to lead one; as many as there are if no more help."""
+    missing = len(set(nodes) - set(assigned(leaders, nodes)))
+    most = max(len(leaders), PARTITIONS_A_NODE * len(nodes))
+    return min(len(leaders) + missing, most)
+
+
+class Probe:
+    """Of one cluster."""
+
+    def __init__(self, client: Client, *, size: int = 100, timeout_s: float = 10.0) -> None:
+        """`size`: bytes of each record's value. `timeout_s`: for one node, all in all."""
+        self._client = client
+        self._size = size
+        self._timeout_s = timeout_s
+        self._nodes: list[int] = []
+        """As last told."""
+        self._topic_id = b""
+        self._leaders: dict[int, int] = {}
+        self._is_complete = False
+        """Whether nothing more can be done for nodes that lead no partition, as things stand."""
+
+    async def prepare(self) -> None:
+        """Have the topic be there, with a partition for each node where that can be. Raises HeadraceError."""
+        await self._learn()
+        if not self._leaders:
+            await self._create()
+        await self._add_partitions()
+
+    async def round(self) -> list[Result]:
+        """What comes of each node, in order of their ids. Never raises HeadraceError."""
+        try:
+            await self._learn()
+            await self._add_partitions()
+        except HeadraceError as error:
+            if not self._nodes:
+                return []
+            problem = str(error)
+            return [Result(node=node, error=problem) for node in self._nodes]
+        return list(await asyncio.gather(*map(self._probed, self._nodes)))
+
+    # --- the topic
+
+    async def _learn(self) -> None:
+        """Which nodes there are, and what they lead of the topic."""
+        told = await self._client.metadata([(TOPIC, None)])
+        nodes = sorted(each.node_id for each in told.brokers)
+        topic = told.topics[0]
+        leaders = _leaders(topic)
+        if (nodes, leaders) != (self._nodes, self._leaders):
+            self._is_complete = False
+        self._nodes, self._leaders, self._topic_id = nodes, leaders, topic.topic_id
+        if topic.error and code_of(topic.error) not in MOVED:
+            raise KafkaError(code_of(topic.error), f"{TOPIC} {_refusal(topic.error)}")
+
+    async def _create(self) -> None:
+        policy = {"ttl_ms": TTL_MS, "auto_create": False, "description": "records of `headrace probe`"}
+        stream = {"path": STREAM, "policy": policy, "if_not_exists": True}
+        await self._client.admin(ANY, "stream.create", stream, _ANYTHING)
+        topic = {
+            "name": TOPIC,
+            "num_partitions": len(self._nodes),
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [],
+        }
+        fields = {"topics": [topic], "timeout": int(MADE_S * 1000), "validate_only": False}
+        answer = (await self._client.ask(ANY, ApiKey.CREATE_TOPICS, CREATE, fields)).topics[0]
+        if int(answer.error_code) not in (0, Code.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(code_of(int(answer.error_code)), f"{TOPIC}: {answer.error_message or 'cannot be made'}")
+        await self._until(1)
+
+    async def _add_partitions(self) -> None:
+        """For nodes that lead none, where they are allowed to lead any."""
+        count = wanted_partitions(self._leaders, self._nodes)
+        if self._is_complete or count <= len(self._leaders) or not self._leaders:
+            return
+        self._is_complete = True  # until something changes: a node that is drained gets none
+        fields = {
+            "topics": [{"name": TOPIC, "count": count, "assignments": None}],
+            "timeout_ms": int(MADE_S * 1000),
+            "timeout": int(MADE_S * 1000),
+            "validate_only": False,
+        }
+        answer = (await self._client.ask(ANY, ApiKey.CREATE_PARTITIONS, ADD, fields)).results[0]
+        if int(answer.error_code) not in (0, Code.INVALID_PARTITIONS, Code.TOPIC_AUTHORIZATION_FAILED):
+            raise KafkaError(code_of(int(answer.error_code)), f"{TOPIC}: {answer.error_message or 'cannot grow'}")
+        if not int(answer.error_code):
+            await self._until(count)
+        self._is_complete = True
+
+    async def _until(self, count: int) -> None:
+        """Wait for so many partitions to have leaders. Raises HeadraceError."""
+        deadline = time.monotonic() + MADE_S
+        while True:
+            await self._learn()
+            if len(self._leaders) >= count:
+                return
+            if time.monotonic() >= deadline:
+                raise HeadraceError(f"{TOPIC} has no leaders after {MADE_S:.0f} s: see `headrace status`")
+            await asyncio.sleep(PAUSE_S)
+
+    # --- one node
+
+    async def _probed(self, node: int) -> Result:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._probe(NodeId(node))
+        except TimeoutError:
+            return Result(node=node, error=f"nothing came back within {self._timeout_s:g} s")
+        except HeadraceError as error:
+            return Result(node=node, error=str(error))
+
+    async def _probe(self, node: NodeId) -> Result:
+        while True:
+            partition = assigned(self._leaders, self._nodes).get(node)
+            await self._client.reach(node)
+            if partition is None:
+                await self._client.metadata(node=node)
+                return Result(node=node)
+            await self._client.reach(node, lane=Lane.FETCHES)
+            try:
+                return await self._there_and_back(node, partition)
+            except KafkaError as error:
+                if error.code not in MOVED:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+                await self._learn()
+
+    async def _there_and_back(self, node: NodeId, partition: int) -> Result:
+        value = secrets.token_bytes(max(16, self._size))
+        batch = build_batch([(int(time.time() * 1000), b"headrace probe", value, ())])
+        began = time.perf_counter()
+        (told,) = await self._client.produce(
+            node, [PartitionRecords(TOPIC, partition, memoryview(batch))], timeout_ms=int(self._timeout_s * 1000)
+        )
+        acknowledged = time.perf_counter() - began
+        if told.error:
+            raise KafkaError(code_of(told.error), told.message or _refusal(told.error))
+        await self._read(node, partition, told.base_offset, value)
+        return Result(node=node, partition=partition, produce_s=acknowledged, roundtrip_s=time.perf_counter() - began)
+
+    async def _read(self, node: NodeId, partition: int, offset: int, value: bytes) -> None:
+        """Return once the record has come. Raises HeadraceError, also where another one has its place."""
+        asked = FetchPartition(partition, -1, offset, -1, -1, MOST_BYTES)
+        request = FetchRequest(WAIT_MS, 1, MOST_BYTES, 0, 0, -1, [FetchTopic(None, self._topic_id, [asked])], [], "")
+        while True:
+            response = await self._client.fetch(node, request)
+            results = [each for topic in response.topics for each in topic.partitions]
+            error = response.error or next((each.error for each in results if each.error), 0)
+            if error:
+                raise KafkaError(code_of(error), f"reading it back: {_refusal(error)}")
+            for each in results:
+                for records in each.records:
+                    for record in iter_records(records):
+                        if record.offset == offset:
+                            if record.value != value:
+                                raise HeadraceError(f"offset {offset} of partition {partition} holds another record")
+                            return
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Of one node."""
+
+    probed: int = 0
+    failed: int = 0
+    produce_s: list[float] = field(default_factory=list)
+    roundtrip_s: list[float] = field(default_factory=list)
+
+
+class Tally:
+    """What came of all rounds. Pure."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, _Counted] = {}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether anything did."""
+        return any(each.failed for each in self._nodes.values())
+
+    def add(self, results: Sequence[Result]) -> None:
+        """One round more."""
+        for result in results:
+            counted = self._nodes.setdefault(result.node, _Counted())
+            counted.probed += 1
+            counted.failed += bool(result.error)
+            for kept, latency in ((counted.produce_s, result.produce_s), (counted.roundtrip_s, result.roundtrip_s)):
+                if latency is not None:
+                    kept.append(latency)
+                    if len(kept) > REMEMBERED:
+                        del kept[0]
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each node: how often, how many failed, latencies in milliseconds."""
+        rows: list[dict[str, object]] = []
+        for node, counted in sorted(self._nodes.items()):
+            produce, roundtrip = sorted(counted.produce_s), sorted(counted.roundtrip_s)
+            rows.append(
+                {
+                    "node": node,
+                    "probed": counted.probed,
+                    "failed": counted.failed,
+                    "produce_p50_ms": _share(produce, 0.5),
+                    "produce_p99_ms": _share(produce, 0.99),
+                    "roundtrip_p50_ms": _share(roundtrip, 0.5),
+                    "roundtrip_p99_ms": _share(roundtrip, 0.99),
+                    "roundtrip_max_ms": _share(roundtrip, 1.0),
+                }
+            )
+        return rows
+
+
+def _leaders(topic: TopicMeta) -> dict[int, int]:
+    """By partition, of those that have one."""
+    return {each.partition: each.leader for each in topic.partitions if not each.error and each.leader >= 0}
+
+
+def _refusal(code: int) -> str:
+    known = code_of(code)
+    said = known.name.lower().replace("_", " ")
+    if known is Code.TOPIC_AUTHORIZATION_FAILED:
+        return f"{said}: an administrator gives the right (`headrace access set`)"
+    return said
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _share(ordered: Sequence[float], share: float) -> float | None:
+    return _ms(percentile(ordered, share)) if ordered else None

@@ -1,0 +1,22 @@
+"""`headrace top`: nodes, containers, streams, groups and events of a cluster, live, as htop has processes."""
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import Bootstrap, DataFolder, Output
+from headrace.cli.output import OutputFormat
+
+
+def top(
+    interval: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between two looks")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, show it once, and end")] = False,
+    bootstrap: Bootstrap = None,
+    data: DataFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show what nodes, containers, streams and groups do, live. q ends it; Tab, s and r choose how it is sorted."""
+    from headrace.cli.target import find_target
+    from headrace.cli.top_live import show
+
+    show(find_target(bootstrap, data), interval_s=interval, once=once, is_json=output is OutputFormat.JSON)

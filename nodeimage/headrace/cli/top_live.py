@@ -1,0 +1,208 @@
+"""What `headrace top` does: asks a cluster again and again, draws what it told, and hears keys.
+
+A thread asks the cluster, so that keys are heard while it is slow. Without a terminal, and with `--output json`, what
+there is comes again and again, or once.
+"""
+
+import contextlib
+import os
+import re
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from headrace.base.errors import HeadraceError
+from headrace.cli.cluster_status import UP
+from headrace.cli.formatting import rows_of
+from headrace.cli.output import is_terminal, print_fields, print_json, print_line, print_table
+from headrace.cli.polling import Polled
+from headrace.cli.signals import Interrupts
+from headrace.cli.target import Target
+from headrace.cli.text import printable
+from headrace.cli.top_rates import EVENTS, Rates, Sample, Shown, StreamContent
+from headrace.cli.top_screen import PANELS, Looks, screen
+from headrace.cli.watching import CLEAR, HIDE_CURSOR, SHOW_CURSOR, drawn_over, is_live, put, watch
+from headrace.kafka_client.errors import SourceRefuses
+
+OTHER_SCREEN: Final = "\x1b[?1049h"
+FORMER_SCREEN: Final = "\x1b[?1049l"
+REDRAW_S: Final = 0.5
+"""A terminal that was made larger is drawn on after so long."""
+STREAMS: Final = 100
+"""Streams whose content is asked for: the first ones by path."""
+STREAMS_S: Final = 1.0
+"""So long a sample may take over them; the others come with the next one."""
+_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-9;]*.|O.)")
+"""What keys without a letter of their own send."""
+
+
+def show(target: Target, *, interval_s: float, once: bool, is_json: bool) -> None:
+    """Show the cluster until q or an interrupt, or `once`. Raises HeadraceError, and KeyboardInterrupt."""
+    with Polled(target) as cluster, Interrupts().caught():
+        sampler, rates = Sampler(cluster), Rates()
+        first = rates.take(sampler.sample())
+        if is_live(sys.stdout) and not once and not is_json:
+            Live(sampler, rates, first, interval_s=interval_s).run()
+            return
+        time.sleep(interval_s)
+        if once:
+            _print(rates.take(sampler.sample()), is_json=is_json)
+            return
+        watch(
+            lambda: rates.take(sampler.sample()),
+            lambda shown: _print(shown, is_json=is_json),
+            interval_s=interval_s,
+            in_place=not is_json,
+        )
+
+
+class Sampler:
+    """Asks a cluster for all that is shown."""
+
+    def __init__(self, cluster: Polled) -> None:
+        self._cluster = cluster
+        self._streams: dict[str, StreamContent] = {}
+        self._turn = ""
+        """The stream that was asked for last."""
+
+    def sample(self) -> Sample:
+        """What the cluster tells now. Raises HeadraceError."""
+        status = self._cluster.admin("cluster.status")
+        up = {node["node"]: node["address"] for node in status["nodes"] if node["state"] in UP}
+        nodes = dict(zip(up, self._cluster.each(list(up.values()), "status"), strict=True))
+        events = self._cluster.each(list(up.values()), "cluster.events", {"events": EVENTS})
+        groups = self._cluster.groups()
+        self._look_at_streams()
+        return Sample(
+            at_s=time.monotonic(),
+            cluster=status,
+            nodes={node: told for node, told in nodes.items() if told is not None},
+            groups=groups,
+            streams=dict(self._streams),
+            events=[each for each in events if each is not None],
+        )
+
+    def _look_at_streams(self) -> None:
+        """As many as there is time for, each in its turn."""
+        paths = [each["path"] for each in self._cluster.admin("stream.list", {"limit": STREAMS})]
+        self._streams = {path: each for path, each in self._streams.items() if path in paths}
+        until = time.monotonic() + STREAMS_S
+        behind = [path for path in paths if path > self._turn]
+        for path in [*behind, *(path for path in paths if path <= self._turn)]:
+            with contextlib.suppress(HeadraceError):  # deleted since
+                told = self._cluster.admin("stream.show", {"path": path, "figures": True})
+                if told.get("messages") is not None:
+                    self._streams[path] = StreamContent(told["messages"], told["bytes"])
+            self._turn = path
+            if time.monotonic() >= until:
+                break
+
+
+class Live:
+    """The cluster on a terminal, until q."""
+
+    def __init__(self, sampler: Sampler, rates: Rates, first: Shown, *, interval_s: float) -> None:
+        self._sampler = sampler
+        self._rates = rates
+        self._interval_s = interval_s
+        self._looks = Looks()
+        self._lock = threading.Lock()
+        self._shown = first
+        self._note = ""
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._news, self._tell = os.pipe()
+
+    def run(self) -> None:
+        """Returns when q was pressed. Raises what the cluster refuses, and KeyboardInterrupt."""
+        asking = threading.Thread(target=self._ask, name="top", daemon=True)
+        begin, end = OTHER_SCREEN + CLEAR + HIDE_CURSOR, SHOW_CURSOR + FORMER_SCREEN
+        try:
+            with key_by_key() as keyboard, drawn_over(begin, end):
+                asking.start()
+                while not self._looks.is_over:
+                    self._draw()
+                    self._hear(keyboard)
+        finally:
+            self._ended.set()
+
+    def _draw(self) -> None:
+        with self._lock:
+            shown, note, error = self._shown, self._note, self._error
+        if error is not None:
+            raise error
+        size = os.get_terminal_size(sys.stdout.fileno())
+        put(screen(shown, self._looks, width=size.columns, height=size.lines, note=note))
+
+    def _hear(self, keyboard: int | None) -> None:
+        """Wait for a key, for news, or until it is time to look at the terminal's size."""
+        heard = [self._news] if keyboard is None else [self._news, keyboard]
+        ready, _, _ = select.select(heard, [], [], REDRAW_S)
+        if self._news in ready:
+            os.read(self._news, 1024)
+        if keyboard in ready and keyboard is not None:
+            typed = os.read(keyboard, 1024)
+            if not typed:  # the terminal is gone
+                self._looks.is_over = True
+            for key in _SEQUENCES.sub("", typed.decode("utf-8", "replace")):
+                self._looks.press(key)
+
+    def _ask(self) -> None:
+        """In a thread: ask the cluster until the end."""
+        while not self._ended.wait(self._interval_s):
+            try:
+                shown = self._rates.take(self._sampler.sample())
+                with self._lock:
+                    self._shown, self._note = shown, ""
+            except SourceRefuses as error:
+                self._error = error
+            except HeadraceError as error:
+                with self._lock:
+                    self._note = f"no answer at {time.strftime('%H:%M:%S')}, this is older: {printable(str(error))}"
+            except BaseException as error:
+                self._error = error
+            os.write(self._tell, b".")
+            if self._error is not None:
+                return
+
+
+@contextlib.contextmanager
+def key_by_key() -> Iterator[int | None]:
+    """The keyboard's descriptor, with keys that come as they are pressed and are not shown; None: there is none."""
+    if not is_terminal(sys.stdin):
+        yield None
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    try:
+        tty.setcbreak(keyboard)
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _print(shown: Shown, *, is_json: bool) -> None:
+    if is_json:
+        print_json(shown.as_json())
+        return
+    looks = Looks()
+    print_fields((name, getattr(shown, name)) for name in ("cluster", "controller", "redundancy"))
+    for panel in PANELS:
+        _print_panel(panel, looks.rows(panel, shown))
+
+
+def _print_panel(panel: str, rows: list[dict[str, Any]]) -> None:
+    columns = [each for each in PANELS[panel] if any(_says(row, each) for row in rows)]
+    if columns:
+        labels, cells, numbers = rows_of(rows, columns)
+        print_line()
+        print_table(labels, cells, title=panel, right=numbers)
+
+
+def _says(row: Mapping[str, Any], column: str) -> bool:
+    return row.get(column) not in (None, "")

@@ -63,7 +63,7 @@ def of_topics(topics: TopicsInMemory) -> Iterator[Reading]:
             continue
         name = shown_name(topic.stream, topic.name)
         yield Reading(PARTITIONS, float(topic.partition_count), (name,))
-        for number, partition in islice(topic.partitions.items(), MOST_SERIES - series):
+        for number, partition in list(islice(topic.partitions.items(), MOST_SERIES - series)):
             series += 1
             if not partition.left and not partition.deleted:
                 yield Reading(CURRENT, float(partition.high_watermark), (name, str(number)))

@@ -108,7 +108,7 @@ def of_loop(lag: LoopLag) -> Iterator[Reading]:
 
 def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
     """How long calls to other nodes took."""
-    for call, histogram in times.items():
+    for call, histogram in list(times.items()):
         yield Reading(declared.PEER_CALL_SECONDS, histogram, (call,))
 
 

@@ -108,6 +108,8 @@ class Throttle:
         except ValueError:  # of a socket without addresses
             return 0.0
         wait_s = self._quotas.connected(known, now=self._time())
+        if 0 < wait_s < SPAN_S:
+            self._told(Key.CONNECTIONS, wait_s)
         return wait_s if wait_s < SPAN_S else None
 
     def _used(self, key: Key, amount: float, session: Connection) -> float:
@@ -115,10 +117,13 @@ class Throttle:
             key, amount, user=session.principal.user, client_id=session.client_id or "", now=self._time()
         )
 
+    def _told(self, key: Key, wait_s: float) -> None:
+        self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
+
     def _hold(self, key: Key, session: Connection, slot: Slot | None, wait_s: float) -> None:
         if wait_s <= 0:
             return
-        self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
+        self._told(key, wait_s)
         if slot is not None:
             slot.throttle_ms = max(slot.throttle_ms, math.ceil(wait_s * 1000))
         session.throttle(wait_s)

@@ -34,6 +34,7 @@ DISK_TOTAL = gauge("disk_total_bytes", "Size of the disk")
 STORED = gauge("stored_bytes", "Bytes on disk of all replicas of this node")
 WAITING = gauge("waiting_bytes", "Bytes that wait for the disk")
 GIVEN_BACK = counter("given_back_bytes_total", "Disk given back by retention, deletion and regrouping")
+CHUNKS_DROPPED = counter("chunks_dropped_total", "Whole chunks that retention and deletion gave back")
 CHUNKS_REGROUPED = counter("chunks_regrouped_total", "Chunks regrouped")
 SCRUB_RUNNING = gauge("scrub_running", "Whether a scrub of all replicas of this node is under way")
 SCRUB_FINDINGS = counter("scrub_findings_total", "Damage that scrubs found in replicas of this node")
@@ -163,7 +164,17 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
         *(LOOP_LAG, STORE_SILENT, CATALOG_DAMAGED, STREAMS, TOPICS, PARTITIONS, TOPICS_IN_MEMORY),
     ),
     "The disk": (
-        *(DISK_FREE, DISK_TOTAL, STORED, WAITING, GIVEN_BACK, CHUNKS_REGROUPED, SCRUB_RUNNING, SCRUB_FINDINGS),
+        *(
+            DISK_FREE,
+            DISK_TOTAL,
+            STORED,
+            WAITING,
+            GIVEN_BACK,
+            CHUNKS_DROPPED,
+            CHUNKS_REGROUPED,
+            SCRUB_RUNNING,
+            SCRUB_FINDINGS,
+        ),
     ),
     "Clients": (
         *(CONNECTIONS, CONNECTIONS_LIMIT, CONNECTIONS_TOTAL, CONNECTIONS_REFUSED, CONNECTIONS_MADE_WAY),

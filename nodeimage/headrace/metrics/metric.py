@@ -17,9 +17,9 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric: its name as it is queried, and what people read about it."""
+    """One metric: its name as it is queried, and what people read about it. Each is equal to itself alone."""
 
     name: str
     kind: Kind

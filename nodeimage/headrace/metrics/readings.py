@@ -17,4 +17,4 @@ class Reading(NamedTuple):
 
 
 Source = Callable[[], Iterable[Reading]]
-"""A part's readings as of now. It waits for nothing, and takes a millisecond at most."""
+"""A part's readings as of now. They are taken some at a time: what they are read from may change meanwhile."""

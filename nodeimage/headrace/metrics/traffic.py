@@ -76,7 +76,7 @@ class Traffic:
 
     def topics(self) -> Iterator[tuple[str, str, Flow]]:
         """Those that have a flow of their own."""
-        for (stream, topic), flow in self._topics.items():
+        for (stream, topic), flow in list(self._topics.items()):
             yield stream, topic, flow
 
     def _of_stream(self, stream: str) -> Flow:

@@ -84,6 +84,7 @@ class NodeScrape:
         yield from metrics.counts(declared.LOGINS, parts.logins.succeeded)
         yield from metrics.counts(declared.LOGINS_REFUSED, parts.logins.refused)
         for metric, value in (
+            (declared.CHUNKS_DROPPED, parts.maintenance.dropped),
             (declared.SCRUB_FINDINGS, parts.scrub.found),
             (declared.ROLLS, parts.rolls.ended),
             (declared.FAILOVERS, controller.events.failovers),

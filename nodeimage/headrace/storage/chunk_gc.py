@@ -52,6 +52,8 @@ class ChunkGc:
         self._postponed: dict[ChunkKey, float] = {}
         """Chunks that wait for their container's leader, and when they are looked at again."""
         self.freed_bytes = 0
+        self.dropped = 0
+        """Whole chunks."""
 
     def died(self, *, streams: Collection[StreamNumber] = (), topics: Collection[bytes] = ()) -> None:
         """Records of these streams or topics died; without either, records died somewhere."""
@@ -117,6 +119,7 @@ class ChunkGc:
             await blocking(lambda: held.log.drop_chunk(chunk))
             self._inventory.forget((held.id, chunk.start))
             self.freed_bytes += size
+            self.dropped += 1
             log.info("chunk dropped", container=held.id, chunk=chunk.start)
             return
         newly = dead

@@ -149,6 +149,11 @@ class Maintenance(ReplicaListener):
         return self._regrouping.regrouped
 
     @property
+    def dropped(self) -> int:
+        """Whole chunks given back since the start."""
+        return self._chunk_gc.dropped
+
+    @property
     def freed_bytes(self) -> int:
         """Bytes freed since the start."""
         return self._chunk_gc.freed_bytes

@@ -32,6 +32,9 @@ async def test_what_is_committed_is_on_every_replica(three: Several) -> None:
         for each in (1, 2):
             assert three.replica(each, container_id).log.synced >= position
     assert three.payloads(1, container_id) == three.payloads(2, container_id) == three.payloads(0, container_id)
+    times = container.log.options.times
+    assert times.commit.count >= 20
+    assert times.sync.count >= times.commit.count
 
 
 async def test_the_set_never_shrinks_below_the_minimum(three: Several) -> None:

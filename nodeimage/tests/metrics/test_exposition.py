@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.metrics.exposition import LINES_AT_ONCE, NodeMetrics
+from headrace.metrics.exposition import READINGS_AT_ONCE, NodeMetrics
 from headrace.metrics.histogram import Histogram
 from headrace.metrics.metric import counter, gauge, histogram
 from headrace.metrics.readings import Reading
@@ -68,7 +68,7 @@ def test_hostile_label_values_are_told_as_they_are(names: list[str]) -> None:
 
 
 async def test_long_families_have_one_head() -> None:
-    many = [Reading(LAG, float(number), (f"group-{number}",)) for number in range(3 * LINES_AT_ONCE + 1)]
+    many = [Reading(LAG, float(number), (f"group-{number}",)) for number in range(3 * READINGS_AT_ONCE + 1)]
     text = await metrics(*many, Reading(DONE, 1.0)).text()
     assert text.count(b"# TYPE headrace_lag_records ") == 1
     assert [value for _, _, value in parsed(text)["headrace_lag_records"]] == [each.value for each in many]
@@ -98,7 +98,7 @@ async def test_the_loop_goes_on_while_a_long_answer_is_written(monkeypatch: pyte
             await asyncio.sleep(0)
 
     other = asyncio.create_task(count())
-    await metrics(*(Reading(LAG, 1.0, (str(number),)) for number in range(20 * LINES_AT_ONCE))).text()
+    await metrics(*(Reading(LAG, 1.0, (str(number),)) for number in range(20 * READINGS_AT_ONCE))).text()
     other.cancel()
     assert turns >= 5
 

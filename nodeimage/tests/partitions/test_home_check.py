@@ -132,6 +132,7 @@ async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wi
         is_followed=False,
         throttle_ms=0,
         weight=0,
+        failed=lambda code: None,
         lose=lambda: future.set_exception(AssertionError("lost")),
     )
     records = [wire.PartitionRecords(name, 0, batch) for name, batch in parts]
@@ -430,7 +431,11 @@ async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[t
     """What a client's fetch of the copy finds."""
     future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     slot = SimpleNamespace(
-        answer=lambda body: future.set_result(b"".join(map(bytes, body))), is_followed=False, throttle_ms=0, weight=0
+        answer=lambda body: future.set_result(b"".join(map(bytes, body))),
+        is_followed=False,
+        throttle_ms=0,
+        weight=0,
+        failed=lambda code: None,
     )
     topics = [fetch_wire.FetchTopic("c", None, [fetch_wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])]
     asked = fetch_wire.FetchRequest(wait_ms, 1, 1 << 20, 0, 0, -1, topics, [], "")

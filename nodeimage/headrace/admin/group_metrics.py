@@ -164,6 +164,9 @@ class GroupMetrics:
             except HeadraceError as error:  # the catalog, or who coordinates, changes: the next look may find them
                 self.looked = None
                 log.debug("groups could not be looked at", reason=str(error))
+            except Exception:
+                self.looked = None
+                log.exception("looking at groups went wrong")
             took = self._runtime.loop.time() - began
             await asyncio.sleep(max(LOOK_S, SHARE * took))
 

@@ -86,14 +86,18 @@ class HttpPort:
 
     async def start(self, host: str, port: int) -> int:
         """Serve; the port. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
+        await self.serve(listening)
+        return int(listening.getsockname()[1])
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serve at a socket that listens."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family)
         self._acceptor = Acceptor(listening, self._connections.factory(server), self._connections.admission)
         self._acceptor.start()
-        return int(listening.getsockname()[1])
 
     async def close(self) -> None:
         """Serve no longer."""

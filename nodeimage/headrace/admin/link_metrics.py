@@ -7,10 +7,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
+import structlog
+
 from headrace.base.runtime import Runtime
 from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, PAUSED, Overall
 from headrace.metrics import declarations as declared
 from headrace.metrics.readings import Reading
+
+log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
 SHARE: Final = 50
@@ -57,6 +61,9 @@ class LinkReadings:
     async def _look_on(self) -> None:
         while True:
             began = self._runtime.loop.time()
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                log.exception("looking at links went wrong")
             took = self._runtime.loop.time() - began
             await asyncio.sleep(max(LOOK_S, SHARE * took))

@@ -1,6 +1,6 @@
 """How long Kafka's clients wait for their answers, by API and phase, and what they are refused. Pure.
 
-    queue      from the bytes' arrival to the request's start: it waits behind others of its connection, or for a quota
+    queue      from the last bytes of its connection to its start: it waits behind others, or for a quota
     append     until the batches are in the log's pending job: decoding, checks, and waits for what is not in memory
     sync       until this node has them on its disk
     replicate  until every replica in sync has them; only where there are followers

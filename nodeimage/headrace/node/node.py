@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,6 +51,7 @@ from headrace.node.folder import FORMER_S, DataFolder, Identity
 from headrace.node.health import why_not_ready, why_not_safe
 from headrace.node.links import make_forwarding, make_links, serve_links
 from headrace.node.load import LoadMeter
+from headrace.node.metrics_port import MetricsPort
 from headrace.node.open_listeners import check_open
 from headrace.node.options import KubernetesCluster, Options
 from headrace.node.parts import NodeParts
@@ -86,6 +88,7 @@ from headrace.store.sqlite import SqliteStore
 from headrace.store.view import Changed, ClusterView
 
 if TYPE_CHECKING:
+    from headrace.admin.http import HttpPort
     from headrace.node.metrics import NodeScrape
     from headrace.store.kubernetes.store import KubernetesStore
 
@@ -101,7 +104,6 @@ KUBERNETES_CALLS: Final = 16
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
-LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 """What names no machine."""
 DAMAGE_SHOWN: Final = 200
@@ -126,7 +128,7 @@ class Node:
         self._load = LoadMeter()
         self._log_times = LogTimes()
         self._scrape: NodeScrape | None = None
-        """None: nobody can ask for metrics, or there are none yet."""
+        """None: nobody has asked for metrics yet."""
         self._started_s = time.time()
         self._closing = contextlib.AsyncExitStack()
         """What has been started, to be stopped in reverse order."""
@@ -187,7 +189,9 @@ class Node:
         if options.admin_port is not None:
             self.admin_port = await self._serve_http(bind, options.admin_port)
         if options.metrics_port is not None:
-            self.metrics_port = await self._serve_http(LOOPBACK, options.metrics_port, is_read_only=True)
+            metrics_port = MetricsPort(self._serve_metrics)
+            self.metrics_port = metrics_port.start(options.metrics_port)
+            self._closing.push_async_callback(metrics_port.close)
         OPENED.limit(plan_of_process().chunks)
         self._waits_for = "the cluster store"
         self._store = await loop.run_in_executor(self._executor, _open_store, options.store)
@@ -257,23 +261,8 @@ class Node:
         by_name = {each.config.name: each for each in configured}
         for name, each in listening.items():
             self._accept(name, each, by_name.get(name), logins)
-        if self.admin_port is not None or self.metrics_port is not None:
-            self._measure()
         self._ready = True
         return self.identity
-
-    def _measure(self) -> None:
-        from headrace.node.metrics import NodeScrape  # prometheus-client: of use to none but those with an HTTP port
-
-        self._scrape = NodeScrape(
-            self.parts,
-            status=self._status,
-            log_times=self._log_times,
-            links=self.links,
-            peers=self.peers,
-            controller=self.controller,
-        )
-        self._scrape.start()
 
     async def _join(self, cluster: ClusterRecord, listening: socket.socket) -> None:
         """Meet the other nodes: replicas, the controller's role, and the peers' door."""
@@ -417,10 +406,24 @@ class Node:
         self.replicas.add_container_listener(self.links)
         await self.links.start()
 
-    async def _serve_http(self, host: str, port: int, *, is_read_only: bool = False) -> int:
+    async def _serve_http(self, host: str, port: int) -> int:
+        served = self._http_port(is_read_only=False)
+        self._closing.push_async_callback(served.close)
+        return await served.start(host, port)
+
+    async def _serve_metrics(self, listening: socket.socket) -> None:
+        """Serve health and metrics at a socket, once what it takes is loaded beside the loop."""
+        loop = asyncio.get_running_loop()
+        for module in ("headrace.admin.http", "headrace.node.metrics"):
+            await loop.run_in_executor(self._executor, import_module, module)
+        served = self._http_port(is_read_only=True)
+        self._closing.push_async_callback(served.close)
+        await served.serve(listening)
+
+    def _http_port(self, *, is_read_only: bool) -> "HttpPort":
         from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need
 
-        served = HttpPort(
+        return HttpPort(
             ready=self._why_not_ready,
             safe=self._why_not_safe,
             metrics=self._metrics,
@@ -431,8 +434,6 @@ class Node:
             names={self._options.host, self._options.peer_host, self._options.bind} - ANY_ADDRESS,
             is_read_only=is_read_only,
         )
-        self._closing.push_async_callback(served.close)
-        return await served.start(host, port)
 
     def _why_not_ready(self) -> str:
         if not self._ready:
@@ -452,10 +453,26 @@ class Node:
         return why_not_safe(self.view, self._record.node_id, heard=self.controller.heard())
 
     async def _metrics(self) -> bytes | None:
-        return await self._scrape.text() if self._ready and self._scrape is not None else None
+        return await self._scraped().text() if self._ready else None
 
     async def _kafka_metrics(self) -> bytes | None:
-        return await self._scrape.kafka_text() if self._ready and self._scrape is not None else None
+        return await self._scraped().kafka_text() if self._ready else None
+
+    def _scraped(self) -> "NodeScrape":
+        """What answers scrapes; it looks at groups and links from the first on."""
+        if self._scrape is None:
+            from headrace.node.metrics import NodeScrape  # prometheus-client: of use where somebody scrapes
+
+            self._scrape = NodeScrape(
+                self.parts,
+                status=self._status,
+                log_times=self._log_times,
+                links=self.links,
+                peers=self.peers,
+                controller=self.controller,
+            )
+            self._scrape.start()
+        return self._scrape
 
     async def _status(self) -> dict[str, Any]:
         silent_s = asyncio.get_running_loop().time() - self.view.reachable_at

@@ -1,0 +1,64 @@
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+from headrace.node.metrics_port import LOOPBACK, MetricsPort
+from kit.one_node import until
+
+
+class Served:
+    """Answers connections from the first on."""
+
+    def __init__(self) -> None:
+        self.servers: list[asyncio.Server] = []
+        self.gate = asyncio.Event()
+
+    async def serve(self, listening: socket.socket) -> None:
+        await self.gate.wait()
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"metrics")
+            writer.close()
+
+        self.servers.append(await asyncio.start_server(answer, sock=listening))
+
+
+async def asked(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()
+
+
+async def test_nothing_is_loaded_before_somebody_asks_and_once_then() -> None:
+    served = Served()
+    port = MetricsPort(served.serve)
+    number = port.start(0)
+    first, second = asyncio.ensure_future(asked(number)), asyncio.ensure_future(asked(number))
+    assert served.servers == []
+    served.gate.set()
+    assert await first == await second == await asked(number) == b"metrics"
+    assert len(served.servers) == 1
+    served.servers[0].close()
+    await port.close()
+
+
+async def test_it_closes_whether_somebody_has_asked_or_not() -> None:
+    async def fails(_: socket.socket) -> None:
+        raise RuntimeError("no module")
+
+    serves: list[Callable[[socket.socket], Awaitable[None]]] = [Served().serve, fails]
+    for serve in serves:
+        for asks in (False, True):
+            port = MetricsPort(serve)
+            number = port.start(0)
+            waiting = asyncio.ensure_future(asked(number)) if asks else None
+            if asks:
+                await until(lambda port=port: port._loading is not None)  # type: ignore[misc]
+            await port.close()
+            if waiting is not None:
+                await asyncio.wait([waiting], timeout=30)
+                waiting.exception()
+            with socket.create_server((LOOPBACK, number)):
+                pass

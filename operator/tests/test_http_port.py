@@ -3,7 +3,7 @@
 import aiohttp
 import pytest
 
-from headrace.admin.metrics import CONTENT_TYPE
+from headrace.metrics.merging import CONTENT_TYPE
 from headrace_operator.http_port import HELP, exposition
 
 

@@ -4,52 +4,71 @@ The end of a partition is noted now and then. Between two notes it is taken to h
 notes are kept, the older the sparser, so that they reach back for hours.
 """
 
+from array import array
+from bisect import bisect_right
 from typing import Final
 
 MOST_NOTES: Final = 64
 MOST_PARTITIONS: Final = 2_000
-"""Followed at a time; some 8 KiB each."""
+"""Followed at a time; 1 KiB each."""
 
 Key = tuple[bytes, int]
 """A topic's id and a partition."""
+
+
+class _Notes:
+    """Of one partition."""
+
+    __slots__ = ("ends", "times")
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.ends = array("q")
+        """Both rise."""
+
+    def add(self, now: float, end: int) -> None:
+        times, ends = self.times, self.ends
+        if ends and end < ends[-1]:  # cut by an unclean recovery, or made anew
+            del times[:], ends[:]
+        if len(ends) > 1 and ends[-1] == ends[-2] == end:
+            times[-1] = now
+            return
+        times.append(now)
+        ends.append(end)
+        if len(times) > MOST_NOTES:
+            half = MOST_NOTES // 2
+            times[:half] = times[:half:2]
+            ends[:half] = ends[:half:2]
 
 
 class LagHistory:
     """Of the partitions that groups consume."""
 
     def __init__(self) -> None:
-        self._notes: dict[Key, list[tuple[float, int]]] = {}
-        """Times and ends, both rising."""
+        self._notes: dict[Key, _Notes] = {}
 
     def note(self, key: Key, end: int, *, now: float) -> None:
         """A partition ends there now, by a clock that does not go back."""
         notes = self._notes.get(key)
         if notes is None:
-            if len(self._notes) < MOST_PARTITIONS:
-                self._notes[key] = [(now, end)]
-            return
-        if end < notes[-1][1]:  # cut by an unclean recovery, or made anew
-            notes.clear()
-        if len(notes) > 1 and notes[-1][1] == notes[-2][1] == end:
-            notes[-1] = (now, end)
-        else:
-            notes.append((now, end))
-        if len(notes) > MOST_NOTES:
-            half = MOST_NOTES // 2
-            notes[:half] = notes[:half:2]
+            if len(self._notes) >= MOST_PARTITIONS:
+                return
+            notes = self._notes[key] = _Notes()
+        notes.add(now, end)
 
     def age_s(self, key: Key, offset: int, *, now: float) -> float | None:
         """For how long the record at `offset` is there, at least; 0.0: there is none; None: it is not known."""
         notes = self._notes.get(key)
-        if not notes:
+        if notes is None:
             return None
-        if offset >= notes[-1][1]:
+        times, ends = notes.times, notes.ends
+        if offset >= ends[-1]:
             return 0.0
-        if offset < notes[0][1]:
-            return now - notes[0][0]
-        index = max(number for number, (_, end) in enumerate(notes) if end <= offset)
-        (began, low), (ended, high) = notes[index], notes[index + 1]
-        return now - (began + (ended - began) * (offset - low) / (high - low))
+        index = bisect_right(ends, offset) - 1
+        if index < 0:
+            return now - times[0]
+        share = (offset - ends[index]) / (ends[index + 1] - ends[index])
+        return now - (times[index] + (times[index + 1] - times[index]) * share)
 
     def forget_others(self, keys: set[Key]) -> None:
         """Keep nothing of partitions that no group consumes."""

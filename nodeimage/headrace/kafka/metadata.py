@@ -88,6 +88,10 @@ class MetadataApi:
             if asked.topics is None
             else await self._named(session, asked, version, view)
         )
+        if asked.topics is not None:
+            for each in topics:
+                if isinstance(each, TopicMeta) and each.error:
+                    slot.failed(each.error)
         encode = partial(
             encode_response,
             version,

@@ -38,7 +38,7 @@ def test_a_partition_that_was_cut_begins_anew() -> None:
 
 def test_notes_are_bounded_and_reach_far_back() -> None:
     history = noted(*((float(time), 10 * time) for time in range(5_000)))
-    assert len(history._notes[KEY]) <= MOST_NOTES
+    assert len(history._notes[KEY].times) <= MOST_NOTES
     for offset in (49_000, 40_000, 20_000):
         age = history.age_s(KEY, offset, now=5_000.0)
         assert age is not None

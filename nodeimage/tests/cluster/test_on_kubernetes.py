@@ -72,7 +72,7 @@ def test_a_node_that_is_killed_takes_nothing_with_it(three: KubernetesCluster, a
     load.finish()
     assert api.count("PUT", "storagecontainers") - written < 40 * len(three.containers())
     assert all("status" in api.objects[path] for path in api.objects if path.startswith(CONTAINERS))
-    office = 'headrace_controller{node="%d"} 1\n'
+    office = 'headrace_controller{node="%d"} 1.0\n'
     leads = [office % node.node_id in three.http(number, "/metrics")[1] for number, node in three.nodes.items()]
     assert leads.count(True) == 1
 

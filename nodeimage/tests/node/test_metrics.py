@@ -4,6 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.metrics.declarations import ALL
 from headrace.node.metrics import NodeScrape
+from headrace.wire.api_keys import ApiKey
 from kit.storage import NewNode, Running
 
 Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -82,8 +83,15 @@ async def test_a_refusal_is_counted_by_api_and_code(new_node: NewNode) -> None:
     node = await new_node()
     await node.call("create", "t")
     await node.call("produce", "t", [b"a"], partition=7)
+    topics = [{"topic_id": None, "name": "absent"}]
+    await node.call("ask", ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+    await node.call("ask", ApiKey.DELETE_GROUPS, 2, groups_names=["absent"])
     told = Scrape(await scrape_of(node).text())
-    assert told["request_errors_total"] == {("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0}
+    assert told["request_errors_total"] == {
+        ("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0,
+        ("Metadata", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0,
+        ("DeleteGroups", "GROUP_ID_NOT_FOUND"): 1.0,
+    }
 
 
 async def test_kafka_exporters_names_are_told_apart(new_node: NewNode) -> None:

@@ -282,9 +282,9 @@ NODE: Final = Dashboard(
                       (rate("headrace_given_back_bytes_total", "node"), "node {{node}}")),
                 graph("Containers that it leads", "By the state of their replicas.", "short",
                       (total("headrace_containers", "state"), "{{state}}"), stacked=True),
-                graph("Chunks regrouped and dropped", "By maintenance; and whether a scrub is under way.", "short",
-                      (rate("headrace_chunks_regrouped_total"), "regrouped in a second"),
+                graph("Chunks", "Dropped whole, and regrouped; and whether a scrub is under way.", "short",
                       (rate("headrace_chunks_dropped_total"), "dropped in a second"),
+                      (rate("headrace_chunks_regrouped_total"), "regrouped in a second"),
                       (total("headrace_scrub_running"), "scrubs under way")),
                 graph("Topics in memory", "Those that clients use.", "short",
                       (total("headrace_topics_in_memory", "node"), "node {{node}}")),
@@ -339,7 +339,7 @@ STREAMS: Final = Dashboard(
             ],
         ),
         (
-            "Topics, where nodes are told to count them (`metrics_topics`)",
+            "Topics, where nodes are told to count them (--metrics-topics)",
             [
                 graph("Bytes in", "The 20 topics with most.", "Bps",
                       most("headrace_topic_in_bytes_total"), width=12),

@@ -17,6 +17,7 @@ from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.chains import LogStart, SetLogStart
 from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.pull.home_links import HomeLinks
 from headrace.node.catalog import NodeCatalog
@@ -116,6 +117,7 @@ class Talk:
         self.refusals = None
         self.number = next(_numbers)
         self.peer = "a client"
+        self.default_stream = DEFAULT_STREAM
         self._broker = broker
 
     def park(self, coroutine: Any, *, finish: bool = False) -> None:

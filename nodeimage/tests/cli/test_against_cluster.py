@@ -12,11 +12,12 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.local.cluster import Started, StartOptions, running_cluster, start, stop
+from kit.patience import PATIENCE
 
 Headrace = Callable[..., Any]
 Process = Callable[..., Any]
 SMALL = ("--chunk-bytes=1048576", "--rebalance-delay-ms=0")
-LIMIT_S = 30.0
+LIMIT_S = 30.0 * PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """How far the groups that this node coordinates are behind, looked at now and then for those who scrape it.
 
-All groups are gone through, some at a time, every LOOK_S, or every SHARE times as long as that took. The groups that
-are furthest behind are told one by one, up to MOST_GROUPS; of the others, how many there are. A node that does not
-coordinate groups tells of none.
+All of their committed offsets are gone through, AT_ONCE at a time whatever the number of groups, every LOOK_S, or every
+SHARE times as long as that took. The groups that are furthest behind are told one by one, up to MOST_GROUPS; of the
+others, how many there are. A node that does not coordinate groups tells of none.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -22,15 +22,22 @@ from headrace.catalog.rows import CursorRow
 from headrace.coordination.takeover import Coordination
 from headrace.metrics import declarations as declared
 from headrace.metrics.readings import Reading
+from headrace.partitions.lookups import turn
 from headrace.partitions.partition_states import PartitionStates
 
 log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
 SHARE: Final = 50
-AT_ONCE: Final = 100
-"""Groups whose committed offsets are read at once."""
+AT_ONCE: Final = 250
+"""Committed offsets that are read, and reckoned, at once: half a millisecond's."""
 MOST_GROUPS: Final = 100
+MOST_OF_A_GROUP: Final = 500
+"""Of its partitions, and of its topics, that are told by kafka-exporter's names."""
+
+_Place = tuple[str, int, int]
+"""Of a committed offset: its group, the number of its topic, its partition."""
+_BEFORE_ALL: Final = ("", -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +50,36 @@ class PartitionLag:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupLag:
     """A group at one time."""
 
     group: str
-    records: int
-    most: int
-    """Of the partition that is furthest behind."""
-    seconds: float | None
-    """None: not known yet."""
-    members: int | None
+    members: int | None = None
     """None: the group is not in memory, and so has none."""
-    partitions: tuple[PartitionLag, ...]
+    records: int = 0
+    most: int = 0
+    """Of the partition that is furthest behind."""
+    seconds: float | None = 0.0
+    """None: not known yet."""
+    partitions: list[PartitionLag] = field(default_factory=list)
+    """The first of them."""
+    topics: dict[str, int] = field(default_factory=dict)
+    """Records by topic, of the first of them."""
+
+    def add(self, row: CursorRow, records: int, seconds: float | None) -> None:
+        """One of its partitions, so many records behind, the oldest of which is there for so long."""
+        if self.seconds is None or not (self.partitions or self.records):
+            self.seconds = seconds
+        elif seconds is not None:
+            self.seconds = max(self.seconds, seconds)
+        self.records += records
+        self.most = max(self.most, records)
+        topic = shown_name(row.stream, row.name)
+        if len(self.partitions) < MOST_OF_A_GROUP:
+            self.partitions.append(PartitionLag(topic, row.partition, row.offset, records))
+        if topic in self.topics or len(self.topics) < MOST_OF_A_GROUP:
+            self.topics[topic] = self.topics.get(topic, 0) + records
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,51 +134,50 @@ class GroupMetrics:
             self.looked = None
             return
         service = self._coordination.present
-        names = sorted(name for name, _, _ in await service.listing())
-        members = service.member_counts()
-        found: list[GroupLag] = []
-        keys: set[Key] = set()
-        for first in range(0, len(names), AT_ONCE):
-            some = names[first : first + AT_ONCE]
-            cursors = await self._catalog.query(lambda reader, some=some: _cursors_of(reader, some))  # type: ignore[misc]
-            ends = await self._states.ends((row.topic_id, row.partition) for rows in cursors for row in rows)
-            now = self._runtime.loop.time()
-            for key, end in ends.items():
-                self._history.note(key, end, now=now)
-            keys |= ends.keys()
-            found += [
-                self._lag(name, rows, ends, members.get(name), now=now)
-                for name, rows in zip(some, cursors, strict=True)
-            ]
-            found = furthest_behind(found)
-        self._history.forget_others(keys)
-        self.looked = Looked(len(names), tuple(found))
+        members: dict[str, int | None] = {}
+        for number, (name, _, _) in enumerate(await service.listing()):
+            members[name] = service.member_count(name)
+            await turn(number)
+        groups = len(members)
+        furthest = FurthestBehind()
+        ends: dict[Key, int] = {}
+        after: _Place | None = _BEFORE_ALL
+        while after is not None:
+            rows, after = await self._catalog.query(lambda reader, after=after: _cursors(reader, after))  # type: ignore[misc]
+            await self._see_ends(ends, (row for _, row in rows))
+            self._add(furthest, rows, members, ends)
+        for number, (name, count) in enumerate(members.items()):  # those that have committed nothing
+            furthest.begin(GroupLag(name, count))
+            await turn(number)
+        self._history.forget_others(ends.keys())
+        self.looked = Looked(groups, tuple(furthest.told()))
 
-    def _lag(
+    async def _see_ends(self, ends: dict[Key, int], rows: Iterable[CursorRow]) -> None:
+        """Where their partitions end, of those of which this look does not know it yet."""
+        seen = await self._states.ends({(row.topic_id, row.partition) for row in rows} - ends.keys())
+        now = self._runtime.loop.time()
+        for key, end in seen.items():
+            self._history.note(key, end, now=now)
+        ends |= seen
+
+    def _add(
         self,
-        name: str,
-        rows: Sequence[CursorRow],
+        furthest: "FurthestBehind",
+        rows: Iterable[tuple[str, CursorRow]],
+        members: dict[str, int | None],
         ends: Mapping[Key, int],
-        members: int | None,
-        *,
-        now: float,
-    ) -> GroupLag:
-        partitions = []
-        ages = []
-        for row in rows:
+    ) -> None:
+        """Reckon rows, which come in order of their groups. `members`: of the groups that have not begun."""
+        now = self._runtime.loop.time()
+        for name, row in rows:
+            group = furthest.last
+            if group is None or group.group != name:
+                if name not in members:  # it is being deleted, or has just been made
+                    continue
+                group = furthest.begin(GroupLag(name, members.pop(name)))
             key = (row.topic_id, row.partition)
             records = max(0, ends.get(key, row.offset) - row.offset)
-            partitions.append(PartitionLag(shown_name(row.stream, row.name), row.partition, row.offset, records))
-            ages.append(0.0 if not records else self._history.age_s(key, row.offset, now=now))
-        known = [age for age in ages if age is not None]
-        return GroupLag(
-            group=name,
-            records=sum(each.records for each in partitions),
-            most=max((each.records for each in partitions), default=0),
-            seconds=max(known, default=0.0) if known or not ages else None,
-            members=members,
-            partitions=tuple(partitions),
-        )
+            group.add(row, records, 0.0 if not records else self._history.age_s(key, row.offset, now=now))
 
     async def _look_on(self) -> None:
         while True:
@@ -176,11 +199,35 @@ def shown_name(stream: str, topic: str) -> str:
     return topic if stream == DEFAULT_STREAM else f"{stream}:{topic}"
 
 
-def furthest_behind(found: Sequence[GroupLag]) -> list[GroupLag]:
-    """Those that are told one by one."""
-    return sorted(found, key=lambda each: (-each.records, each.group))[:MOST_GROUPS]
+class FurthestBehind:
+    """The groups that are told one by one, found among any number of them."""
+
+    def __init__(self) -> None:
+        self._found: list[GroupLag] = []
+
+    @property
+    def last(self) -> GroupLag | None:
+        """The one that was begun last; None: none was."""
+        return self._found[-1] if self._found else None
+
+    def begin(self, group: GroupLag) -> GroupLag:
+        """The next group, which gets its lag before another one begins."""
+        if len(self._found) >= 2 * MOST_GROUPS:
+            self._found = self.told()
+        self._found.append(group)
+        return group
+
+    def told(self) -> list[GroupLag]:
+        """Those that are furthest behind, in order."""
+        return sorted(self._found, key=lambda each: (-each.records, each.group))[:MOST_GROUPS]
 
 
-def _cursors_of(reader: Reader, groups: Sequence[str]) -> list[list[CursorRow]]:
-    """[blocking]"""
-    return [reader.groups.cursors(group) for group in groups]
+def _cursors(reader: Reader, after: _Place) -> tuple[list[tuple[str, CursorRow]], _Place | None]:
+    """[blocking] The next committed offsets of all groups, and the place of the last of them; None: these are all."""
+    rows = reader.groups.cursors_after(after, limit=AT_ONCE)
+    if len(rows) < AT_ONCE:
+        return rows, None
+    group, last = rows[-1]
+    topic = reader.topics.by_id(last.topic_id)
+    # It is there: it was read in the same moment.
+    return rows, None if topic is None else (group, topic.number, last.partition)

@@ -1,14 +1,14 @@
 """Topics and groups by the names that kafka-exporter gives them, for KEDA and for dashboards that exist. Pure.
 
 A node tells of the partitions that it leads and has in memory, and of the groups that it coordinates: all nodes
-together are what kafka-exporter tells of a cluster. Up to MOST_SERIES partitions of each are told.
+together are what kafka-exporter tells of a cluster. Up to MOST_SERIES partitions of each are told, and sums of groups.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Protocol
 
-from headrace.admin.group_metrics import GroupLag, Looked, shown_name
+from headrace.admin.group_metrics import Looked, shown_name
 from headrace.metrics.metric import Kind, Metric
 from headrace.metrics.readings import Reading
 from headrace.partitions.topics import Topic
@@ -53,13 +53,14 @@ class TopicsInMemory(Protocol):
     def all(self) -> list[Topic]: ...
 
 
-def of_topics(topics: TopicsInMemory) -> Iterator[Reading]:
+def of_topics(topics: TopicsInMemory) -> Iterator[Reading | None]:
     """Where partitions that are led here begin and end."""
     series = 0
     for topic in topics.all():
         if series >= MOST_SERIES:
             return
         if not topic.partitions:
+            yield None
             continue
         name = shown_name(topic.stream, topic.name)
         yield Reading(PARTITIONS, float(topic.partition_count), (name,))
@@ -73,20 +74,14 @@ def of_topics(topics: TopicsInMemory) -> Iterator[Reading]:
 def of_groups(looked: Callable[[], Looked | None]) -> Iterator[Reading]:
     """How far groups are, by partition and by topic."""
     found = looked()
-    series = 0
+    series = sums = 0
     for group in () if found is None else found.told:
         yield Reading(MEMBERS, float(group.members or 0), (group.group,))
-        for topic, records in _by_topic(group).items():
+        for topic, records in list(group.topics.items())[: MOST_SERIES - sums]:
+            sums += 1
             yield Reading(GROUP_LAG_SUM, float(records), (group.group, topic))
         for each in group.partitions[: MOST_SERIES - series]:
             series += 1
             labels = (group.group, each.topic, str(each.partition))
             yield Reading(GROUP_OFFSET, float(each.offset), labels)
             yield Reading(GROUP_LAG, float(each.records), labels)
-
-
-def _by_topic(group: GroupLag) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in group.partitions:
-        found[each.topic] = found.get(each.topic, 0) + each.records
-    return found

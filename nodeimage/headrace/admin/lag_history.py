@@ -6,6 +6,7 @@ notes are kept, the older the sparser, so that they reach back for hours.
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Set
 from typing import Final
 
 MOST_NOTES: Final = 64
@@ -70,7 +71,7 @@ class LagHistory:
         share = (offset - ends[index]) / (ends[index + 1] - ends[index])
         return now - (times[index] + (times[index + 1] - times[index]) * share)
 
-    def forget_others(self, keys: set[Key]) -> None:
+    def forget_others(self, keys: Set[Key]) -> None:
         """Keep nothing of partitions that no group consumes."""
         for key in self._notes.keys() - keys:
             del self._notes[key]

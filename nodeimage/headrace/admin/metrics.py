@@ -130,10 +130,12 @@ def of_containers(
 
 def of_traffic(traffic: Traffic) -> Iterator[Reading]:
     """What clients wrote and read."""
-    for stream, flow in traffic.streams():
-        yield from _of_flow(flow, _BY_STREAM, (stream,))
+    by_stream = traffic.sums()
     for stream, topic, flow in traffic.topics():
+        by_stream.add(stream, flow)
         yield from _of_flow(flow, _BY_TOPIC, (stream, topic))
+    for stream, flow in by_stream:
+        yield from _of_flow(flow, _BY_STREAM, (stream,))
     yield from counts(declared.SERIES_DROPPED, traffic.dropped)
 
 

@@ -43,6 +43,7 @@ from headrace.coordination.messages import (
     Token,
 )
 from headrace.coordination.snapshot import GroupSnapshot, StoredMember, decode_members, encode_members
+from headrace.partitions.lookups import turn
 
 log = structlog.get_logger(__name__)
 
@@ -170,19 +171,21 @@ class GroupService:
 
     async def listing(self) -> list[tuple[str, str, GroupState]]:
         """All groups: id, protocol type, state; as the catalog has them, or as they are now if in memory."""
-        found: dict[str, tuple[str, GroupState]] = {}
+        found: dict[str, tuple[str, str, GroupState]] = {}
         async for row in self._stored_groups():
-            found[row.group] = (row.protocol_type, GroupState.STABLE if row.member_ids else GroupState.EMPTY)
-        for group in self._coordinator:
+            state = GroupState.STABLE if row.member_ids else GroupState.EMPTY
+            found[row.group] = (row.group, row.protocol_type, state)
+        for index, group in enumerate(list(self._coordinator)):
             if group.state is GroupState.DEAD:
                 found.pop(group.group_id, None)
             elif group.exists:
-                found[group.group_id] = (group.protocol_type or "", group.state)
-        return [(group_id, protocol_type, state) for group_id, (protocol_type, state) in found.items()]
+                found[group.group_id] = (group.group_id, group.protocol_type or "", group.state)
+            await turn(index)
+        return list(found.values())
 
-    def member_counts(self) -> dict[str, int]:
-        """How many members each group has; none for those that are not in memory."""
-        return {group.group_id: len(group.members) for group in self._coordinator}
+    def member_count(self, group_id: str) -> int | None:
+        """How many members a group has; None for one that is not in memory."""
+        return len(self._coordinator.group(group_id).members) if group_id in self._coordinator else None
 
     async def subscribed(self, group_id: str) -> set[str] | None:
         """The topics, by full names, that a group of consumers has subscribed to; None: unknown."""

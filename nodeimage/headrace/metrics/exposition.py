@@ -25,6 +25,9 @@ PIECE_S: Final = 0.001
 """After so long on the loop others come first."""
 
 
+Told = dict[Metric, list[Reading]]
+
+
 class NodeMetrics(Collector):
     """All metrics of one node, for a registry of prometheus-client."""
 
@@ -42,24 +45,26 @@ class NodeMetrics(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus-client's Collector."""
-        readings: list[Reading] = []
+        told = self._none()
         for source in self._sources:
-            readings += source()
-        for metric, values in self._by_metric(readings):
-            yield self._family(metric, values)
+            for reading in source():
+                _add(told, reading)
+        for metric, values in told.items():
+            if values:
+                yield self._family(metric, values)
 
-    async def text(self, more: Iterable[Reading] = ()) -> bytes:
+    async def text(self, more: Iterable[Reading | None] = ()) -> bytes:
         """What a scrape is answered, a bit at a time; `more` beside what the sources tell."""
         began = monotonic()
-        readings = list(more)
-        for source in self._sources:
+        told = self._none()
+        for source in (lambda: more, *self._sources):
             for number, reading in enumerate(source()):
-                readings.append(reading)
+                _add(told, reading)
                 if number % READINGS_AT_ONCE == READINGS_AT_ONCE - 1:
                     began = await _turn(began)
             began = await _turn(began)
         pieces = []
-        for metric, values in self._by_metric(readings):
+        for metric, values in told.items():
             at_once = HISTOGRAMS_AT_ONCE if metric.kind is Kind.HISTOGRAM else READINGS_AT_ONCE
             for first in range(0, len(values), at_once):
                 written = generate_latest(_Only(self._family(metric, values[first : first + at_once])))
@@ -67,14 +72,9 @@ class NodeMetrics(Collector):
                 began = await _turn(began)
         return b"".join(pieces)
 
-    def _by_metric(self, readings: Iterable[Reading]) -> Iterator[tuple[Metric, list[Reading]]]:
-        """Those that have readings, in the order of their declarations. Raises ValueError for what is not declared."""
-        found: dict[Metric, list[Reading]] = {metric: [] for metric in self._declared}
-        for reading in readings:
-            if reading.metric not in found:
-                raise ValueError(f"{reading.metric.name} is not declared")
-            found[reading.metric].append(reading)
-        return ((metric, values) for metric, values in found.items() if values)
+    def _none(self) -> Told:
+        """All that is declared, in that order, without a reading yet."""
+        return {metric: [] for metric in self._declared}
 
     def _family(self, metric: Metric, readings: Iterable[Reading]) -> Family:
         labels = [*self._own, *metric.labels]
@@ -121,6 +121,16 @@ class _Only(Collector):
     def collect(self) -> Iterable[Family]:
         """See prometheus-client's Collector."""
         return (self._family,)
+
+
+def _add(told: Told, reading: Reading | None) -> None:
+    """Raises ValueError for what is not declared."""
+    if reading is None:
+        return
+    readings = told.get(reading.metric)
+    if readings is None:
+        raise ValueError(f"{reading.metric.name} is not declared")
+    readings.append(reading)
 
 
 def _without_head(written: bytes) -> bytes:

@@ -16,5 +16,6 @@ class Reading(NamedTuple):
     """The values of the metric's labels, in its order."""
 
 
-Source = Callable[[], Iterable[Reading]]
-"""A part's readings as of now. They are taken some at a time: what they are read from may change meanwhile."""
+Source = Callable[[], Iterable[Reading | None]]
+"""A part's readings as of now. They are taken some at a time: what they are read from may change meanwhile. None: the
+part has looked at something of which there is nothing to tell; so whoever takes them hears of all that takes time."""

@@ -61,18 +61,11 @@ class Traffic:
         """How many streams and topics have no series of their own."""
         return {"streams": len(self._streams_dropped), "topics": len(self._topics_dropped)}
 
-    def streams(self) -> Iterator[tuple[str, Flow]]:
-        """Each stream's, that of its topics in it."""
-        found = {stream: _copy(flow) for stream, flow in self._streams.items()}
-        others = _copy(self._others)
-        for (stream, _), flow in self._topics.items():
-            if stream not in found and len(found) < self._most_streams:
-                found[stream] = Flow()
-            sum_of = found.get(stream, others)
-            sum_of += flow
-        yield from found.items()
-        if self._streams_dropped or others.in_bytes or others.out_bytes:
-            yield OTHERS, others
+    def sums(self) -> "StreamSums":
+        """Each stream's, but for what `topics` tells, which whoever goes through that adds."""
+        dropped = bool(self._streams_dropped)
+        streams = {stream: _copy(flow) for stream, flow in self._streams.items()}
+        return StreamSums(streams, _copy(self._others), most=self._most_streams, are_others=dropped)
 
     def topics(self) -> Iterator[tuple[str, str, Flow]]:
         """Those that have a flow of their own."""
@@ -88,6 +81,28 @@ class Traffic:
                 return self._others
             flow = self._streams[stream] = Flow()
         return flow
+
+
+class StreamSums:
+    """Traffic by stream."""
+
+    def __init__(self, streams: dict[str, Flow], others: Flow, *, most: int, are_others: bool) -> None:
+        self._streams = streams
+        self._others = others
+        self._most = most
+        self._are_others = are_others
+
+    def add(self, stream: str, flow: Flow) -> None:
+        """That of a topic in it."""
+        if stream not in self._streams and len(self._streams) < self._most:
+            self._streams[stream] = Flow()
+        found = self._streams.get(stream, self._others)
+        found += flow
+
+    def __iter__(self) -> Iterator[tuple[str, Flow]]:
+        yield from self._streams.items()
+        if self._are_others or self._others.in_bytes or self._others.out_bytes:
+            yield OTHERS, self._others
 
 
 def _copy(flow: Flow) -> Flow:

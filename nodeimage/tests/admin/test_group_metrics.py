@@ -1,11 +1,17 @@
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.admin import group_metrics
-from headrace.admin.group_metrics import GroupLag, GroupMetrics, furthest_behind, shown_name
+from headrace.admin.group_metrics import AT_ONCE, FurthestBehind, GroupLag, GroupMetrics, shown_name
 from headrace.base.errors import Code
+from headrace.base.ids import LeaderEpoch, Millis, Offset
+from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.rows import CursorRow
+from headrace.partitions.lookups import TURN
+from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
 from kit.storage import NewNode, Running, new_node
 
@@ -102,6 +108,72 @@ def test_names_are_those_of_the_streams_clients() -> None:
     assert shown_name("/a/b", "t") == "/a/b:t"
 
 
+def furthest(*groups: tuple[str, int]) -> list[str]:
+    found = FurthestBehind()
+    for name, lag in groups:
+        found.begin(GroupLag(name)).records = lag
+    return [each.group for each in found.told()]
+
+
 def test_the_furthest_behind_come_first() -> None:
-    groups = [GroupLag(name, lag, lag, None, None, ()) for name, lag in (("a", 1), ("b", 7), ("c", 7))]
-    assert [each.group for each in furthest_behind(groups)] == ["b", "c", "a"]
+    assert furthest(("a", 1), ("b", 7), ("c", 7)) == ["b", "c", "a"]
+    assert furthest(*((str(lag), lag) for lag in range(1000))) == [str(lag) for lag in range(999, 899, -1)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [([], 0.0), ([None], None), ([None, 3.0], 3.0), ([7.0, None, 3.0], 7.0), ([0.0, 0.0], 0.0)],
+)
+def test_a_group_is_as_late_as_the_oldest_that_is_known(seconds: list[float | None], told: float | None) -> None:
+    group = GroupLag("g")
+    for each in seconds:
+        group.add(cursor("t", 0), 0 if each == 0.0 else 1, each)
+    assert group.seconds == told
+
+
+def test_few_partitions_of_a_group_are_kept_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_metrics, "MOST_OF_A_GROUP", 2)
+    group = GroupLag("g")
+    for topic in ("t", "u", "v", "t"):
+        group.add(cursor(topic, 5), 3, 1.0)
+    assert (group.records, group.most, group.topics) == (12, 3, {"t": 6, "u": 3})
+    assert [each.topic for each in group.partitions] == ["t", "u"]
+
+
+def cursor(topic: str, offset: int) -> CursorRow:
+    return CursorRow(topic.encode(), "/default", topic, 0, Offset(offset), LeaderEpoch(-1), "", Millis(0))
+
+
+async def test_however_many_groups_there_are_the_loop_goes_on(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a group costs is a few microseconds: so many of them at once take less than a millisecond."""
+    node = await new_node()
+    await node.call("create", "t")
+    await node.call("put", "t", b"a")
+    (topic,) = await node.parts.topics.resolve(["t"])
+    assert isinstance(topic, Topic)
+    at = Cursor(topic.topic_id, 0, Offset(0), LeaderEpoch(-1), "")
+    groups = 3 * AT_ONCE
+    for number in range(groups):
+        command = CommitCursors(group=f"{number}", generation=-1, member_id="", items=[at], now=Millis(1))
+        await node.parts.catalog.submit(command)
+    at_once, most = 0, 0
+
+    def count(add: Callable[..., None]) -> Callable[..., None]:
+        def counted(*args: Any) -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            add(*args)
+
+        return counted
+
+    monkeypatch.setattr(GroupLag, "__init__", count(GroupLag.__init__))
+    monkeypatch.setattr(GroupLag, "add", count(GroupLag.add))
+    looking = asyncio.create_task(metrics_of(node).look())
+    while not looking.done():
+        at_once = 0
+        await asyncio.sleep(0)
+    await looking
+    assert 0 < most <= 2 * max(AT_ONCE, TURN), "each group has one partition"

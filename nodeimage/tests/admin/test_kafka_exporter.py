@@ -24,13 +24,13 @@ def topic(name: str, *partitions: Any, stream: str = "/default") -> Any:
     )
 
 
-async def told(*readings: Reading) -> list[str]:
+async def told(*readings: Reading | None) -> list[str]:
     text = (await NodeMetrics(DECLARED, node=None).text(readings)).decode()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 LAGS = (PartitionLag("t", 0, 5, 3), PartitionLag("t", 1, 9, 0), PartitionLag("/a:u", 0, 1, 4))
-GROUP = GroupLag("g", 7, 4, 1.5, 2, LAGS)
+GROUP = GroupLag("g", members=2, records=7, most=4, seconds=1.5, partitions=list(LAGS), topics={"t": 3, "/a:u": 4})
 
 
 async def test_names_and_labels_are_those_of_kafka_exporter() -> None:
@@ -59,6 +59,12 @@ async def test_a_node_that_does_not_coordinate_tells_of_no_group() -> None:
 async def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_exporter, "MOST_SERIES", 2)
     many = topics(*(topic(f"t{number}", partition(1), partition(1)) for number in range(9)))
-    assert len([each for each in of_topics(many) if each.metric is kafka_exporter.CURRENT]) == 2
+    assert len([each for each in of_topics(many) if each and each.metric is kafka_exporter.CURRENT]) == 2
     readings = list(of_groups(lambda: Looked(2, (GROUP, GROUP))))
-    assert len([each for each in readings if each.metric is kafka_exporter.GROUP_LAG]) == 2
+    for metric in (kafka_exporter.GROUP_LAG, kafka_exporter.GROUP_LAG_SUM):
+        assert len([each for each in readings if each.metric is metric]) == 2
+
+
+def test_of_each_topic_that_is_passed_over_the_asker_hears() -> None:
+    """There may be 100,000 of them."""
+    assert list(of_topics(topics(*(topic("none") for _ in range(9))))) == [None] * 9

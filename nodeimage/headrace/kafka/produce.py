@@ -64,6 +64,8 @@ MANY: Final = 1000
 """Partitions that are handled at once."""
 
 
+Known = Mapping[str, Topic]
+"""The topics that are in memory now, by the names by which the client of a request calls them."""
 Place = tuple[Topic, Partition]
 """Where a batch goes: its topic, and the partition that this node leads."""
 
@@ -137,13 +139,14 @@ class ProduceApi:
             if not session.refusals:
                 session.refusals = None
         self._counters.produce_requests += 1
+        known = self._topics.by_name(session.default_stream)
         refused: list[ProduceResult] = []
         parts = produce.partitions
         if (rules := self._authorization.rules) is not None:
             grant = session.write_grants.get(parts[0].topic) if len(parts) == 1 else None
             is_granted = grant is not None and grant[0] == rules and grant[1] is session.principal
             if (not is_granted or produce.transactional_id is not None) and (
-                refused := self._forbidden(session, produce, rules)
+                refused := self._forbidden(session, produce, known, rules)
             ):
                 parts = _others(parts, refused)
                 produce = produce._replace(partitions=parts)
@@ -155,7 +158,7 @@ class ProduceApi:
             len(parts) == 1
             and not unchecked
             and not refused
-            and self._start_at_once(produce, session, header.api_version, slot)
+            and self._start_at_once(produce, known, session, header.api_version, slot)
         ):
             return
         pending = _pending(produce, header.api_version, slot, more=1 + len(refused))
@@ -164,18 +167,20 @@ class ProduceApi:
         places = (
             None
             if unchecked or len(parts) > MANY or self._back_pressure.was_saturated
-            else self._resolved(parts, session)
+            else self._resolved(parts, known)
         )
         if places is None:
-            session.park(self._start_later(produce, session, pending, time.monotonic()), finish=True)
+            session.park(self._start_later(produce, known, session, pending, time.monotonic()), finish=True)
         else:
-            self._start(produce, places, session, pending)
+            self._start(produce, places, known, session, pending)
             pending.committed()
 
-    def _start_at_once(self, produce: ProduceRequest, session: Connection, version: int, slot: Slot) -> bool:
+    def _start_at_once(
+        self, produce: ProduceRequest, known: Known, session: Connection, version: int, slot: Slot
+    ) -> bool:
         """Start a request for one partition, as most are, if nothing stands in its way: the same steps, no lists."""
         (part,) = produce.partitions
-        place = self._place(part, session)
+        place = self._place(part, known)
         if (
             place is None
             or session.refusals is not None
@@ -194,7 +199,7 @@ class ProduceApi:
 
     # --- what the client may do
 
-    def _forbidden(self, session: Connection, produce: ProduceRequest, rules: int) -> list[ProduceResult]:
+    def _forbidden(self, session: Connection, produce: ProduceRequest, known: Known, rules: int) -> list[ProduceResult]:
         """The refusals of what the client may not write to; nothing else has been done about it by then."""
         if produce.transactional_id is not None:
             transaction = AclOperation.WRITE, Kind.TRANSACTIONAL_ID, produce.transactional_id
@@ -210,15 +215,14 @@ class ProduceApi:
             if grant is not None and grant[0] == rules and grant[1] is principal:
                 continue
             if name not in errors:
-                why = self._why_forbidden(session, name)
+                why = self._why_forbidden(session, name, known.get(name))
                 if why is None:
                     continue
                 errors[name] = why
             refused.append(_refusal(part, errors[name], -1))
         return refused
 
-    def _why_forbidden(self, session: Connection, name: str) -> KafkaError | None:
-        topic = self._topics.cached(name, session.default_stream)
+    def _why_forbidden(self, session: Connection, name: str, topic: Topic | None) -> KafkaError | None:
         if topic is None:
             return self._authorization.refused_topic(session, AclOperation.WRITE, name, api="Produce")
         if self._authorization.may(session, AclOperation.WRITE, Kind.TOPIC, topic.full_name, api="Produce"):
@@ -228,21 +232,21 @@ class ProduceApi:
 
     # --- resolving: where each batch goes, and whether it can go there now
 
-    def _resolved(self, parts: Sequence[PartitionRecords], session: Connection) -> list[Place | None] | None:
+    def _resolved(self, parts: Sequence[PartitionRecords], known: Known) -> list[Place | None] | None:
         """Each batch's place, None for one that has to be refused; or None if anything must be awaited."""
         found: list[Place | None] = []
         for part in parts:
-            place = self._place(part, session)
+            place = self._place(part, known)
             if place is None:
-                topic = self._topics.cached(part.topic, session.default_stream)
+                topic = known.get(part.topic)
                 if topic is None or 0 <= part.partition < topic.partition_count:
                     return None
             found.append(place)
         return None if self._without_room(parts, found) else found
 
-    def _place(self, part: PartitionRecords, session: Connection) -> Place | None:
+    def _place(self, part: PartitionRecords, known: Known) -> Place | None:
         """Where a batch goes, if that is in memory and takes it now; whether there is room is another question."""
-        topic = self._topics.cached(part.topic, session.default_stream)
+        topic = known.get(part.topic)
         if topic is None:
             return None
         partition = topic.partitions.get(part.partition)
@@ -270,7 +274,7 @@ class ProduceApi:
         return [container for container, length in _lengths(parts, new).items() if not container.has_room(length)]
 
     async def _start_later(
-        self, produce: ProduceRequest, session: Connection, pending: Produce, arrived: float
+        self, produce: ProduceRequest, known: Known, session: Connection, pending: Produce, arrived: float
     ) -> None:
         """Start the request piece by piece, each when it is ready."""
         for first in range(0, len(produce.partitions), MANY):
@@ -279,11 +283,11 @@ class ProduceApi:
             piece = produce._replace(partitions=produce.partitions[first : first + MANY])
             if any(part.checked is None and is_checked_first(part.records) for part in piece.partitions):
                 piece = await self._all_checked(piece)
-            places = None if self._back_pressure.saturated else self._resolved(piece.partitions, session)
+            places = None if self._back_pressure.saturated else self._resolved(piece.partitions, known)
             if places is None:
-                await self._start_when_ready(piece, session, pending, arrived)
+                await self._start_when_ready(piece, known, session, pending, arrived)
             else:
-                self._start(piece, places, session, pending, arrived=arrived)
+                self._start(piece, places, known, session, pending, arrived=arrived)
         pending.committed()
 
     async def _all_checked(self, produce: ProduceRequest) -> ProduceRequest:
@@ -298,7 +302,7 @@ class ProduceApi:
         return produce._replace(partitions=parts)
 
     async def _start_when_ready(
-        self, produce: ProduceRequest, session: Connection, pending: Produce, arrived: float
+        self, produce: ProduceRequest, known: Known, session: Connection, pending: Produce, arrived: float
     ) -> None:
         """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
         parts = produce.partitions
@@ -310,31 +314,31 @@ class ProduceApi:
                 await self._back_pressure.not_saturated()
                 for _ in range(MAX_TRIES):
                     await self._prepare(parts, refused, session)
-                    places = self._resolved([part for index, part in enumerate(parts) if index not in refused], session)
+                    places = self._resolved([part for index, part in enumerate(parts) if index not in refused], known)
                     if places is not None:
                         break
         except TimeoutError:
             for index, part in enumerate(parts):
-                if index not in refused and self._resolved([part], session) is None:
-                    refused[index] = self._late(part, session)
-            places = self._resolved([part for index, part in enumerate(parts) if index not in refused], session)
+                if index not in refused and self._resolved([part], known) is None:
+                    refused[index] = self._late(part, known)
+            places = self._resolved([part for index, part in enumerate(parts) if index not in refused], known)
         except HeadraceError as error:  # the catalog's: nothing could be looked up
             refused = dict.fromkeys(range(len(parts)), told(error))
             places = []
         if places is None:
-            refused = {index: self._late(part, session) for index, part in enumerate(parts)}
+            refused = {index: self._late(part, known) for index, part in enumerate(parts)}
             places = []
         rest = iter(places)
         merged = [None if index in refused else next(rest) for index in range(len(parts))]
-        self._start(produce, merged, session, pending, arrived=arrived, refused=refused)
+        self._start(produce, merged, known, session, pending, arrived=arrived, refused=refused)
 
-    def _late(self, part: PartitionRecords, session: Connection) -> KafkaError:
+    def _late(self, part: PartitionRecords, known: Known) -> KafkaError:
         """The refusal of a batch whose partition has not become ready in time, with what it waits for, if known."""
-        topic = self._topics.cached(part.topic, session.default_stream)
+        topic = known.get(part.topic)
         partition = None if topic is None else topic.partitions.get(part.partition)
         why = None if topic is None or partition is None else self._why_not_ready(topic, partition)
-        known = "" if why is None else f": {why.value}"
-        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is not ready to be written to{known}; try again")
+        reason = "" if why is None else f": {why.value}"
+        return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is not ready to be written to{reason}; try again")
 
     async def _prepare(
         self, parts: Sequence[PartitionRecords], refused: dict[int, KafkaError], session: Connection
@@ -383,6 +387,7 @@ class ProduceApi:
         self,
         produce: ProduceRequest,
         places: Sequence[Place | None],
+        known: Known,
         session: Connection,
         pending: Produce,
         *,
@@ -408,9 +413,8 @@ class ProduceApi:
                         continue
                 self._append(session, pending, part, *place, now=now)
             except HeadraceError as error:
-                topic_now = self._topics.cached(part.topic, session.default_stream)
                 log_start = place[1].log_start if place is not None else -1
-                pending.add(self._refused(session, part, error, topic_now, log_start), complete=True)
+                pending.add(self._refused(session, part, error, known.get(part.topic), log_start), complete=True)
 
     def _append(
         self,

@@ -66,12 +66,9 @@ class Topics:
         """Every topic that is in memory."""
         return list(self._by_id.values())
 
-    def cached(self, name: str, default_stream: str) -> Topic | None:
-        """The topic that clients call `name` whose bare names are of `default_stream`, if it is in memory."""
-        return self._by_name[default_stream].get(name)
-
     def by_name(self, default_stream: str) -> Mapping[str, Topic]:
-        """What is in memory now, by the names by which `cached` finds it: for whoever looks many of them up."""
+        """The topics that are in memory, by what clients call them whose bare names are of `default_stream`. It stays
+        true as topics come and go."""
         return self._by_name[default_stream]
 
     def cached_id(self, topic_id: bytes) -> Topic | None:

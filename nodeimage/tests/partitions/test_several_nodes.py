@@ -207,7 +207,7 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    known = broker.topics.cached(topic, DEFAULT_STREAM)
+    known = broker.topics.by_name(DEFAULT_STREAM).get(topic)
     resolve = broker.topics.resolve
     fails = True
 

@@ -67,11 +67,11 @@ async def test_a_topic_is_not_forgotten_while_its_partition_is_loaded(
     monkeypatch.setattr(partitions, "read_tails", gate)
     asked = asyncio.create_task(node.call("put", TOPIC, b"second"))
     await gate.entered()
-    topic = node.parts.topics.cached(TOPIC, DEFAULT_STREAM)
+    topic = node.parts.topics.by_name(DEFAULT_STREAM).get(TOPIC)
     for name in others:
         await node.parts.topics.resolve([name])
-    assert node.parts.topics.cached(others[0], DEFAULT_STREAM) is None, "others were forgotten"
-    assert node.parts.topics.cached(TOPIC, DEFAULT_STREAM) is topic
+    assert node.parts.topics.by_name(DEFAULT_STREAM).get(others[0]) is None, "others were forgotten"
+    assert node.parts.topics.by_name(DEFAULT_STREAM).get(TOPIC) is topic
     gate.open()
     assert await asked == 1
     assert await node.call("put", TOPIC, b"third") == 2
@@ -87,7 +87,7 @@ async def test_a_forgotten_topic_gives_no_second_object_of_a_partition(
     (held,) = await node.parts.topics.resolve([TOPIC])
     for name in others:
         await node.parts.topics.resolve([name])
-    assert node.parts.topics.cached(TOPIC, DEFAULT_STREAM) is None
+    assert node.parts.topics.by_name(DEFAULT_STREAM).get(TOPIC) is None
     (refused,) = await node.parts.partitions.leaders([(held, 0)])
     assert isinstance(refused, KafkaError)
     assert refused.code is Code.LEADER_NOT_AVAILABLE
@@ -113,7 +113,7 @@ async def test_a_topic_deleted_while_it_is_looked_up_stays_deleted(
     gate.open()
     (found,) = await asked
     assert isinstance(found, KafkaError)
-    assert cache.cached(TOPIC, DEFAULT_STREAM) is None
+    assert cache.by_name(DEFAULT_STREAM).get(TOPIC) is None
     assert cache.cached_id(deleted) is None
     assert await node.call("put", TOPIC, b"of the new one") == 0
     assert await topic_id(node, TOPIC) != deleted
@@ -148,7 +148,7 @@ async def test_a_topic_deleted_before_its_maker_hears_of_it_stays_deleted(
     (found,) = await cache.resolve([TOPIC], create=True)
     assert isinstance(found, KafkaError)
     assert found.code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert cache.cached(TOPIC, DEFAULT_STREAM) is None
+    assert cache.by_name(DEFAULT_STREAM).get(TOPIC) is None
     assert len(cache) == 0
     monkeypatch.undo()
     (made,) = await cache.resolve([TOPIC], create=True)
@@ -174,7 +174,7 @@ async def test_a_topic_forgotten_while_another_is_made_gets_no_name_any_more(
 
     after_creation(node, monkeypatch, use_others)
     await cache.resolve(["watched", "new"], create=True)
-    assert cache.cached("watched", DEFAULT_STREAM) is None, "a topic that is not told of what changes"
+    assert cache.by_name(DEFAULT_STREAM).get("watched") is None, "a topic that is not told of what changes"
     (found,) = await cache.resolve(["watched"])
     assert isinstance(found, Topic)
     assert cache.cached_id(found.topic_id) is found
@@ -197,10 +197,10 @@ async def test_a_bare_name_is_of_the_callers_default_stream(new_node: NewNode) -
     assert (here.full_name, there.full_name) == ("/default:orders", "/sensors:orders")
     for default_stream, topic in ((DEFAULT_STREAM, here), ("/sensors", there)):
         assert await cache.resolve(["orders"], of(default_stream)) == [topic]
-        assert cache.cached("orders", default_stream) is topic
+        assert cache.by_name(default_stream).get("orders") is topic
     for name in ("/default:orders", "default..orders"):
         assert await cache.resolve([name], of("/sensors")) == [here]
-    assert cache.cached("orders", "/elsewhere") is None
+    assert cache.by_name("/elsewhere").get("orders") is None
 
 
 async def test_a_topic_that_is_gone_is_gone_for_all_default_streams(new_node: NewNode) -> None:
@@ -213,5 +213,5 @@ async def test_a_topic_that_is_gone_is_gone_for_all_default_streams(new_node: Ne
     assert isinstance(topic, Topic)
     await node.parts.catalog.submit(DeleteTopics(topic_ids=[topic.topic_id], now=Millis(1)))
     for name in names:
-        assert cache.cached(name, "/sensors") is None
-        assert cache.cached(name, DEFAULT_STREAM) is None
+        assert cache.by_name("/sensors").get(name) is None
+        assert cache.by_name(DEFAULT_STREAM).get(name) is None

@@ -30,7 +30,7 @@ from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
 from headrace.catalog.names import DEFAULT_STREAM
-from headrace.metrics.requests import ApiTimes
+from headrace.metrics.requests import Timed
 from headrace.partitions.refusals import Refusals
 from headrace.security.principals import NOBODY, Principal
 from headrace.wire.api_keys import ApiKey
@@ -71,6 +71,9 @@ class Handler(Protocol):
 
     def disconnected(self, session: "Connection") -> None: ...
 
+    def failed(self, api_key: int, code: int) -> None:
+        """A request, or a part of it, is refused."""
+
 
 class Slot:
     """The place of one answer in its connection's queue."""
@@ -80,24 +83,12 @@ class Slot:
         "answer_bytes",
         "answer_pieces",
         "api_key",
-        "appended",
-        "arrived",
         "correlation_id",
         "done",
-        "ready",
-        "started",
-        "synced",
         "throttle_ms",
-        "times",
+        "timed",
         "version",
-        "weight",
     )
-
-    arrived: float
-    started: float
-    appended: float
-    synced: float
-    ready: float
 
     def __init__(self, connection: "Connection", header: RequestHeader) -> None:
         self._connection = connection
@@ -109,10 +100,8 @@ class Slot:
         """For how long the client is told to wait, for its quotas."""
         self.answer_pieces: list[Buffer] = []
         self.answer_bytes = 0
-        self.times: ApiTimes | None = None
-        """What hears of errors, and of how long the request took where that is measured; None: nothing does."""
-        self.weight = 0
-        """For how many requests this one stands in what is measured; 0: it is not, and has none of the instants."""
+        self.timed: Timed | None = None
+        """None: it is not measured, as the most are not where there are many."""
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
         """Answer with `body`, as soon as all earlier requests are answered."""
@@ -124,8 +113,8 @@ class Slot:
         )
         self.answer_pieces = [head, *body]
         self.answer_bytes = length = len(head) + length
-        if self.weight:
-            self.ready = monotonic()
+        if self.timed is not None:
+            self.timed.is_ready()
         self.done = True
         connection = self._connection
         connection.answered += length
@@ -134,13 +123,12 @@ class Slot:
 
     def failed(self, code: int) -> None:
         """The request, or a part of it, is refused."""
-        if self.times is not None:
-            self.times.failed(code)
+        self._connection.failed(self.api_key, code)
 
     def no_answer(self) -> None:
         """The client expects none (Produce with acks=0)."""
-        if self.weight:
-            self.ready = monotonic()
+        if self.timed is not None:
+            self.timed.is_ready()
         self.done = True
         self._connection.flush()
 
@@ -232,8 +220,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.heard = True
         """Bytes came since `IdleConnections` last looked."""
-        self.heard_at = 0.0
-        """When bytes came last (time.monotonic)."""
+        self.waiting_since = 0.0
+        """When the last bytes came of what is still to be started (time.monotonic); 0.0: just now."""
         self.idle_since = 0.0
         """Loop time of the last look that found it in use."""
         self._close_listeners: list[Callable[[], None]] = []
@@ -326,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` came."""
         self.heard = True
-        self.heard_at = monotonic()
+        self.waiting_since = 0.0
         if self._large is not None:
             self._large_end += nbytes
         else:
@@ -472,6 +460,10 @@ class Connection(asyncio.BufferedProtocol):
             self._process()
             self._end_if_done()
 
+    def failed(self, api_key: int, code: int) -> None:
+        """A request, or a part of it, is refused."""
+        self._handler.failed(api_key, code)
+
     def fail(self, reason: str) -> None:
         """End the connection; the reason goes to the log."""
         if not self.closed:
@@ -518,8 +510,8 @@ class Connection(asyncio.BufferedProtocol):
             slot = slots.popleft()
             pieces += slot.answer_pieces
             size += slot.answer_bytes
-            if slot.weight and slot.times is not None:
-                slot.times.answered(slot, monotonic())
+            if slot.timed is not None:
+                slot.timed.is_answered()
         self.answered -= size
         self._room.set()
         if size > _JOINED:
@@ -561,7 +553,13 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._processing = False
         if self._end > self._start or self._paused_reading or self._large is not None:
+            self._leave_waiting()
             self._pace_reading()
+
+    def _leave_waiting(self) -> None:
+        """Note since when what has come waits, if it has come just now."""
+        if not self.waiting_since:
+            self.waiting_since = monotonic()
 
     def _may_start(self) -> bool:
         return (
@@ -607,7 +605,10 @@ class Connection(asyncio.BufferedProtocol):
                 )
             raise MalformedRequest(f"a request of {length} bytes; the limit is {self._most_bytes}")
         begin = self._start + 4
-        if available - 4 >= length:
+        behind = available - 4 - length
+        if behind >= 0:
+            if behind:
+                self._leave_waiting()
             self._start = begin + length
             return memoryview(bytearray(self._view[begin : begin + length]))
         if length > self._room_bytes // 4:
@@ -644,6 +645,7 @@ class Connection(asyncio.BufferedProtocol):
             for answer in list(self._waiting_fetches):
                 answer()
             if self._parked is not None:
+                self._leave_waiting()
                 self._delayed = (header, request, slot)
                 return
         self._handler.handle(self, header, request, slot)

@@ -111,17 +111,15 @@ class Dispatcher:
         if known is not None:
             lowest, highest, start, times = known
             if lowest <= header.api_version <= highest:
-                slot.times = times
                 times.left -= 1
                 if times.left <= 0:
-                    times.begin(slot, session.heard_at)
+                    slot.timed = times.begin(session.waiting_since)
                 if self._throttle.is_on:
                     self._throttle.start(start, session, header, request, slot)
                 else:
                     start(session, header, request, slot)
                 return
-        if known is not None:
-            known[3].failed(Code.UNSUPPORTED_VERSION)
+        self.failed(header.api_key, Code.UNSUPPORTED_VERSION)
         raise KafkaError(
             Code.UNSUPPORTED_VERSION, f"api {header.api_key} version {header.api_version} is not supported"
         )
@@ -170,6 +168,12 @@ class Dispatcher:
     def disconnected(self, session: Connection) -> None:
         """A client is gone."""
         self._connections.open.pop(session, None)
+
+    def failed(self, api_key: int, code: int) -> None:
+        """A request, or a part of it, is refused."""
+        known = self._starts.get(api_key)
+        if known is not None:
+            known[3].failed(code)
 
 
 def _times_of(key: ApiKey) -> ApiTimes:

@@ -37,7 +37,7 @@ from headrace.kafka.limits import MAX_RESPONSE_BYTES
 from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.reads.fetch_planner import FetchPlanner, Range
+from headrace.partitions.reads.fetch_planner import FetchPlanner, Range, Read
 from headrace.partitions.topics import Topic, Topics
 from headrace.security.access_rules import Kind
 from headrace.security.kafka_acls import AclOperation
@@ -60,6 +60,8 @@ MANY: Final = 1000
 """Partitions that are looked up, or answered for, at once."""
 MOST_SERVED: Final = 5000
 """Partitions whose records are in one answer."""
+MOST_COUNTED: Final = 1024 * 1024
+"""Bytes of batches whose records are counted on the loop: in less than a millisecond, however small they are."""
 
 
 class FetchApi:
@@ -266,7 +268,7 @@ class Fetch:
                 interest.error = KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
             else:
                 interest.error = None
-                interest.watch(partition)
+                interest.watch(partition, topic)
         return True
 
     async def bind_and_start(self) -> None:
@@ -304,7 +306,7 @@ class Fetch:
             topic = topics[key[0]] if isinstance(key[0], str) else by_id[key[0]]
             if isinstance(topic, KafkaError):
                 interest.error = topic
-                interest.watch(None)
+                interest.unwatch()
             elif (
                 authorization.rules is not None
                 and interest.rules != authorization.rules
@@ -316,13 +318,13 @@ class Fetch:
             else:
                 wanted.append((interest, topic, key[1]))
         leaders = await self._api.partitions.leaders([(topic, number) for _, topic, number in wanted])
-        for (interest, _topic, _number), partition in zip(wanted, leaders, strict=True):
+        for (interest, topic, _number), partition in zip(wanted, leaders, strict=True):
             if isinstance(partition, KafkaError):
                 interest.error = partition
-                interest.watch(None)
+                interest.unwatch()
             elif self._session.interests.get(interest.key) is interest:
                 interest.error = None
-                interest.watch(partition)
+                interest.watch(partition, topic)
 
     def _may_read(self, interest: Interest, topic: Topic) -> bool:
         """Whether the client may read a topic now; else the interest has its refusal, and follows nothing."""
@@ -343,7 +345,7 @@ class Fetch:
             authorization.keep_grant(connection, connection.read_grants, AclOperation.READ, key)
             return True
         interest.error = refused
-        interest.watch(None)
+        interest.unwatch()
         return False
 
     def _read_under(self, interest: Interest, rules: int) -> None:
@@ -357,7 +359,7 @@ class Fetch:
             self._may_read(interest, topic)
         elif not partition.deleted:  # it is looked up anew
             interest.error = _left()
-            interest.watch(None)
+            interest.unwatch()
 
     # --- waiting
 
@@ -472,8 +474,8 @@ class Fetch:
             self._send(answer, answer.encode(self._version, self._throttled(answer)))
         return enough
 
-    def _filled(self, found: Mapping[Key, list[Buffer]]) -> FetchAnswer:
-        answer = FetchAnswer(self._session)
+    def _filled(self, found: Mapping[Key, list[Buffer]], counts: Mapping[Key, int] | None = None) -> FetchAnswer:
+        answer = FetchAnswer(self._session, counts)
         rules = self._api.authorization.rules
         for interest in list(self._session.to_tell.values()):
             if rules is not None and interest.rules != rules:  # changed while it was read, or while it was quiet
@@ -490,13 +492,14 @@ class Fetch:
         try:
             await connection.turn_to_read(self._slot)
             try:
+                counts = None
                 if cold:
-                    await self._read_cold(found, cold, min(budget, self._api.answer_budget.bytes()))
+                    counts = await self._read_cold(found, cold, min(budget, self._api.answer_budget.bytes()))
                 if len(self._session.to_tell) <= MANY:
-                    answer = self._filled(found)
+                    answer = self._filled(found, counts)
                     body = answer.encode(self._version, self._throttled(answer))
                 else:
-                    answer, body = await self._filled_in_turns(found)
+                    answer, body = await self._filled_in_turns(found, counts)
             finally:
                 connection.read_over()
         except BaseException:  # nobody will answer
@@ -508,8 +511,10 @@ class Fetch:
         else:
             self._send(answer, body)
 
-    async def _filled_in_turns(self, found: Mapping[Key, list[Buffer]]) -> tuple[FetchAnswer, list[Buffer]]:
-        answer = FetchAnswer(self._session)
+    async def _filled_in_turns(
+        self, found: Mapping[Key, list[Buffer]], counts: Mapping[Key, int] | None
+    ) -> tuple[FetchAnswer, list[Buffer]]:
+        answer = FetchAnswer(self._session, counts)
         for index, interest in enumerate(list(self._session.to_tell.values())):
             rules = self._api.authorization.rules
             if rules is not None and interest.rules != rules:
@@ -531,18 +536,15 @@ class Fetch:
         self._api.sessions.advance(self._session)
         for code in answer.errors:
             self._slot.failed(code)
-        for topic_id, batches in answer.served:
-            topic = self._api.topics.cached_id(topic_id)
-            if topic is not None:
-                topic.traffic.out_bytes += sum(map(len, batches))
-                topic.traffic.out_records += record_count(batches)
         self._slot.answer(body)
 
     async def _read_cold(
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
-    ) -> None:
+    ) -> dict[Key, int]:
+        """Add what is read to what is found; how many records each partition of it has."""
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
         read = await self._api.planner.read_all(asked, budget)
+        counts = await self._counts(read)
         for interest, where in cold:
             match read.get(interest.key):
                 case None:
@@ -561,6 +563,13 @@ class Fetch:
             partition = interest.partition
             if partition is not None and partition.left and interest.key not in found and interest.error is None:
                 interest.error = _left()
+        return counts
+
+    async def _counts(self, read: Read) -> dict[Key, int]:
+        """How many records each range has; they are counted beside the loop where there may be many batches."""
+        if sum(sum(map(len, batches)) for batches in read.values() if isinstance(batches, list)) <= MOST_COUNTED:
+            return _counts_of(read)
+        return await self._api.runtime.loop.run_in_executor(self._api.runtime.executor, _counts_of, read)
 
     def _check(self, interest: Interest) -> KafkaError | None:
         """The error that the client gets for this partition, if any."""
@@ -583,6 +592,10 @@ class Fetch:
         elif not partition.log_start <= interest.asked.offset <= partition.next_offset:
             interest.error = KafkaError(Code.OFFSET_OUT_OF_RANGE)
         return interest.error
+
+
+def _counts_of(read: Read) -> dict[Key, int]:
+    return {key: record_count(batches) for key, batches in read.items() if isinstance(batches, list)}
 
 
 def _nothing() -> None:

@@ -1,18 +1,22 @@
-"""What one answer to Fetch tells of the partitions of a session."""
+"""What one answer to Fetch tells of the partitions of a session, and how many records it has."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.base.errors import Code
-from headrace.kafka.fetch_sessions import FetchSession, Interest
+from headrace.kafka.fetch_sessions import FetchSession, Interest, Key
 from headrace.wire.fetch import FetchResult, FetchTopicResult, encode_response
 from headrace.wire.primitives import Buffer
 
-_INT: Final = struct.Struct(">i")
-_LENGTH_AT: Final = 8
+_COUNT: Final = struct.Struct(">i")
 _COUNT_AT: Final = 57
-"""In a record batch: of its length behind that, and of the number of its records."""
+"""In a record batch: of the number of its records."""
+_OFFSETS: Final = struct.Struct(">q15xi")
+"""At its beginning: its base offset, and how far behind that its last one is."""
+_LENGTH_AND_COUNT: Final = struct.Struct(">i45xi")
+_LENGTH_AT: Final = 8
+"""Of the first of these. The length is of what follows it."""
 _ANSWERED: Final = frozenset(
     {
         Code.OFFSET_OUT_OF_RANGE,
@@ -33,19 +37,19 @@ NOT_LEADER_OR_FOLLOWER, and come again."""
 
 
 class FetchAnswer:
-    """One answer, partition by partition."""
+    """One answer, partition by partition. What it has of a topic is counted as that topic's traffic."""
 
-    __slots__ = ("_by_topic", "_session", "bytes", "errors", "served")
+    __slots__ = ("_by_topic", "_counts", "_session", "bytes", "errors")
 
-    def __init__(self, session: FetchSession) -> None:
+    def __init__(self, session: FetchSession, counts: Mapping[Key, int] | None = None) -> None:
+        """`counts`: of the records of partitions that were read from disk; those of the others are counted here."""
         self._session = session
+        self._counts = counts
         self._by_topic: dict[str | bytes, list[FetchResult]] = {}
         self.bytes = 0
         """Of records."""
         self.errors: list[int] = []
         """Of partitions."""
-        self.served: list[tuple[bytes, list[Buffer]]] = []
-        """Of topics, by id, the records."""
 
     def add(self, interest: Interest, records: list[Buffer] | None) -> None:
         """Tell the client of a partition, if there is anything new."""
@@ -58,10 +62,17 @@ class FetchAnswer:
         self._by_topic.setdefault(key[0], []).append(result)
         if result.error:
             self.errors.append(result.error)
-        if result.records:
-            self.bytes += sum(map(len, result.records))
-            if interest.partition is not None:
-                self.served.append((interest.partition.topic_id, result.records))
+        if batches := result.records:
+            size = sum(map(len, batches))
+            self.bytes += size
+            if (topic := interest.topic) is not None:
+                count = None if self._counts is None else self._counts.get(key)
+                if count is None:
+                    # What is produced here leaves no offset out; copies of another cluster's records may.
+                    count = record_count_of_tail(batches, topic.home is None)
+                traffic = topic.traffic
+                traffic.out_bytes += size
+                traffic.out_records += count
             if key in active:  # served: behind the others, next time
                 active[key] = active.pop(key)
 
@@ -79,14 +90,27 @@ class FetchAnswer:
 
 
 def record_count(batches: Iterable[Buffer]) -> int:
-    """How many records are in whole batches, by their headers."""
+    """How many records are in whole batches, any number of them in each buffer. Looks at each batch."""
     found = 0
     for buffer in batches:
-        at, size = 0, len(buffer)
-        while at + _COUNT_AT + 4 <= size:
-            found += _INT.unpack_from(buffer, at + _COUNT_AT)[0]
-            at += _LENGTH_AT + 4 + max(0, _INT.unpack_from(buffer, at + _LENGTH_AT)[0])
+        at, last = _LENGTH_AT, len(buffer) - _LENGTH_AND_COUNT.size
+        while at <= last:
+            length, count = _LENGTH_AND_COUNT.unpack_from(buffer, at)
+            found += count
+            at += _LENGTH_AT + 4 + max(0, length)
     return found
+
+
+def record_count_of_tail(batches: Sequence[Buffer], is_dense: bool) -> int:
+    """The same of neighbours, one in each buffer, and at least one. `is_dense`: each offset has its record; then it is
+    told by the first and the last of them, however many there are."""
+    if len(batches) == 1:
+        (count,) = _COUNT.unpack_from(batches[0], _COUNT_AT)
+        return int(count)
+    if is_dense:
+        (begin, _), (base, delta) = _OFFSETS.unpack_from(batches[0]), _OFFSETS.unpack_from(batches[-1])
+        return int(base + delta + 1 - begin)
+    return sum(_COUNT.unpack_from(batch, _COUNT_AT)[0] for batch in batches)
 
 
 def _is_news(interest: Interest, result: FetchResult) -> bool:

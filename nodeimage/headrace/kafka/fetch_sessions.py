@@ -18,6 +18,7 @@ from collections.abc import Callable
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import DEFAULT_STREAM
 from headrace.partitions.partition import Partition
+from headrace.partitions.topic import Topic
 from headrace.security.principals import NOBODY, Principal
 from headrace.wire.fetch import FetchPartition
 
@@ -36,28 +37,44 @@ Key = tuple[str | bytes, int]
 class Interest:
     """One partition of one session: what the client asked for, and what it was last told."""
 
-    __slots__ = ("asked", "error", "key", "partition", "rules", "session", "told_high_watermark", "told_log_start")
+    __slots__ = (
+        "asked",
+        "error",
+        "key",
+        "partition",
+        "rules",
+        "session",
+        "told_high_watermark",
+        "told_log_start",
+        "topic",
+    )
 
     def __init__(self, *, session: "FetchSession", key: Key, asked: FetchPartition) -> None:
         self.session = session
         self.key = key
         self.asked = asked
         self.partition: Partition | None = None
+        self.topic: Topic | None = None
+        """The partition's."""
         self.error: KafkaError | None = None
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.rules = -1
         """Those by which the client may read the partition (Authorization.rules); under others it is asked again."""
 
-    def watch(self, partition: Partition | None) -> None:
-        """Follow `partition`, or none."""
+    def watch(self, partition: Partition, topic: Topic) -> None:
+        """Follow `partition`, which is of `topic`."""
         if partition is self.partition:
             return
+        self.unwatch()
+        self.partition, self.topic = partition, topic
+        partition.watch(self)
+
+    def unwatch(self) -> None:
+        """Follow none."""
         if self.partition is not None:
             self.partition.unwatch(self)
-        self.partition = partition
-        if partition is not None:
-            partition.watch(self)
+            self.partition = self.topic = None
 
     def wake(self) -> None:
         """The partition has news."""
@@ -156,13 +173,13 @@ class FetchSession:
         interest = self.interests.pop(key, None)
         self.active.pop(key, None)
         if interest is not None:
-            interest.watch(None)
+            interest.unwatch()
 
     def close(self) -> None:
         """Let go of all partitions. A fetch that waits has nothing to wait for any more."""
         self.closed = True
         for interest in self.interests.values():
-            interest.watch(None)
+            interest.unwatch()
         self.interests.clear()
         self.active.clear()
         self.wake()

@@ -1,8 +1,5 @@
 """A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
 
-from time import monotonic
-from typing import Protocol
-
 import structlog
 
 from headrace.base.errors import Code
@@ -14,19 +11,11 @@ log = structlog.get_logger()
 _PENDING = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
 
-class Synced(Protocol):
-    """The container of a batch."""
-
-    synced_at: float
-    """When what is being told to be committed was on this node's disk; 0.0: no follower had to have it."""
-
-
 class Produce:
     """One request under way: counts down its partitions, then answers."""
 
     __slots__ = (
         "_acks",
-        "_container",
         "_remaining",
         "_results",
         "_version",
@@ -50,7 +39,6 @@ class Produce:
         self._acks = acks
         self._results: list[ProduceResult] = []
         self._remaining = partitions
-        self._container: Synced | None = None
         self.timeout_ms = timeout_ms
         self.is_transactional = is_transactional
         """The request names a transactional id."""
@@ -61,11 +49,6 @@ class Produce:
         if complete:
             self._note(result)
             self.committed()
-
-    def appended(self, container: Synced) -> None:
-        """A batch of it is in the pending job of a container; of a request that is measured."""
-        self._container = container
-        self.slot.appended = monotonic()
 
     def later(self) -> int:
         """The outcome for the next partition is not known yet; its number, for `complete`."""
@@ -91,8 +74,6 @@ class Produce:
         self._remaining -= 1
         if self._remaining:
             return
-        if self._container is not None:
-            self.slot.synced = self._container.synced_at
         if self._acks:
             self.slot.answer([encode_response(self._version, self._results, self.slot.throttle_ms)])
         elif (refused := next((result for result in self._results if result.error), None)) is not None:

@@ -427,10 +427,11 @@ class ProduceApi:
         now: int,
     ) -> None:
         batch = part.records
-        if batch is None or len(batch) == 0:
+        size = 0 if batch is None else len(batch)
+        if batch is None or size == 0:
             raise KafkaError(Code.INVALID_RECORD, "no record batch for this partition")
         header = read_batch(batch)
-        if header.length != len(batch):
+        if header.length != size:
             raise KafkaError(Code.INVALID_RECORD, "more than one record batch for this partition")
         producer_id = header.producer_id
         container = partition.container
@@ -449,10 +450,10 @@ class ProduceApi:
         # A token stands for a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
         if producer_id >= -1 and topic.policy.max_message_bytes < limit:
             limit = topic.policy.max_message_bytes
-        if header.length > limit:
+        if size > limit:
             raise KafkaError(
                 Code.MESSAGE_TOO_LARGE,
-                f"a batch of {header.length} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
+                f"a batch of {size} bytes; {part.topic} takes {limit} at most (max.message.bytes)",
             )
         if header.attributes & TRANSACTIONAL_BIT:
             if self._authorization.rules is not None and not pending.is_transactional:
@@ -510,10 +511,10 @@ class ProduceApi:
         partition.append(
             batch, header, append_time=append_time, now=now, request=pending, source=session.number, name=part.topic
         )
-        if pending.slot.weight:
-            pending.appended(container)
+        if (timed := pending.slot.timed) is not None:
+            timed.is_appended(container)
         traffic = topic.traffic
-        traffic.in_bytes += header.length
+        traffic.in_bytes += size
         traffic.in_records += header.record_count
 
     def _pass_on(

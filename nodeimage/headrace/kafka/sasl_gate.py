@@ -240,6 +240,10 @@ class SaslGate:
         """See Handler."""
         self._handler.disconnected(session)
 
+    def failed(self, api_key: int, code: int) -> None:
+        """See Handler."""
+        self._handler.failed(api_key, code)
+
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         """See Handler; the connection has looked whether it is the request's turn."""
         key = header.api_key

@@ -26,16 +26,42 @@ MOST_MEASURED: Final = 1_000
 MOST_WEIGHT: Final = 64
 
 
-class Instants(Protocol):
-    """When a request came how far: seconds of one clock that does not go back; 0.0 where it did not come there."""
+class Synced(Protocol):
+    """The container of a batch."""
 
-    weight: int
-    """For how many requests it stands."""
-    arrived: float
-    started: float
-    appended: float
-    synced: float
-    ready: float
+    synced_at: float
+    """When what is being told to be committed was on this node's disk; 0.0: no follower had to have it."""
+
+
+class Timed:
+    """A request that is measured, and when it came how far: in seconds of one clock that does not go back; 0.0: it did
+    not come there, or has not yet."""
+
+    __slots__ = ("_container", "_times", "appended", "arrived", "ready", "started", "synced", "weight")
+
+    def __init__(self, times: "ApiTimes", *, weight: int, arrived: float, started: float) -> None:
+        self._times = times
+        self._container: Synced | None = None
+        self.weight = weight
+        """For how many requests it stands."""
+        self.arrived = arrived
+        self.started = started
+        self.appended = self.synced = self.ready = 0.0
+
+    def is_appended(self, container: Synced) -> None:
+        """A batch of it is in the pending job of a container."""
+        self._container = container
+        self.appended = monotonic()
+
+    def is_ready(self) -> None:
+        """Its answer is made."""
+        self.ready = monotonic()
+        if self._container is not None:
+            self.synced = self._container.synced_at
+
+    def is_answered(self) -> None:
+        """Its answer is written."""
+        self._times.answered(self, monotonic())
 
 
 class ApiTimes:
@@ -53,21 +79,20 @@ class ApiTimes:
         self.errors: dict[int, int] = {}
         """By error code, how often."""
 
-    def begin(self, request: Instants, arrived: float) -> None:
-        """A request starts that is measured."""
+    def begin(self, arrived: float) -> Timed:
+        """A request starts that is measured. `arrived`: when it came; 0.0: just now."""
         now = monotonic()
         took, self._begun = now - self._begun, now
-        weight = request.weight = self._weight
-        request.arrived = arrived
-        request.started = now
-        request.appended = request.synced = request.ready = 0.0
+        weight = self._weight
+        timed = Timed(self, weight=weight, arrived=arrived or now, started=now)
         if took < 1 / MOST_MEASURED:
             weight = min(2 * weight, MOST_WEIGHT)
         elif took > 4 / MOST_MEASURED:
             weight = max(1, weight // 2)
         self.left = self._weight = weight
+        return timed
 
-    def answered(self, request: Instants, now: float) -> None:
+    def answered(self, request: Timed, now: float) -> None:
         """A request's answer is written."""
         self.total.observe(now - request.arrived, request.weight)
 
@@ -89,7 +114,7 @@ class PhasedTimes(ApiTimes):
         super().__init__()
         self.queue, self.handle, self.answer = Histogram(), Histogram(), Histogram()
 
-    def answered(self, request: Instants, now: float) -> None:
+    def answered(self, request: Timed, now: float) -> None:
         """See ApiTimes."""
         weight = request.weight
         self.queue.observe(request.started - request.arrived, weight)
@@ -111,7 +136,7 @@ class ProduceTimes(ApiTimes):
         super().__init__()
         self._queue, self._append, self._sync, self._replicate, self._answer = (Histogram() for _ in range(5))
 
-    def answered(self, request: Instants, now: float) -> None:
+    def answered(self, request: Timed, now: float) -> None:
         """See ApiTimes."""
         weight, started, appended, ready = request.weight, request.started, request.appended, request.ready
         self._queue.observe(started - request.arrived, weight)

@@ -54,6 +54,7 @@ class Proven:
         self._handler = handler
         self.connected = handler.connected
         self.disconnected = handler.disconnected
+        self.failed = handler.failed
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         assert isinstance(session, SaslConnection)

@@ -255,6 +255,57 @@ async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
     assert 900_000 < len(await client.answer()) < 3 << 20
 
 
+class Begun:
+    """A handler that notes since when each request had waited as it began."""
+
+    def __init__(self) -> None:
+        self.since: list[float] = []
+
+    def handle(self, session: Connection, *_: Any) -> None:
+        self.since.append(session.waiting_since)
+
+    def connected(self, session: Connection) -> None:
+        """Nothing is kept."""
+
+    def disconnected(self, session: Connection) -> None:
+        """Nothing is kept."""
+
+    def failed(self, api_key: int, code: int) -> None:
+        """Nothing is counted."""
+
+
+def comes(connection: Connection, raw: bytes) -> None:
+    connection.get_buffer(-1)[: len(raw)] = raw
+    connection.buffer_updated(len(raw))
+
+
+async def test_since_when_a_request_waits_is_known_of_those_that_do_not_begin_as_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("headrace.kafka.connection.monotonic", lambda: now)
+    begun, gate = Begun(), asyncio.Event()
+    connection = Connection(begun)
+    raw = struct.pack(">i", 14) + request_header(ApiKey.API_VERSIONS, 0, 1, "hand")
+    comes(connection, raw)
+    comes(connection, raw[:3])
+    now += 1
+    comes(connection, raw[3:])
+    assert begun.since == [0.0, 0.0], "they begin at once, and nothing is timed for them"
+    now += 1
+    comes(connection, 3 * raw)
+    assert begun.since[2:] == [1002.0, 1002.0, 1002.0]
+    connection.park(gate.wait())  # type: ignore[arg-type]
+    comes(connection, raw)
+    now += 5
+    gate.set()
+    parked = connection._parked
+    assert parked is not None
+    async with asyncio.timeout(20):
+        await parked
+    assert begun.since[5:] == [1002.0]
+
+
 async def test_a_fetch_of_nothing_waits_for_nothing(connect: Any) -> None:
     """By which a consumer ends its session when it is closed; it waits for the answer."""
     client = await connect()

@@ -27,7 +27,7 @@ Append = Callable[..., Awaitable[int]]
 class Answered:
     """A slot whose answer can be waited for."""
 
-    weight = 0
+    timed = None
     throttle_ms = 0
 
     def __init__(self) -> None:
@@ -149,6 +149,21 @@ async def test_a_client_that_leaves_before_its_read_from_disk_begins_leaves_noth
         connection.connection_lost(None)
         assert partition.idle, "it can never be forgotten again"
     assert not len(broker.fetch_sessions)
+
+
+@pytest.mark.parametrize("most_counted", [0, fetch.MOST_COUNTED], ids=["beside the loop", "on the loop"])
+async def test_records_are_counted_that_are_read_from_disk(
+    broker: NodeParts, append: Append, monkeypatch: pytest.MonkeyPatch, most_counted: int
+) -> None:
+    monkeypatch.setattr(fetch, "MOST_COUNTED", most_counted)
+    (topic,) = await broker.topics.resolve(["cold"], create=True)
+    assert isinstance(topic, Topic)
+    for count in (3, 1, 2):
+        await append("cold", *([b"a"] * count))
+    topic.partitions[0].container.log.forget_tail()
+    response = await ask(broker, Connection(broker.dispatcher), (0, -1), {"cold": 0}).response()
+    assert topic.traffic.out_records == 6
+    assert topic.traffic.out_bytes == sum(map(len, response.topics[0].partitions[0].records))
 
 
 async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: NodeParts, append: Append) -> None:

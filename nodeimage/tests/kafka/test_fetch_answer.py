@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.kafka.fetch_answer import FetchAnswer, record_count
+from headrace.kafka.fetch_answer import FetchAnswer, record_count, record_count_of_tail
 from headrace.kafka.fetch_sessions import FetchSession, Interest
-from headrace.wire.batch import build_batch
+from headrace.metrics.traffic import Flow
+from headrace.wire.batch import build_batch, stamp
 from headrace.wire.fetch import FetchPartition, FetchResult, decode_response
 
 VERSION = 11
@@ -48,14 +49,49 @@ def test_a_whole_answer_tells_of_every_partition() -> None:
         (1, 0, 20, 5),
     ]
     assert answer.bytes == 5
-    assert answer.served == [(b"t", [b"abc", b"de"])]
     assert answer.errors == []
 
 
+def batches(*counts: int) -> list[bytearray]:
+    """With so many records each, at offsets one behind the other."""
+    found, first = [], 20
+    for count in counts:
+        batch = build_batch([(0, None, b"x", [])] * count)
+        stamp(memoryview(batch), first, 1)
+        found.append(batch)
+        first += count
+    return found
+
+
+def test_what_is_told_is_counted_as_the_topics_traffic() -> None:
+    session = FetchSession()
+    warm, cold, refused = (interest(session, number, partition()) for number in range(3))
+    topic = SimpleNamespace(traffic=Flow(), home=None)
+    warm.topic = cold.topic = refused.topic = topic  # type: ignore[assignment]
+    refused.error = KafkaError(Code.NOT_LEADER_OR_FOLLOWER)
+    answer = FetchAnswer(session, {cold.key: 7, refused.key: 9})
+    (two,) = batches(2)
+    answer.add(warm, [two])
+    answer.add(cold, [memoryview(b"abc")])
+    answer.add(refused, [memoryview(b"fgh")])
+    assert (topic.traffic.out_bytes, topic.traffic.out_records) == (len(two) + 3, 2 + 7)
+
+
 def test_records_are_counted_by_the_headers_of_their_batches() -> None:
-    batches = [build_batch([(0, None, b"x", [])] * count) for count in (3, 1, 4)]
-    assert record_count([batches[0], batches[1] + batches[2]]) == 8
-    assert record_count([]) == record_count([b"cut off"]) == record_count([batches[0][:60]]) == 0
+    first, second, third = batches(3, 1, 4)
+    assert record_count([first, second + third]) == 8
+    assert record_count([]) == record_count([b"cut off"]) == record_count([first[:60]]) == 0
+
+
+@pytest.mark.parametrize("counts", [(5,), (3, 1, 4), (1,) * 100], ids=["one", "some", "many"])
+def test_records_of_the_tail_are_counted_by_its_ends(counts: tuple[int, ...]) -> None:
+    found = batches(*counts)
+    assert record_count_of_tail(found, True) == record_count_of_tail(found, False) == sum(counts)
+
+
+def test_records_that_a_copy_leaves_out_are_not_counted() -> None:
+    first, _, third = batches(3, 1, 4)
+    assert record_count_of_tail([first, third], False) == 7
 
 
 def test_in_a_session_only_what_is_new_is_told_and_once() -> None:

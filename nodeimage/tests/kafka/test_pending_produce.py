@@ -14,7 +14,7 @@ VERSION = 9
 class Slot:
     """Notes what becomes of the answer."""
 
-    weight = 0
+    timed = None
 
     peer = "127.0.0.1:50000"
     throttle_ms = 0

@@ -24,7 +24,7 @@ from kit.access import AuditTold, User, put, secure
 class Answered:
     """A slot whose answer can be waited for."""
 
-    weight = 0
+    timed = None
     throttle_ms = 0
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ async def secure(parts: NodeParts, *, on: bool = True) -> None:
 class Slot:
     """The place of an answer, which can be waited for. None: the client was cut off, or gets no answer."""
 
-    weight = 0
+    timed = None
 
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()

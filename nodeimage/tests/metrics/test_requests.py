@@ -1,20 +1,17 @@
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.metrics import requests
 from headrace.metrics.histogram import Histogram
-from headrace.metrics.requests import MOST_MEASURED, MOST_WEIGHT, ApiTimes, PhasedTimes, ProduceTimes, errors_of
+from headrace.metrics.requests import MOST_MEASURED, MOST_WEIGHT, ApiTimes, PhasedTimes, ProduceTimes, Timed, errors_of
 
 
-@dataclass
-class Request:
-    weight: int = 1
-    arrived: float = 10.0
-    started: float = 10.001
-    appended: float = 0.0
-    synced: float = 0.0
-    ready: float = 0.0
+def request(*, weight: int = 1, arrived: float = 10.0, started: float = 10.001, **instants: float) -> Timed:
+    found = Timed(ApiTimes(), weight=weight, arrived=arrived, started=started)
+    for name, seconds in instants.items():
+        setattr(found, name, seconds)
+    return found
 
 
 def sums(times: ApiTimes) -> dict[str, float]:
@@ -23,37 +20,37 @@ def sums(times: ApiTimes) -> dict[str, float]:
 
 def test_a_request_is_told_whole() -> None:
     times = ApiTimes()
-    times.answered(Request(ready=10.5), 10.6)
+    times.answered(request(ready=10.5), 10.6)
     assert (times.total.count, round(times.total.sum, 6)) == (1, 0.6)
     assert list(times.phases()) == []
 
 
 def test_a_fetch_is_told_in_phases() -> None:
     times = PhasedTimes()
-    times.answered(Request(ready=10.5), 10.6)
+    times.answered(request(ready=10.5), 10.6)
     assert sums(times) == {"queue": 0.001, "handle": 0.499, "answer": 0.1}
     assert round(times.total.sum, 6) == 0.6
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("timed", "told"),
     [
         pytest.param(
-            Request(appended=10.003, synced=10.01, ready=10.5),
+            request(appended=10.003, synced=10.01, ready=10.5),
             {"queue": 0.001, "append": 0.002, "sync": 0.007, "replicate": 0.49, "answer": 0.1},
             id="with followers",
         ),
         pytest.param(
-            Request(appended=10.003, ready=10.5),
+            request(appended=10.003, ready=10.5),
             {"queue": 0.001, "append": 0.002, "sync": 0.497, "answer": 0.1},
             id="alone",
         ),
-        pytest.param(Request(ready=10.5), {"queue": 0.001, "append": 0.499, "answer": 0.1}, id="refused"),
+        pytest.param(request(ready=10.5), {"queue": 0.001, "append": 0.499, "answer": 0.1}, id="refused"),
     ],
 )
-def test_phases_of_a_produce_request_add_up(request_: Request, told: dict[str, float]) -> None:
+def test_phases_of_a_produce_request_add_up(timed: Timed, told: dict[str, float]) -> None:
     times = ProduceTimes()
-    times.answered(request_, 10.6)
+    times.answered(timed, 10.6)
     assert sums(times) == told
     assert round(sum(told.values()), 6) == round(times.total.sum, 6) == 0.6
     assert times.total.count == 1
@@ -63,7 +60,7 @@ def test_buckets_are_those_of_a_histogram() -> None:
     times, same = ProduceTimes(), Histogram()
     for number in range(100):
         seconds = number * 0.0173
-        times.answered(Request(arrived=0.0, started=seconds, ready=seconds), seconds)
+        times.answered(request(arrived=0.0, started=seconds, ready=seconds), seconds)
         same.observe(seconds)
     assert times.total.counts == same.counts
     assert dict(times.phases())["queue"].counts == same.counts
@@ -78,7 +75,7 @@ def test_errors_are_counted_by_code() -> None:
 
 def test_a_request_stands_for_those_that_were_not_measured() -> None:
     times = ProduceTimes()
-    times.answered(Request(weight=8, ready=10.5), 10.6)
+    times.answered(request(weight=8, ready=10.5), 10.6)
     assert times.total.count == 8
     assert round(times.total.sum, 6) == 4.8
     assert {phase: each.count for phase, each in times.phases() if each.count} == {"queue": 8, "append": 8, "answer": 8}
@@ -95,18 +92,19 @@ def test_a_request_stands_for_those_that_were_not_measured() -> None:
 def test_as_many_are_measured_as_cost_little(monkeypatch: pytest.MonkeyPatch, rate: int, weight: int) -> None:
     now = 100.0
     monkeypatch.setattr(requests, "monotonic", lambda: now)
-    times, request = ApiTimes(), Request()
-    started = measured = 0
+    times = ApiTimes()
+    started = measured = last = 0
     for _ in range(20_000):
         now += 1 / rate
         started += 1
         times.left -= 1
         if times.left <= 0:
-            times.begin(request, now)
-            assert request.started == request.arrived == now
-            times.answered(request, now)
+            timed = times.begin(0.0)
+            assert timed.started == timed.arrived == now
+            times.answered(timed, now)
             measured += 1
-    assert request.weight == weight
+            last = timed.weight
+    assert last == weight
     assert 0 <= started - times.total.count < weight
     assert rate * measured / started <= 2 * MOST_MEASURED or weight == MOST_WEIGHT
 
@@ -114,11 +112,29 @@ def test_as_many_are_measured_as_cost_little(monkeypatch: pytest.MonkeyPatch, ra
 def test_measuring_goes_back_to_all_once_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(requests, "monotonic", lambda: now)
-    times, request = ApiTimes(), Request()
+    times = ApiTimes()
     for _ in range(20):
-        times.begin(request, now)
+        times.begin(0.0)
     assert times.left == MOST_WEIGHT
     for _ in range(10):
         now += 1.0
-        times.begin(request, now)
-    assert (times.left, request.weight) == (1, 1)
+        last = times.begin(0.0)
+    assert (times.left, last.weight) == (1, 1)
+
+
+def test_a_request_tells_how_far_it_has_come_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(requests, "monotonic", lambda: now)
+    times = ProduceTimes()
+    waited, refused = times.begin(98.0), times.begin(0.0)
+    now += 1
+    waited.is_appended(SimpleNamespace(synced_at=103.0))
+    now += 4
+    waited.is_ready()
+    refused.is_ready()
+    now += 8
+    waited.is_answered()
+    assert sums(times) == {"queue": 2.0, "append": 1.0, "sync": 2.0, "replicate": 2.0, "answer": 8.0}
+    assert times.total.sum == 15.0
+    refused.is_answered()
+    assert times.total.sum == 15.0 + 13.0

@@ -131,7 +131,7 @@ async def produced(broker: NodeParts, *parts: tuple[str, memoryview]) -> list[wi
         answer=lambda body: future.set_result(b"".join(map(bytes, body))),
         is_followed=False,
         throttle_ms=0,
-        weight=0,
+        timed=None,
         failed=lambda code: None,
         lose=lambda: future.set_exception(AssertionError("lost")),
     )
@@ -434,7 +434,7 @@ async def fetched(broker: NodeParts, offset: int, *, wait_ms: int = 0) -> list[t
         answer=lambda body: future.set_result(b"".join(map(bytes, body))),
         is_followed=False,
         throttle_ms=0,
-        weight=0,
+        timed=None,
         failed=lambda code: None,
     )
     topics = [fetch_wire.FetchTopic("c", None, [fetch_wire.FetchPartition(0, -1, offset, -1, -1, 1 << 20)])]

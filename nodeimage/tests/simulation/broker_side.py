@@ -127,7 +127,7 @@ class Talk:
 class Slot:
     """The place of one answer."""
 
-    weight = 0
+    timed = None
     throttle_ms = 0
 
     def __init__(self) -> None:

@@ -1,6 +1,26 @@
-"""One storage node: its parts put together, and its process (`python -m headrace.node`)."""
+"""One storage node: its parts put together, and its process (`python -m headrace.node`).
 
-from headrace.node.node import Node
-from headrace.node.options import Options
+A node is loaded by whoever makes one: the operator and the command line ask for its options and folders alone.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.node.node import Node
+    from headrace.node.options import Options
 
 __all__ = ["Node", "Options"]
+
+
+def __getattr__(name: str) -> object:
+    match name:
+        case "Node":
+            from headrace.node.node import Node
+
+            return Node
+        case "Options":
+            from headrace.node.options import Options
+
+            return Options
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

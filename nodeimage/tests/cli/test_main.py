@@ -34,6 +34,21 @@ def test_a_node_loads_what_reads_records_with_its_first_batch() -> None:
     assert not any(name.partition(".")[0] == "aiokafka" for name in modules_after("import headrace.node.process"))
 
 
+def test_a_nodes_process_loads_nothing_for_a_terminal() -> None:
+    """Of which structlog would load 4 MiB."""
+    program = (
+        "import runpy, sys; sys.argv[1:] = ['--help']\ntry: runpy.run_module('headrace.node', run_name='__main__')"
+    )
+    found = modules_after(f"{program}\nexcept SystemExit: pass")
+    assert "headrace.node.node" in found
+    assert not [name for name in found if name.startswith(("rich.", "aiohttp", "prometheus_client", "cryptography"))]
+
+
+@pytest.mark.parametrize("module", ["headrace.local.cluster", "headrace_operator.builders.settings"])
+def test_who_runs_nodes_loads_none(module: str) -> None:
+    assert "headrace.node.node" not in modules_after(f"import {module}")
+
+
 def test_help_names_every_command(headrace: Headrace) -> None:
     ran = headrace("--help")
     assert ran.code == 0

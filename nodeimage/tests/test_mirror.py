@@ -91,6 +91,8 @@ REACHED = {
     "nodeimage/headrace/links/source/kafka_feed.py": ("links/source/test_kafka_keeps_back.py",),
     "nodeimage/headrace/links/topics/topic_apply.py": ("links/topics/test_topic_syncer.py",),
     "nodeimage/headrace/log/parent_death.py": ("log/test_regroup.py", "base/test_child_processes.py"),
+    "nodeimage/headrace/node/admin_calls.py": ("admin/test_rights.py",),
+    "nodeimage/headrace/node/client_apis.py": ("kafka/test_api_versions.py",),
     "nodeimage/headrace/node/environment.py": ("storage/test_commit.py", "storage/test_full_disk.py"),
     "nodeimage/headrace/node/links.py": ("links/test_links.py",),
     "nodeimage/headrace/node/parts.py": ("kafka/test_connection.py", "admin/test_streams.py"),

@@ -16,7 +16,7 @@ msgspec must have learnt what methods take before `convert` is given it, which i
 each module of methods makes decoders of its classes as it is loaded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -35,16 +35,14 @@ log = structlog.get_logger(__name__)
 class AdminApi:
     """Answers Headrace's own admin calls, by a table of methods."""
 
-    def __init__(self, methods: Iterable[Methods], *, authorizer: Authorizer) -> None:
+    def __init__(self, *, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
         self._methods: dict[str, Method] = {}
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
         """Of each method's parameters."""
-        for table in methods:
-            self.add(table)
 
     def add(self, methods: Methods) -> None:
-        """Answer these too: those of a part that is made later than this. msgspec has learnt what they take.
+        """Answer these too. msgspec has learnt what they take.
 
         Raises ValueError for a method that declares no right.
         """

@@ -78,7 +78,7 @@ class Dispatcher:
         connections: Connections,
         counters: Counters,
         throttle: Throttle,
-        apis: Iterable[Api | RawApi],
+        apis: Iterable[Api | RawApi] = (),
     ) -> None:
         """Raises ValueError where two of `apis` have the same key."""
         self._runtime = runtime
@@ -92,6 +92,10 @@ class Dispatcher:
         self._starts: dict[int, tuple[int, int, Start, ApiTimes]] = {}
         """By key, as a plain int: the lowest and the highest version, what starts to answer, and who hears how long it
         took."""
+        self.add(apis)
+
+    def add(self, apis: Iterable[Api | RawApi]) -> None:
+        """Answer these too, to clients that connect later. Raises ValueError for one that is there already."""
         for api in apis:
             if api.key in self.apis:
                 raise ValueError(f"{api.key.name} is declared twice")

@@ -40,9 +40,11 @@ from headrace.links.pull.home_links import HomeLinks
 from headrace.log.descriptors import OPENED
 from headrace.metrics.log_times import LogTimes
 from headrace.node import peer_listener, securing
+from headrace.node.admin_calls import serve_admin_calls
 from headrace.node.bootstrap_admin import BootstrapAdmin, read_bootstrap_admin
 from headrace.node.catalog import NodeCatalog
 from headrace.node.changes import Changes
+from headrace.node.client_apis import serve_clients
 from headrace.node.client_listeners import ClientListener, ClientListeners, read
 from headrace.node.containers import NodeContainers
 from headrace.node.disk import NodeDisk
@@ -780,6 +782,8 @@ def make_parts(
         catalog_id=CATALOG_ID,
         audit_allowed=audit_allowed,
     )
+    serve_admin_calls(parts)
+    serve_clients(parts)
     serve_links(parts)
     replicas = link.replicas
     for container in list(replicas.led.values()):

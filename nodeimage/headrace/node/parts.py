@@ -10,23 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from headrace.admin.access import AccessCalls
-from headrace.admin.access_changes import AccessChanges
 from headrace.admin.admin_api import AdminApi
-from headrace.admin.applied_everywhere import AppliedEverywhere
-from headrace.admin.cluster import ClusterCalls
-from headrace.admin.cluster_security import SecurityCalls
-from headrace.admin.containers import ContainerCalls
 from headrace.admin.feature_levels import FeatureCalls
-from headrace.admin.group_lag import GroupCalls
-from headrace.admin.node_probes import NodeProbes
 from headrace.admin.node_status import NodeStatus
-from headrace.admin.nodes import NodeCalls
 from headrace.admin.stream_metrics import StreamMetrics
-from headrace.admin.streams import StreamCalls
-from headrace.admin.topics import TopicCalls
-from headrace.admin.users import UserCalls
-from headrace.admin.volumes import VolumeCalls
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId
@@ -39,33 +26,17 @@ from headrace.container.leader import Leader
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.service import make_service
 from headrace.coordination.takeover import Coordination
-from headrace.kafka import security
-from headrace.kafka.acls import AclApis
-from headrace.kafka.api import Api, RawApi
-from headrace.kafka.api_versions import ApiVersionsApi
 from headrace.kafka.authorization import Authorization
 from headrace.kafka.back_pressure import BackPressure
-from headrace.kafka.client_quotas import ClientQuotaApis
-from headrace.kafka.cluster import ClusterApis
-from headrace.kafka.committed_offsets import CommittedOffsetApis
-from headrace.kafka.configs import ConfigApis
 from headrace.kafka.counters import Counters
-from headrace.kafka.create_topics import CreateTopicsApis
 from headrace.kafka.dispatch import Connections, Dispatcher
 from headrace.kafka.fetch import FetchApi
 from headrace.kafka.fetch_sessions import FetchSessions
-from headrace.kafka.groups import GroupApis
-from headrace.kafka.headrace_admin import HeadraceAdminApi
-from headrace.kafka.init_producer_id import InitProducerIdApi, ProducerIds
+from headrace.kafka.init_producer_id import ProducerIds
 from headrace.kafka.list_offsets import ListOffsetsApi
 from headrace.kafka.metadata import MetadataApi
 from headrace.kafka.produce import ProduceApi
-from headrace.kafka.reassignments import ReassignmentApis
-from headrace.kafka.scram_credentials import ScramCredentialApis
 from headrace.kafka.throttle import Throttle
-from headrace.kafka.topics import TopicApis
-from headrace.kafka.transactions import TransactionApis
-from headrace.kafka.update_features import UpdateFeaturesApi
 from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.serving.change_feed import ChangeFeed
 from headrace.metrics.traffic import Traffic
@@ -258,72 +229,9 @@ class NodeParts:
             loop_lag=self.loop_lag,
             listeners=listeners,
         )
-        self.volumes = VolumeCalls(
-            cluster=cluster, store=store, controller=controller, volume_limits=self.volume_limits
-        )
         self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)
-        probes = NodeProbes(cluster)
-        nodes = NodeCalls(cluster=cluster, store=store, controller=controller, probes=probes)
-        everywhere = AppliedEverywhere(runtime=self.runtime, catalog=catalog, cluster=cluster, probes=probes)
-        access_changes = AccessChanges(
-            catalog=catalog, access=self.access, authorizer=self.authorizer, applied=everywhere
-        )
-        security_calls = SecurityCalls(catalog=catalog, access=self.access, changes=access_changes)
-        cluster_calls = ClusterCalls(
-            runtime=self.runtime,
-            cluster_id=node.cluster_id,
-            cluster=cluster,
-            store=store,
-            controller=controller,
-            redundancy=self.redundancy,
-            volume_limits=self.volume_limits,
-            probes=probes,
-            nodes=nodes,
-            security=security_calls.shown,
-        )
-        container_calls = ContainerCalls(
-            runtime=self.runtime, cluster=cluster, catalog=catalog, store=store, probes=probes
-        )
-        self.admin = AdminApi(
-            [
-                StreamCalls(
-                    catalog=catalog,
-                    volumes=self.volumes,
-                    metrics=self.stream_metrics,
-                    authorizer=self.authorizer,
-                    changes=access_changes,
-                ).methods(),
-                TopicCalls(
-                    catalog=catalog,
-                    cluster=cluster,
-                    topics=self.topics,
-                    partitions=self.partitions,
-                    rolls=self.rolls,
-                    states=self.partition_states,
-                    remote_reads=self.remote_reads,
-                    home_check=self.home_check,
-                    authorizer=self.authorizer,
-                ).methods(),
-                self.status.methods(),
-                GroupCalls(
-                    catalog=catalog,
-                    coordination=self.coordination,
-                    states=self.partition_states,
-                    authorizer=self.authorizer,
-                ).methods(),
-                cluster_calls.methods(),
-                nodes.methods(),
-                self.volumes.methods(),
-                self.features.methods(),
-                container_calls.methods(),
-                UserCalls(runtime=self.runtime, catalog=catalog, changes=access_changes).methods(),
-                AccessCalls(
-                    catalog=catalog, access=self.access, authorizer=self.authorizer, changes=access_changes
-                ).methods(),
-                security_calls.methods(),
-            ],
-            authorizer=self.authorizer,
-        )
+        self.admin = AdminApi(authorizer=self.authorizer)
+        """Its methods are added by `admin_calls` and `links`."""
         self._led: set[Leader] = set()
         self.list_offsets = ListOffsetsApi(
             topics=self.topics,
@@ -367,86 +275,15 @@ class NodeParts:
             layout=self.layout,
             node=node,
             runtime=self.runtime,
-            look_around=self._look_around,
+            look_around=self.look_around,
             authorization=self.authorization,
         )
-        self.dispatcher = self._dispatcher()
+        self.dispatcher = Dispatcher(
+            runtime=self.runtime, connections=self.connections, counters=self.counters, throttle=self.throttle
+        )
+        """Its APIs are added by `client_apis`."""
 
-    def _dispatcher(self) -> Dispatcher:
-        """What answers Kafka's clients."""
-        asked = self.authorization
-        runtime, catalog, cluster, topics, partitions = (
-            self.runtime,
-            self.catalog,
-            self.cluster,
-            self.topics,
-            self.partitions,
-        )
-        shown = ClusterApis(
-            topics=topics,
-            catalog=catalog,
-            cluster=cluster,
-            layout=self.layout,
-            node=self.node,
-            folder=self.folder,
-            runtime=runtime,
-            look_around=self._look_around,
-            authorization=asked,
-        )
-        made = CreateTopicsApis(
-            catalog=catalog,
-            cluster=cluster,
-            node=self.node,
-            home_check=self.home_check,
-            placement=self.placement,
-            authorization=asked,
-            throttle=self.throttle,
-        )
-        configs = ConfigApis(
-            catalog=catalog,
-            cluster=cluster,
-            layout=self.layout,
-            node=self.node,
-            folder=self.folder,
-            authorization=asked,
-        )
-        kafka_apis: Sequence[Api | RawApi] = (
-            *self.produce.apis,
-            *self.fetch.apis,
-            *self.metadata.apis,
-            *InitProducerIdApi(producer_ids=self.producer_ids, authorization=asked).apis,
-            *self.list_offsets.apis,
-            *GroupApis(layout=self.layout, coordination=self.coordination, authorization=asked).apis,
-            *CommittedOffsetApis(
-                topics=topics, catalog=catalog, coordination=self.coordination, authorization=asked
-            ).apis,
-            *made.apis,
-            *TopicApis(
-                topics=topics, partitions=partitions, catalog=catalog, authorization=asked, throttle=self.throttle
-            ).apis,
-            *shown.apis,
-            *configs.apis,
-            *ReassignmentApis(catalog=catalog, layout=self.layout, folder=self.folder, authorization=asked).apis,
-            *TransactionApis(topics=topics, partitions=partitions, authorization=asked).apis,
-            *UpdateFeaturesApi(features=self.features, store=self.store, authorization=asked).apis,
-            *AclApis(runtime=runtime, catalog=catalog, access=self.access, authorizer=self.authorizer).apis,
-            *ScramCredentialApis(catalog=catalog, authorizer=self.authorizer).apis,
-            *ClientQuotaApis(catalog=catalog, authorizer=self.authorizer).apis,
-            *security.APIS,
-        )
-        return Dispatcher(
-            runtime=runtime,
-            connections=self.connections,
-            counters=self.counters,
-            throttle=self.throttle,
-            apis=(
-                *kafka_apis,
-                *ApiVersionsApi(runtime=runtime, view=cluster.view, others=kafka_apis).apis,
-                *HeadraceAdminApi(self.admin).apis,
-            ),
-        )
-
-    def _look_around(self) -> None:
+    def look_around(self) -> None:
         """See which nodes are dead, before clients are told of the cluster."""
         self.layout.see(self.controller.dead())
 

@@ -108,14 +108,15 @@ class Group:
             return bool(protocol_type) and bool(names)
         return protocol_type == self.protocol_type and self.members.all_offer_one_of(names)
 
-    def means_the_same(self, join: Join) -> bool:
-        """Whether a name in a subscription is the same topic for all members and for the one that joins.
+    def other_stream(self, join: Join) -> str | None:
+        """The default stream of a member to whom a name in a subscription may be another topic than to the one that
+        joins; None: to all of them it is the same.
 
         Assignors know topics by the names alone. If a bare name were a topic of one stream for some and of another for
         others, each would be assigned a part of it, and nobody would read the rest of either.
         """
         if join.protocol_type != PROTOCOL_TYPE:
-            return True
+            return None
         others = [
             member
             for member in self.members
@@ -123,10 +124,10 @@ class Group:
             and member.member_id != join.member_id
             and (join.instance_id is None or member.instance_id != join.instance_id)
         ]
-        if not others:
-            return True
         offered = itertools.chain(join.protocols, *(member.protocols for member in others))
-        return not any(may_name_bare(protocol.metadata) for protocol in offered)
+        if others and any(may_name_bare(protocol.metadata) for protocol in offered):
+            return others[0].default_stream
+        return None
 
     def identify(self, member_id: str, instance_id: str | None) -> Code:
         """NONE if that is a member now; FENCED_INSTANCE_ID, if another process has the instance."""

@@ -25,10 +25,10 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
         _refuse(group, token, Code.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
     elif group.state is GroupState.DEAD:
         _refuse(group, token, Code.COORDINATOR_NOT_AVAILABLE, request.member_id)
-    elif not group.supports(
-        request.protocol_type, {protocol.name for protocol in request.protocols}
-    ) or not group.means_the_same(request):
+    elif not group.supports(request.protocol_type, {protocol.name for protocol in request.protocols}):
         _refuse(group, token, Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+    elif other_stream := group.other_stream(request):
+        _refuse(group, token, Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id, other_stream=other_stream)
     elif unknown and request.instance_id is not None:
         _join_as_new_instance(group, request, token=token, suffix=suffix, now=now)
     elif unknown:
@@ -113,5 +113,5 @@ def _leads(group: Group, member: Member) -> bool:
     return group.members.leader == member.member_id
 
 
-def _refuse(group: Group, token: Token, code: Code, member_id: str) -> None:
-    group.answer(token, JoinResult(code=code, member_id=member_id))
+def _refuse(group: Group, token: Token, code: Code, member_id: str, *, other_stream: str | None = None) -> None:
+    group.answer(token, JoinResult(code=code, member_id=member_id, other_stream=other_stream))

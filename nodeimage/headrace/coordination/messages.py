@@ -80,6 +80,8 @@ class JoinResult:
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
+    other_stream: str | None = None
+    """The default stream of members to whom the names in the subscription are other topics: why it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ Decides nothing about groups itself (`coordination` does). Committed offsets are
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import structlog
+
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import NodeId
 from headrace.coordination.messages import Departure, GroupView, Join, JoinResult, Sync, SyncResult
@@ -23,10 +25,14 @@ from headrace.security.kafka_acls import AclOperation
 from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
+log = structlog.get_logger(__name__)
+
 _GROUP, _TRANSACTION = 0, 1
 MOST_REBALANCE_MS: Final = 86_400_000
 """A client may name 24 days, and some do, as a poll may take any time; a group would wait as long for one member."""
 _CLASSIC: Final = "classic"
+_MOST_LOGGED: Final = 249
+"""Characters of a group's id in a line of the log; Kafka bounds it by the request alone."""
 
 
 class GroupApis:
@@ -132,6 +138,8 @@ class GroupApis:
             self._check_member(session, join.group_id, api="JoinGroup")  # it may have waited for long
         except HeadraceError as error:
             result = JoinResult(code=error.code, member_id=join.member_id)
+        if result.other_stream is not None:
+            _log_other_names(session, join, result.other_stream)
         return {
             "error_code": int(result.code),
             "generation_id": result.generation,
@@ -303,3 +311,16 @@ def _described(view: GroupView, operations: int) -> dict[str, object]:
             for member in view.members
         ],
     }
+
+
+def _log_other_names(session: Connection, join: Join, other_stream: str) -> None:
+    """A client is told of it by a code alone, which stands for other faults too."""
+    log.warning(
+        "a member names other topics than its group",
+        group=join.group_id[:_MOST_LOGGED],
+        client=session.client_id,
+        peer=session.peer,
+        listener=session.listener,
+        reason=f"topics' names without a stream are of {join.default_stream} at its listener, and of {other_stream}"
+        " to members that are there: let all of them name the stream too, or stop the members before it joins",
+    )

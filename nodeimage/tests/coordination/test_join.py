@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from headrace.base.errors import Code
+from headrace.catalog.names import DEFAULT_STREAM
 from headrace.coordination.limits import GroupLimits
 from headrace.coordination.messages import GroupState, Protocol
 from kit.group_machine import DELAY, SESSION, Machine
@@ -143,7 +144,7 @@ def test_a_name_cannot_be_one_topic_for_some_members_and_another_for_others(
 ) -> None:
     members, generation = machine.stable(1, protocols=there)
     refused = machine.joined(machine.join(protocols=new, default_stream="/sensors"))
-    assert refused.code is Code.INCONSISTENT_GROUP_PROTOCOL
+    assert (refused.code, refused.other_stream) == (Code.INCONSISTENT_GROUP_PROTOCOL, DEFAULT_STREAM)
     assert machine.heartbeat(members[0], generation) is Code.NONE, "who is there goes on"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Millis
@@ -226,8 +227,12 @@ async def test_a_group_has_the_same_topics_by_whichever_listener(both: Both) -> 
 async def test_a_subscription_is_to_the_topics_of_the_members_own_listener(both: Both) -> None:
     here, there = both.users["/default"], both.users["/sensors"]
     await alone(there.ask, "g")
-    refused = await join(here.ask, "g")
+    with capture_logs() as logs:
+        refused = await join(here.ask, "g")
     assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+    (told,) = [each for each in logs if each["event"] == "a member names other topics than its group"]
+    assert (told["group"], told["client"], told["peer"]) == ("g", "app", here.connection.peer)
+    assert "are of /default at its listener, and of /sensors to members that are there" in told["reason"]
     parts = [{"partition_index": 0}]
     topics = [{"name": NAME, "partitions": parts}, {"name": f"/sensors:{NAME}", "partitions": parts}]
     deleted = await here.ask(ApiKey.OFFSET_DELETE, group_id="g", topics=topics)

@@ -24,6 +24,7 @@ from headrace_operator.builders.cluster import RESTART
 from headrace_operator.builders.names import selector
 from headrace_operator.plugin import support_bundle, views
 from headrace_operator.plugin.kubectl import Absent, Kubectl, Manifest
+from headrace_operator.plugin.place import Place, placed
 from headrace_operator.specs import API
 
 app = typer.Typer(
@@ -41,11 +42,6 @@ LOG_FIELDS: Final = ("link", "source", "stream", "name")
 NODE_CONTAINER: Final = "node"
 INTERRUPTS: Final = Interrupts()
 
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="[default: the context's]", show_default=False)
-]
-Context = Annotated[str | None, typer.Option("--context", help="Of kubeconfig", show_default=False)]
-KubeConfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="FILE", help="See kubectl", show_default=False)]
 ClusterName = Annotated[
     str | None,
     typer.Option("--cluster", "-c", help="The StreamCluster, where there are several", show_default=False),
@@ -54,18 +50,16 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to pri
 
 
 @app.command()
+@placed
 def status(
+    place: Place,
     cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]", show_default=False)] = None,
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces")] = False,
     every: Annotated[bool, typer.Option("--conditions", help="Show conditions that are as they should be too")] = False,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: KubeConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show clusters, their nodes with pods, links, and the conditions that are not as they should be."""
-    kubectl = Kubectl(context=context, kubeconfig=kubeconfig)
-    where = None if all_namespaces else namespace or kubectl.namespace()
+    kubectl, where = place.kubectl, None if all_namespaces else place.namespace
     clusters = kubectl.all(API, "StreamCluster", where)
     if cluster is not None:
         clusters = [each for each in clusters if each["metadata"]["name"] == cluster]
@@ -96,18 +90,15 @@ def status(
 
 
 @app.command()
+@placed
 def restart(
+    place: Place,
     cluster: Annotated[str | None, typer.Argument(metavar="[CLUSTER]", show_default=False)] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Return when all pods were made anew and are ready")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: KubeConfig = None,
 ) -> None:
     """Have the operator make a cluster's pods anew, one by one, each caught up before the next."""
-    kubectl = Kubectl(context=context, kubeconfig=kubeconfig)
-    where = namespace or kubectl.namespace()
-    name = _one_cluster(kubectl, where, cluster)
+    kubectl, where, name = place.kubectl, place.namespace, place.cluster(cluster)
     mark = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     kubectl.annotate("StreamCluster", where, name, {RESTART: mark})
     note(f"streamcluster/{name} is restarted pod by pod; `kubectl get streamcluster {name} -w` shows how far it is")
@@ -118,20 +109,17 @@ def restart(
 
 
 @app.command()
+@placed
 def drain(
+    place: Place,
     node: Annotated[int, typer.Argument(metavar="NODE", min=1, help="Its id, as `kubectl headrace status` shows it")],
     cancel: Annotated[bool, typer.Option("--cancel", help="Let the node take roles and replicas again")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is empty")] = True,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
     cluster: ClusterName = None,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: KubeConfig = None,
 ) -> None:
     """Empty a node: its roles go to others at once, then its replicas. Its pod stays."""
-    kubectl = Kubectl(context=context, kubeconfig=kubeconfig)
-    where = namespace or kubectl.namespace()
-    name = _one_cluster(kubectl, where, cluster)
+    kubectl, where, name = place.kubectl, place.namespace, place.cluster(cluster)
     nodes = [each for each in kubectl.all(API, "StorageNode", where) if views.cluster_of(each) == name]
     found = next((each for each in nodes if views.number_of(each) == node), None)
     if found is None:
@@ -149,19 +137,17 @@ def drain(
 
 
 @app.command()
+@placed
 def logs(
+    place: Place,
     link: Annotated[str, typer.Argument(metavar="LINK", help="The name of a ReplicationLink", show_default=False)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C")] = False,
     tail: Annotated[
         int, typer.Option("--tail", min=1, help="The newest lines of each pod that are looked at")
     ] = 10_000,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: KubeConfig = None,
 ) -> None:
     """Show what the nodes' logs say of a link, from all pods of its cluster."""
-    kubectl = Kubectl(context=context, kubeconfig=kubeconfig)
-    where = namespace or kubectl.namespace()
+    kubectl, where = place.kubectl, place.namespace
     found = kubectl.get(API, "ReplicationLink", where, link)
     spec = found.get("spec") or {}
     reference = spec.get("clusterRef") or {}
@@ -179,19 +165,17 @@ def logs(
 
 
 @app.command(name="support-bundle")
+@placed
 def support_bundle_(
+    place: Place,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="[default: headrace-support-NAMESPACE-TIME.tar.xz here]", show_default=False),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", min=1, max=1_000_000, help="Of each log, the newest")] = 5_000,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: KubeConfig = None,
 ) -> None:
     """Write resources, events, logs and status into a file for those who help, without secrets."""
-    kubectl = Kubectl(context=context, kubeconfig=kubeconfig)
-    where = namespace or kubectl.namespace()
+    kubectl, where = place.kubectl, place.namespace
     root = f"headrace-support-{where}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     path = file or Path(f"{root}.tar.xz")
     progress = _Progress()
@@ -220,19 +204,6 @@ def run() -> None:
 def _words(line: str) -> set[str]:
     """`key=value` of a line in logfmt; of a value in quotes too."""
     return {word.replace('"', "") for word in line.split()}
-
-
-def _one_cluster(kubectl: Kubectl, namespace: str, name: str | None) -> str:
-    """The cluster that is meant. Raises KubectlFailed where it is not there, HeadraceError where it is not clear."""
-    if name is not None:
-        kubectl.get(API, "StreamCluster", namespace, name)
-        return name
-    found = [each["metadata"]["name"] for each in kubectl.all(API, "StreamCluster", namespace)]
-    if not found:
-        raise Absent(f"there is no StreamCluster in namespace {namespace}: `kubectl headrace status -A` looks in all")
-    if len(found) > 1:
-        raise HeadraceError(f"there are several clusters in namespace {namespace}: say which: {', '.join(found)}")
-    return str(found[0])
 
 
 def _await_pods(kubectl: Kubectl, namespace: str, cluster: str, mark: str, timeout_s: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_operator.builders.names import OPERATOR_USER
-from headrace_operator.plugin import main
+from headrace_operator.plugin import main, place
 
 from ..fake_cluster import NS, World
 from .played_kubectl import PlayedKubectl, Served
@@ -71,7 +71,7 @@ def plugin(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         return PlayedKubectl(served)
 
     def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(main, "Kubectl", made)
+        monkeypatch.setattr(place, "Kubectl", made)
         code = exit_code_of(main.app, arguments, name="kubectl headrace")
         shown = capsys.readouterr()
         return Ran(code, shown.out, shown.err)

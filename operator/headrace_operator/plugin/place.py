@@ -1,0 +1,66 @@
+"""Where a command of the plugin works: kubectl for one context, a namespace, and which of its clusters is meant."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.base.errors import HeadraceError
+from headrace_operator.plugin.kubectl import Absent, Kubectl
+from headrace_operator.specs import API
+
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="[default: the context's]", show_default=False)
+]
+Context = Annotated[str | None, typer.Option("--context", help="Of kubeconfig", show_default=False)]
+KubeConfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="FILE", help="See kubectl", show_default=False)]
+
+
+class Place:
+    """What a command is told by --namespace, --context and --kubeconfig."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str | None) -> None:
+        self.kubectl = kubectl
+        self._namespace = namespace
+
+    @functools.cached_property
+    def namespace(self) -> str:
+        """The one that was given, else the context's. Raises KubectlFailed."""
+        return self._namespace or self.kubectl.namespace()
+
+    def cluster(self, name: str | None) -> str:
+        """The one that is meant. Raises KubectlFailed where it is not there, HeadraceError where it is not clear."""
+        namespace = self.namespace
+        if name is not None:
+            self.kubectl.get(API, "StreamCluster", namespace, name)
+            return name
+        found = [each["metadata"]["name"] for each in self.kubectl.all(API, "StreamCluster", namespace)]
+        if not found:
+            raise Absent(
+                f"there is no StreamCluster in namespace {namespace}: `kubectl headrace status -A` looks in all"
+            )
+        if len(found) > 1:
+            raise HeadraceError(f"there are several clusters in namespace {namespace}: say which: {', '.join(found)}")
+        return str(found[0])
+
+
+def _place(namespace: Namespace = None, context: Context = None, kubeconfig: KubeConfig = None) -> Place:
+    return Place(Kubectl(context=context, kubeconfig=kubeconfig), namespace)
+
+
+_OPTIONS: Final = inspect.signature(_place).parameters
+
+
+def placed(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer that has the options of a place behind its own, and is handed the place first."""
+    _, *own = inspect.signature(command).parameters.values()
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        of_place = {name: given.pop(name) for name in _OPTIONS}
+        command(_place(**of_place), **given)
+
+    run.__signature__ = inspect.Signature([*own, *_OPTIONS.values()])  # type: ignore[attr-defined]
+    return run

@@ -8,6 +8,7 @@ all speak, so none are negotiated.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from headrace.base.closing import Closing
 from headrace.base.errors import Code, HeadraceError
 from headrace.base.properties import parse_properties
 from headrace.kafka_client.blocking_client import Access, BrokerConnection
@@ -33,7 +34,7 @@ BROKEN = (OSError, HeadraceError)
 Address = tuple[str, int]
 
 
-class Cluster:
+class Cluster(Closing):
     """The cluster behind `connection.bootstrap`. Use as a context, or close it."""
 
     def __init__(self, connection: Connection) -> None:
@@ -43,12 +44,6 @@ class Cluster:
         self._counts: dict[str, int] = {}
         self._open: dict[Address, BrokerConnection] = {}
         self._access: Access | None = None
-
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""

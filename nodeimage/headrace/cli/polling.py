@@ -7,9 +7,9 @@ once, and again where its connection has ended. A node that did not answer is as
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
+from headrace.base.closing import Closing
 from headrace.base.errors import HeadraceError
 from headrace.cli.connect import CLIENT_ID, FIND_COORDINATOR_VERSION, NODE_TIMEOUT_S, NODES_AT_ONCE, NoAnswer
 from headrace.cli.target import Target, split_address
@@ -31,7 +31,7 @@ class Asking(Protocol):
     def each(self, addresses: Sequence[str], method: str, params: Mapping[str, Any] | None = None) -> list[Any]: ...
 
 
-class Polled:
+class Polled(Closing):
     """A cluster that is asked again and again. From one thread at a time."""
 
     def __init__(self, target: Target, *, timeout_s: float = NODE_TIMEOUT_S) -> None:
@@ -40,14 +40,6 @@ class Polled:
         self._addresses = [each.strip() for each in target.addresses.split(",")]
         self._connections: dict[str, BrokerConnection] = {}
         self._threads = ThreadPoolExecutor(NODES_AT_ONCE, thread_name_prefix="poll")
-
-    def __enter__(self) -> "Polled":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all connections; a question under way ends with them."""

@@ -13,9 +13,9 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Final
 
+from headrace.base.closing import Closing
 from headrace.base.errors import MalformedRequest
 from headrace.kafka_client.errors import SourceRefuses
 from headrace.kafka_client.exchange import Exchange
@@ -54,7 +54,7 @@ class Access:
         self.context: Final = security.context()
 
 
-class BrokerConnection:
+class BrokerConnection(Closing):
     """A connection to `host`:`port`, opened at once. Raises ConnectionError or TimeoutError, here and in each call.
 
     Raises SourceRefuses where asking another time is of no use: the other side does not take what `access` says, or is
@@ -114,14 +114,6 @@ class BrokerConnection:
         Never while answers are to come.
         """
         return self._good_until is not None and not self._exchange.under_way and time.monotonic() >= self._good_until
-
-    def __enter__(self) -> "BrokerConnection":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection; answers that are still to come are lost. Closing twice is fine."""

@@ -48,6 +48,11 @@ _FIELDS: Final[Mapping[str, str]] = {
     "ssl.truststore.type": "truststore_type",
     "ssl.keystore.type": "keystore_type",
 }
+_PEM_BLOCK: Final = re.compile(
+    r"-----BEGIN (?P<kind>[A-Z0-9 ]{1,40})-----(?P<text>[A-Za-z0-9+/=\s]*)-----END (?P=kind)-----"
+)
+"""Without headers, as a key that is encrypted in OpenSSL's own way has them."""
+_PEM_LINE: Final = 64
 _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x82", b"\x30\x83")
 """How files of the types JKS, JCEKS and PKCS12 begin."""
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -118,7 +123,19 @@ def security_of(properties: Mapping[str, str]) -> Security:
             raise _wrong(f"{name} is not a string of at most {MOST_PEM} characters")
         if given.setdefault(_FIELDS[name], value) != value:
             raise _wrong(f"{name} is given twice, by two of its names")
-    return _checked(given)
+    return _checked({name: in_lines(value) if name.endswith("_pem") else value for name, value in given.items()})
+
+
+def in_lines(pem: str) -> str:
+    """PEM as OpenSSL reads it: of what stands in one line, as a file of properties has it, with white space or `\\n` in
+    place of the ends of lines (KIP-651)."""
+    return _PEM_BLOCK.sub(_in_lines, pem.replace("\\n", "\n").replace("\\r", ""))
+
+
+def _in_lines(block: re.Match[str]) -> str:
+    kind, text = block["kind"], "".join(block["text"].split())
+    lines = [text[at : at + _PEM_LINE] for at in range(0, len(text), _PEM_LINE)]
+    return "\n".join(["", f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----", ""])
 
 
 def librdkafka_properties(security: Security) -> dict[str, str]:

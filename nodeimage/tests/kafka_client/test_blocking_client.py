@@ -231,7 +231,7 @@ async def test_a_certificate_for_another_host_is_refused_unless_told_not_to_look
         assert await asked(server, **trusting, ssl_endpoint_identification_algorithm="none")
 
 
-@pytest.mark.parametrize("kind", ["files", "texts", "one file"])
+@pytest.mark.parametrize("kind", ["files", "texts", "one line each", "one file"])
 async def test_a_client_shows_its_certificate(certificates: Certificates, tmp_path: Path, kind: str) -> None:
     both = tmp_path / "client.pem"
     both.write_text(certificates.text("client.key") + certificates.text("client.pem"))
@@ -243,6 +243,10 @@ async def test_a_client_shows_its_certificate(certificates: Certificates, tmp_pa
         "texts": {
             "ssl_keystore_certificate_chain": certificates.text("client.pem"),
             "ssl_keystore_key": certificates.text("client.key"),
+        },
+        "one line each": {
+            "ssl_keystore_certificate_chain": " ".join(certificates.text("client.pem").split()),
+            "ssl_keystore_key": certificates.text("client.key").strip().replace("\n", "\\n"),
         },
         "one file": {"ssl_keystore_type": "PEM", "ssl_keystore_location": str(both)},
     }[kind]

@@ -77,7 +77,7 @@ def login(user: str, password: str, certificates: Certificates) -> dict[str, str
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": user,
         "sasl.password": password,
-        "ssl.ca.pem": certificates.text("ca.pem"),
+        "ssl.ca.pem": " ".join(certificates.text("ca.pem").split()),  # as a file of properties has it
     }
 
 

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import Code, KafkaError
-from headrace.security.client_security import Security, librdkafka_properties, of_security, security_of
+from headrace.base.properties import parse_properties
+from headrace.security.client_security import (
+    MOST_PEM,
+    Security,
+    in_lines,
+    librdkafka_properties,
+    of_security,
+    security_of,
+)
+from kit.certificates import Certificates
 
 
 def test_no_properties_are_plaintext() -> None:
@@ -86,6 +95,35 @@ def test_a_certificate_that_is_none_is_refused_without_its_text() -> None:
         security_of({"security.protocol": "SSL", "ssl.ca.pem": "no certificate"}).context()
     with pytest.raises(KafkaError, match=r"ssl\.ca\.location cannot be used: No such file"):
         security_of({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}).context()
+
+
+@pytest.mark.parametrize("between", ["\n", " ", " \\\n  ", "\\n", "\\r\\n"])
+def test_pem_may_stand_in_one_line_of_a_file_of_properties(certificates: Certificates, between: str) -> None:
+    def line(name: str) -> str:
+        return between.join(certificates.text(name).strip().split("\n"))
+
+    text = f"ssl.ca.pem={line('ca.pem')}{between}{line('other-ca.pem')}\n"
+    text += f"ssl.keystore.certificate.chain={line('client.pem')}\nssl.keystore.key={line('client.key')}\n"
+    properties = {"security.protocol": "SSL"}
+    if between == "\n":  # as an admin call has it
+        properties |= {"ssl.ca.pem": certificates.text("ca.pem") + certificates.text("other-ca.pem")}
+    else:
+        properties |= parse_properties(text)
+    context = security_of(properties).context()
+    assert context is not None
+    assert context.cert_store_stats()["x509"] == 2
+
+
+def test_pem_that_has_headers_or_is_none_stays_as_it_is() -> None:
+    encrypted = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n"
+    assert in_lines(encrypted) == encrypted
+    assert in_lines("s3cret") == "s3cret"
+    assert in_lines("-----BEGIN A-----AA-----END B-----") == "-----BEGIN A-----AA-----END B-----"
+
+
+def test_pem_takes_time_in_proportion_to_its_length() -> None:
+    hostile = "-----BEGIN A-----" * (MOST_PEM // 20)
+    assert in_lines(hostile) == hostile
 
 
 def test_no_secret_is_in_the_repr() -> None:

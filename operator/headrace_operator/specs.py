@@ -112,12 +112,22 @@ class Listener(Spec, frozen=True):
     default_stream: str | None = None
 
 
+class Outside(Spec, frozen=True, kw_only=True):
+    """How clients outside of Kubernetes reach a listener: a Service per pod."""
+
+    type: str
+    node_ports: list[int] = []
+    host: str | None = None
+    annotations: dict[str, str] = {}
+
+
 class Additional(Listener, frozen=True, kw_only=True):
-    """One more inside."""
+    """One more, inside or outside."""
 
     name: str
     port: int
     """Of shard 0."""
+    external: Outside | None = None
 
 
 class External(Listener, frozen=True, kw_only=True):
@@ -125,6 +135,11 @@ class External(Listener, frozen=True, kw_only=True):
     node_ports: list[int] = []
     host: str | None = None
     annotations: dict[str, str] = {}
+
+    @property
+    def outside(self) -> Outside:
+        """What it says beside what every listener says."""
+        return Outside(type=self.type, node_ports=self.node_ports, host=self.host, annotations=self.annotations)
 
 
 class Listeners(Spec, frozen=True):

@@ -422,9 +422,10 @@ class FakeCluster:
             self._run_stateful_set(stateful_set)
         for service in self.api.find("Service"):
             if service["spec"].get("type") == "NodePort":
-                pod = int(re.findall(r"\d+", service["metadata"]["name"])[0])
+                pod, *of_listener = map(int, re.findall(r"\d+", service["metadata"]["name"]))
+                first = self.first_port + 10 * pod + (500 if of_listener else 0)
                 for index, port in enumerate(service["spec"]["ports"]):
-                    port.setdefault("nodePort", self.first_port + 10 * pod + index)
+                    port.setdefault("nodePort", first + index)
 
     def _run_stateful_set(self, stateful_set: Object) -> None:
         name, spec = stateful_set["metadata"]["name"], stateful_set["spec"]

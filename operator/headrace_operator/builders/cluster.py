@@ -34,11 +34,10 @@ from headrace_operator.builders.names import (
 from headrace_operator.builders.network_policy import network_policy
 from headrace_operator.builders.passed_on import add, security_context
 from headrace_operator.builders.secured_pods import Secured
-from headrace_operator.specs import GROUP, ClusterSpec
+from headrace_operator.specs import GROUP, ClusterSpec, Outside
 
 DATA: Final = "/data"
 RECORD_FOLDER: Final = "/etc/headrace/cluster"
-OUTSIDE: Final = "-external"
 """How the names of the pods' Services for clients outside end."""
 HOST_KEY: Final = "kubernetes.io/hostname"
 REQUESTS: Final = {"cpu": 100, "memory": 256 * 2**20}
@@ -190,21 +189,28 @@ class ClusterObjects:
         return self._service(ObjectName.BOOTSTRAP_SERVICE.of(self.name), {}, ports)
 
     def external_services(self) -> list[Manifest]:
-        """One per pod, with a port per node."""
-        external = self._spec.listeners.external
-        if external is None:
-            return []
+        """One per pod and listener that clients outside reach, with a port per node."""
+        return [
+            service
+            for port in listeners.exposed(self._spec)
+            if port.outside is not None
+            for service in self._outside_services(port, port.outside)
+        ]
+
+    def _outside_services(self, listener: listeners.Port, external: Outside) -> list[Manifest]:
         fixed = iter(external.node_ports)
         made = []
         for index in range(self._spec.nodes):
-            ports = self._ports("external", EXTERNAL_PORT)
+            ports = self._ports(listener.name, listener.first)
             pod = f"{self.name}-{index}"
-            for port, had in zip_longest(ports, self._node_ports.get(pod, ())[: len(ports)]):
+            name = listener.outside_service(pod)
+            known = self._node_ports.get(name.removesuffix(listeners.OUTSIDE), ())
+            for port, had in zip_longest(ports, known[: len(ports)]):
                 node_port = next(fixed, None) or (None if had in external.node_ports else had)
                 if node_port is not None:
                     port["nodePort"] = node_port
             service = self._service(
-                f"{pod}{OUTSIDE}",
+                name,
                 {
                     "type": external.type,
                     "publishNotReadyAddresses": True,

@@ -1,7 +1,7 @@
 """A cluster's listeners, as its nodes read them (headrace.security.listener_config). Pure.
 
 There are the one inside (`internal`, at the nodes' own port), a second one inside for clients that move there
-(`secure`), the one outside (`external`), more of them inside by names and ports of their own (`additional`), and the
+(`secure`), the one outside (`external`), more of them by names and ports of their own (`additional`), and the
 operator's. Where security is enabled each is SASL_SSL, unless the resource says otherwise in so many words. Where it is
 not, nodes have no file: they listen as they ever did.
 """
@@ -16,7 +16,7 @@ from headrace.security import principal_mapping
 from headrace.security.principal_mapping import MappingFault
 from headrace.security.sasl.oauth_settings import checked_jwks_url
 from headrace_operator.builders.names import CLIENT_PORT, EXTERNAL_PORT, OPERATOR_PORT, OPERATOR_USER, SECURE_PORT
-from headrace_operator.specs import Authorities, ClusterSpec, Listener, OAuth
+from headrace_operator.specs import Additional, Authorities, ClusterSpec, External, Listener, OAuth, Outside
 
 SERVER: Final = "/etc/headrace/server"
 """Where pods have the Secret with what they show clients."""
@@ -28,6 +28,8 @@ GIVEN_SUBJECTS: Final = f"RULE:^CN=(?!{OPERATOR_USER}$)([^,+]+)$/$1/"
 """The same of authorities that are somebody else's, which make nobody the operator."""
 OPERATOR: Final = "operator"
 EXTERNAL: Final = "external"
+OUTSIDE: Final = "-external"
+"""How the names of the Services end that are for clients outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,20 @@ class Port:
         return f"jwks-ca-{self.name}.crt"
 
     @property
+    def outside(self) -> Outside | None:
+        """How clients outside reach it; None: they do not."""
+        match self.asked:
+            case External():
+                return self.asked.outside
+            case Additional():
+                return self.asked.external
+        return None
+
+    def outside_service(self, pod: str) -> str:
+        """The name of a pod's Service for clients outside. By the port: a listener's name has no room in it."""
+        return f"{pod}{OUTSIDE}" if self.name == EXTERNAL else f"{pod}-{self.first}{OUTSIDE}"
+
+    @property
     def given_secret(self) -> str | None:
         """The Secret with its certificate, where that is not the operator's own."""
         return None if self.asked.certificate is None else self.asked.certificate.secret_ref.name
@@ -106,6 +122,11 @@ def ports(spec: ClusterSpec) -> list[Port]:
         found.append(Port(EXTERNAL, EXTERNAL_PORT, spec.listeners.external))
     found += [Port(each.name, each.port, each) for each in spec.listeners.additional]
     return [*found, Port(OPERATOR, OPERATOR_PORT, Listener(protocol="SASL_SSL", mechanisms=[DEFAULT_MECHANISM]))]
+
+
+def exposed(spec: ClusterSpec) -> list[Port]:
+    """Those that clients outside reach."""
+    return [port for port in ports(spec) if port.outside is not None]
 
 
 def port_of(spec: ClusterSpec, name: str) -> Port | None:

@@ -26,7 +26,7 @@ from headrace.store.kubernetes.api import ApiError, ApiSilent
 from headrace.store.kubernetes.objects import lease_name, store_name
 from headrace_operator.admin import Calls
 from headrace_operator.builders import listeners, settings
-from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
+from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
 from headrace_operator.builders.images import image_version, node_image
 from headrace_operator.builders.names import CLUSTER_LABEL, Manifest, belongs, bootstrap, record_name, selector
@@ -76,7 +76,7 @@ TYPES: Final = (
 ASIDE: Final = (LEVEL, *cluster_security.ASIDE)
 COUNTS: Final = (
     *("nodes", "readyNodes", "underReplicatedContainers", "leaderlessContainers"),
-    *("controller", "version", "externalBootstrap"),
+    *("controller", "version", "externalBootstrap", "externalBootstraps"),
 )
 """Figures that are written as soon as they change."""
 PODS_END_S: Final = 30.0
@@ -247,7 +247,7 @@ class Clusters:
         is_ours = partial(belongs, cluster=objects.name)
         await self._exposing.apply(wanted, spec, seen, is_ours)
         for manifest in wanted.all():
-            if manifest["kind"] == "Service" and manifest["metadata"]["name"].endswith(OUTSIDE):
+            if manifest["kind"] == "Service" and manifest["metadata"]["name"].endswith(listeners.OUTSIDE):
                 continue
             if manifest["kind"] != "StatefulSet":
                 await self._kube.apply(manifest, is_ours=is_ours)
@@ -284,15 +284,17 @@ class Clusters:
             if zone:
                 wanted["zone"] = zone
             present = node.get("spec") or {}
-            external = outside_address(spec, services.get(f"{pod_name}{OUTSIDE}"), worker, int(shard or 0))
-            if external or (spec.listeners.external is None and (present.get("advertised") or {}).get("external")):
-                wanted["advertised"] = {"external": external or None}
-            if not external and spec.listeners.external is not None:
-                seen.again_s = min(seen.again_s, WORKING_S)
-            known = {
-                "zone": present.get("zone"),
-                "advertised": {"external": (present.get("advertised") or {}).get("external")},
+            told = present.get("advertised") or {}
+            outside = {
+                port.name: outside_address(port, services.get(port.outside_service(pod_name)), worker, int(shard or 0))
+                for port in listeners.exposed(spec)
             }
+            gone = dict.fromkeys(name for name in told if name not in outside)
+            if advertised := gone | {name: address for name, address in outside.items() if address}:
+                wanted["advertised"] = advertised
+            if not all(outside.values()):
+                seen.again_s = min(seen.again_s, WORKING_S)
+            known = {"zone": present.get("zone"), "advertised": {name: told.get(name) for name in advertised}}
             if any(known[name] != value for name, value in wanted.items()):
                 where = path(API, "StorageNode", objects.namespace, node["metadata"]["name"])
                 await self._kube.merge(where, {"spec": wanted})
@@ -432,11 +434,7 @@ class Clusters:
         status: Mapping[str, Any] = seen.status or {}
         redundancy = status.get("redundancy", {})
         up = [node for node in status.get("nodes", []) if str(node["state"]).startswith("up")]
-        outside = sorted(
-            address
-            for node in seen.nodes
-            if (address := ((node.get("spec") or {}).get("advertised") or {}).get("external"))
-        )
+        outside = {port.name: ",".join(seen.advertised(port.name)[:3]) for port in listeners.exposed(spec)}
         return {
             "nodes": len(seen.pods),
             "readyNodes": len(up),
@@ -446,7 +444,8 @@ class Clusters:
             "controller": None if status.get("controller") is None else f"node {status['controller']}",
             "balance": spec.balance.policy,
             "bootstrap": bootstrap(objects.name, objects.namespace),
-            "externalBootstrap": ",".join(outside[:3]),
+            "externalBootstrap": outside.pop(listeners.EXTERNAL, ""),
+            "externalBootstraps": outside,
             "clusterId": status.get("cluster"),
             "version": _versions(seen),
             "featureLevel": seen.level,

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from headrace.store.kubernetes.api import ApiError
-from headrace_operator.builders.cluster import OUTSIDE, ClusterObjects
+from headrace_operator.builders.cluster import ClusterObjects
+from headrace_operator.builders.listeners import OUTSIDE, exposed
 from headrace_operator.builders.names import Manifest
 from headrace_operator.kinds.cluster_record import NODE_PORTS, Recording
 from headrace_operator.kinds.cluster_view import Seen
@@ -56,7 +57,7 @@ class Exposing:
         self, objects: ClusterObjects, spec: ClusterSpec, manifest: Manifest, is_ours: Callable[[Manifest], bool]
     ) -> Manifest:
         """One Service, with the ports that it had, as far as nobody else has taken them."""
-        asked = spec.listeners.external.node_ports if spec.listeners.external is not None else []
+        asked = {number for port in exposed(spec) if port.outside is not None for number in port.outside.node_ports}
         lost: dict[int, str] = {}
         while True:
             ports = [

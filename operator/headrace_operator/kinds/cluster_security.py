@@ -22,7 +22,7 @@ from headrace.base.errors import HeadraceError, KafkaError
 from headrace.base.levels import Level, format_of
 from headrace.security.certificate_authority import CertificateRefused
 from headrace_operator.admin import Calls, NotKnown
-from headrace_operator.builders import authorities, certificates, operator_secret, secured_pods, trust
+from headrace_operator.builders import authorities, certificates, listeners, operator_secret, secured_pods, trust
 from headrace_operator.builders.authorities import FORCE, Generations, Terms, decoded, encoded
 from headrace_operator.builders.cluster import ClusterObjects
 from headrace_operator.builders.digest import digest
@@ -401,11 +401,9 @@ def _public(values: Mapping[str, str]) -> list[str]:
 
 def _outside(spec: ClusterSpec, seen: Seen) -> list[str]:
     """Hosts that clients outside are told, as far as they are known."""
-    external = spec.listeners.external
-    if external is None:
-        return []
-    told = [external.host] if external.host else []
-    for node in seen.nodes:
-        address = ((node.get("spec") or {}).get("advertised") or {}).get("external") or ""
-        told.append(address.rpartition(":")[0])
+    told = []
+    for port in listeners.exposed(spec):
+        if port.outside is not None and port.outside.host:
+            told.append(port.outside.host)
+        told += [address.rpartition(":")[0] for address in seen.advertised(port.name)]
     return sorted({certificates.host_name(each) for each in told if each})

@@ -11,10 +11,10 @@ from typing import Any, Final
 from headrace.base.errors import HeadraceError
 from headrace.base.levels import FORMAT
 from headrace_operator.admin import Calls, Unreachable
+from headrace_operator.builders.listeners import Port
 from headrace_operator.builders.names import (
     CLIENT_PORT,
     CLUSTER_LABEL,
-    EXTERNAL_PORT,
     Manifest,
     belongs,
     bootstrap,
@@ -31,7 +31,7 @@ from headrace_operator.kinds.causes import (
     why_unbound,
 )
 from headrace_operator.kube import Kube, NameTaken
-from headrace_operator.specs import API, ClusterSpec
+from headrace_operator.specs import API
 from headrace_operator.status import Condition
 
 SOON_S: Final = 3.0
@@ -80,6 +80,11 @@ class Seen:
     def size(self) -> int | None:
         """Of the StatefulSet."""
         return None if self.stateful_set is None else int(self.stateful_set["spec"]["replicas"])
+
+    def advertised(self, listener: str) -> list[str]:
+        """Where clients outside are told that nodes are, at a listener, as far as that is known."""
+        told = [((node.get("spec") or {}).get("advertised") or {}).get(listener) for node in self.nodes]
+        return sorted(address for address in told if address)
 
     def note(self, type: str, ok: bool | None, reason: str, message: str = "", *, again_s: float = QUIET_S) -> None:
         """A condition, and when to look again."""
@@ -259,18 +264,16 @@ def seconds_since(instant: str) -> float:
     return time.time() - datetime.fromisoformat(instant.replace("Z", "+00:00")).timestamp()
 
 
-def outside_address(
-    spec: ClusterSpec, service: Mapping[str, Any] | None, worker: Mapping[str, Any] | None, shard: int
-) -> str:
-    """host:port of a node for clients outside; "": not known (yet)."""
-    external = spec.listeners.external
+def outside_address(port: Port, service: Mapping[str, Any] | None, worker: Mapping[str, Any] | None, shard: int) -> str:
+    """host:port of a node for clients outside of a listener; "": not known (yet)."""
+    external = port.outside
     if external is None or service is None:
         return ""
     if external.type == "LoadBalancer":
         given = (service.get("status") or {}).get("loadBalancer", {}).get("ingress", [])
         host = external.host or next((each.get("hostname") or each.get("ip") for each in given), None)
-        return f"{_bracketed(host)}:{EXTERNAL_PORT + shard}" if host else ""
-    ports = [port.get("nodePort") for port in service["spec"]["ports"]]
+        return f"{_bracketed(host)}:{port.first + shard}" if host else ""
+    ports = [each.get("nodePort") for each in service["spec"]["ports"]]
     addresses = {each["type"]: each["address"] for each in (worker or {}).get("status", {}).get("addresses", [])}
     host = external.host or addresses.get("ExternalIP") or addresses.get("InternalIP")
     return f"{_bracketed(host)}:{ports[shard]}" if host and shard < len(ports) and ports[shard] else ""

@@ -168,8 +168,10 @@ class Users(Kind[UserSpec]):
     @staticmethod
     def _bootstrap(cluster: Body, spec: UserSpec, port: Port | None) -> str:
         """`port`: None: of a cluster without security."""
-        if spec.listener == EXTERNAL:
-            found = str((cluster.get("status") or {}).get("externalBootstrap") or "")
+        if spec.listener == EXTERNAL or (port is not None and port.outside is not None):
+            status = cluster.get("status") or {}
+            told = {**(status.get("externalBootstraps") or {}), EXTERNAL: status.get("externalBootstrap")}
+            found = str(told.get(spec.listener) or "")
             if not found:
                 raise Unresolved("NoAddress", "the cluster has no address outside of Kubernetes (yet)")
             return found

@@ -1,6 +1,7 @@
 """What becomes of a StreamCluster, as files that a person can read (HEADRACE_SNAPSHOTS=write writes them)."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "docs/examples"
 IMAGE = "headrace/node:0.1.0"
 
 
-def built(spec: dict[str, Any], *, image: str = IMAGE) -> ClusterObjects:
-    meta = {"name": "plant", "namespace": "factory", "uid": "0c3f"}
+def built(
+    spec: dict[str, Any],
+    *,
+    image: str = IMAGE,
+    name: str = "plant",
+    node_ports: Mapping[str, Sequence[int]] | None = None,
+) -> ClusterObjects:
+    meta = {"name": name, "namespace": "factory", "uid": "0c3f"}
     body = {"apiVersion": "headrace.dev/v1alpha1", "kind": "StreamCluster", "metadata": meta, "spec": spec}
-    return ClusterObjects(body, msgspec.convert(spec, ClusterSpec), image=image)
+    return ClusterObjects(body, msgspec.convert(spec, ClusterSpec), image=image, node_ports=node_ports)
 
 
 def example(name: str) -> dict[str, Any]:
@@ -75,6 +82,27 @@ def test_outside_each_pod_has_a_service_with_a_port_for_each_node() -> None:
     assert [port.get("nodePort") for port in second["spec"]["ports"]] == [30003, None]
     assert first["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "plant-0"
     assert first["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_more_listeners_have_services_outside_where_they_say_so() -> None:
+    outside = {"type": "LoadBalancer", "annotations": {"a": "b"}}
+    more = [{"name": "people", "port": 9300, "external": outside}, {"name": "tokens", "port": 9310}]
+    spec = {"nodes": 2, "shards": 2, "security": {"enabled": True}, "listeners": {"additional": more}}
+    services = built(spec).external_services()
+    assert [each["metadata"]["name"] for each in services] == ["plant-0-9300-external", "plant-1-9300-external"]
+    assert [port["port"] for port in services[1]["spec"]["ports"]] == [9300, 9301]
+    assert services[1]["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "plant-1"
+    assert services[1]["metadata"]["annotations"] == {"a": "b"}
+    longest = built(spec, name="p" * 40).external_services()
+    assert all(len(each["metadata"]["name"]) <= 63 for each in longest)
+
+
+def test_a_pods_ports_outside_are_those_that_its_services_had() -> None:
+    more = [{"name": "people", "port": 9300, "external": {"type": "NodePort"}}]
+    listeners = {"external": {"type": "NodePort"}, "additional": more}
+    spec = {"nodes": 1, "security": {"enabled": True}, "listeners": listeners}
+    services = built(spec, node_ports={"plant-0": [30001], "plant-0-9300": [30002]}).external_services()
+    assert [port["nodePort"] for each in services for port in each["spec"]["ports"]] == [30001, 30002]
 
 
 @pytest.mark.parametrize(

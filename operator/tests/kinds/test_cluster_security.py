@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from headrace.security.certificate_authority import KeyPair
 from headrace_operator.builders import authorities
@@ -237,6 +238,34 @@ async def test_a_secret_of_somebody_else_is_not_taken() -> None:
     assert world.condition("StreamCluster", "c")[1] == "NameTaken"
     assert world.api.one("Secret", "c-cluster-ca")["data"] == {}
     assert not world.api.find("StatefulSet")
+
+
+async def test_a_listener_that_was_added_is_reached_from_outside_where_it_says_so(secure: World) -> None:
+    more: dict[str, Any] = {"name": "people", "port": 9300, "external": {"type": "NodePort", "host": "people.example"}}
+
+    async def told(*additional: dict[str, Any]) -> set[tuple[str, ...]]:
+        listeners = {**SPEC["listeners"], "additional": list(additional)}
+        secure.declare("StreamCluster", "c", {**SPEC, "listeners": listeners})
+        await secure.run(KEY)
+        assert secure.condition("StreamCluster", "c", "Certificates")[1] == "Valid"
+        return {tuple(sorted((node["spec"].get("advertised") or {}).values())) for node in secure.cluster.nodes()}
+
+    assert await told(more) == {
+        (f"10.0.0.1:{30000 + 10 * pod}", f"people.example:{30500 + 10 * pod}") for pod in range(3)
+    }
+    status = secure.api.one("StreamCluster", "c")["status"]
+    assert status["externalBootstrap"] == "10.0.0.1:30000,10.0.0.1:30010,10.0.0.1:30020"
+    assert status["externalBootstraps"] == {
+        "people": ",".join(f"people.example:{30500 + 10 * pod}" for pod in range(3))
+    }
+    names = x509.load_pem_x509_certificate(held(secure, "c-server")["tls.crt"].encode()).extensions
+    shown = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "people.example" in shown.get_values_for_type(x509.DNSName)
+
+    # inside alone
+    assert await told({"name": "people", "port": 9300}) == {(f"10.0.0.1:{30000 + 10 * pod}",) for pod in range(3)}
+    assert secure.api.one("StreamCluster", "c")["status"]["externalBootstraps"] == {}
+    assert not [each for each in secure.api.find("Service") if "-9300-" in each["metadata"]["name"]]
 
 
 async def test_a_certificate_by_reference_is_looked_at(secure: World) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace_operator.builders.listeners import Port
 from headrace_operator.kinds.cluster_view import (
     QUIET_S,
     WORKING_S,
@@ -16,7 +17,7 @@ from headrace_operator.kinds.cluster_view import (
     ordinal,
     outside_address,
 )
-from headrace_operator.specs import ClusterSpec
+from headrace_operator.specs import Additional, External, Listener
 
 
 def seen(**fields: Any) -> Seen:
@@ -67,9 +68,8 @@ def test_a_secret_is_the_clusters_record_by_what_it_has_where_its_labels_were_lo
     assert annotation({"metadata": {}}, "a") == ""
 
 
-def spec(**external: Any) -> ClusterSpec:
-    given = {"nodes": 3, "storage": {"size": "1Gi"}}
-    return msgspec.convert({**given, **({"listeners": {"external": external}} if external else {})}, ClusterSpec)
+def port(**external: Any) -> Port:
+    return Port("external", 19092, msgspec.convert(external, External))
 
 
 NODE_PORTS = {"spec": {"ports": [{"nodePort": 30_001}, {"nodePort": 30_002}]}}
@@ -78,21 +78,30 @@ BALANCED: dict[str, Any] = {"spec": {"ports": []}, "status": {"loadBalancer": {"
 
 
 def test_with_node_ports_clients_reach_the_worker() -> None:
-    assert outside_address(spec(type="NodePort"), NODE_PORTS, WORKER, 1) == "10.0.0.1:30002"
+    assert outside_address(port(type="NodePort"), NODE_PORTS, WORKER, 1) == "10.0.0.1:30002"
     outside = {"status": {"addresses": [*WORKER["status"]["addresses"], {"type": "ExternalIP", "address": "1.2.3.4"}]}}
-    assert outside_address(spec(type="NodePort"), NODE_PORTS, outside, 0) == "1.2.3.4:30001"
-    assert outside_address(spec(type="NodePort", host="h"), NODE_PORTS, None, 0) == "h:30001"
-    assert outside_address(spec(type="NodePort"), NODE_PORTS, None, 0) == ""
-    assert outside_address(spec(type="NodePort"), NODE_PORTS, WORKER, 2) == "", "it has no port yet"
+    assert outside_address(port(type="NodePort"), NODE_PORTS, outside, 0) == "1.2.3.4:30001"
+    assert outside_address(port(type="NodePort", host="h"), NODE_PORTS, None, 0) == "h:30001"
+    assert outside_address(port(type="NodePort"), NODE_PORTS, None, 0) == ""
+    assert outside_address(port(type="NodePort"), NODE_PORTS, WORKER, 2) == "", "it has no port yet"
 
 
 def test_with_a_load_balancer_clients_reach_what_it_was_given() -> None:
-    first = outside_address(spec(type="LoadBalancer"), BALANCED, None, 0)
+    first = outside_address(port(type="LoadBalancer"), BALANCED, None, 0)
     assert first.startswith("[fd00::7]:")
-    assert outside_address(spec(type="LoadBalancer"), BALANCED, None, 1) != first
-    assert outside_address(spec(type="LoadBalancer"), {"spec": {}, "status": {}}, None, 0) == ""
+    assert outside_address(port(type="LoadBalancer"), BALANCED, None, 1) != first
+    assert outside_address(port(type="LoadBalancer"), {"spec": {}, "status": {}}, None, 0) == ""
+
+
+def test_a_listener_that_was_added_has_its_own_ports() -> None:
+    more = {"name": "people", "port": 9300, "external": {"type": "LoadBalancer"}}
+    people = Port("people", 9300, msgspec.convert(more, Additional))
+    assert outside_address(people, BALANCED, None, 1) == "[fd00::7]:9301"
+    more["external"] = {"type": "NodePort", "host": "h"}
+    people = Port("people", 9300, msgspec.convert(more, Additional))
+    assert outside_address(people, NODE_PORTS, None, 1) == "h:30002"
 
 
 def test_without_a_port_outside_or_its_service_there_is_no_address() -> None:
-    assert outside_address(spec(), NODE_PORTS, WORKER, 0) == ""
-    assert outside_address(spec(type="NodePort"), None, WORKER, 0) == ""
+    assert outside_address(Port("internal", 9092, Listener()), NODE_PORTS, WORKER, 0) == ""
+    assert outside_address(port(type="NodePort"), None, WORKER, 0) == ""

@@ -171,6 +171,16 @@ async def test_a_listener_that_was_named_freely_is_told_by_its_port(secure: Worl
     assert "sasl.mechanism=SCRAM-SHA-512" in held["client.properties"]
 
 
+async def test_a_listener_that_is_reached_from_outside_is_told_by_its_addresses_there(secure: World) -> None:
+    more = {"name": "people", "port": 9300, "external": {"type": "NodePort"}}
+    spec = {"nodes": 3, "security": {"enabled": True}, "listeners": {"additional": [more]}}
+    key = secure.declare("StreamCluster", "c", spec)
+    await secure.run(secure.declare("StreamUser", "alice", {**REF, "listener": "people"}))
+    await secure.run(key)
+    held = await declared(secure, listener="people")
+    assert held["bootstrap"] == "10.0.0.1:30500,10.0.0.1:30510,10.0.0.1:30520"
+
+
 @pytest.mark.parametrize(("own_too", "reason"), [(False, "NoWayIn"), (True, "Ready")])
 async def test_no_certificate_is_made_for_a_listener_that_would_not_take_it(
     secure: World, own_too: bool, reason: str

@@ -84,3 +84,11 @@ def test_where_it_is_secure_somebody_may_probe_who_may_produce_and_consume(
     assert headrace("probe", *watcher, *at).out.startswith("node 1  acknowledged after ")
     told = headrace("stream", "create", "/system/mine", *at)
     assert "are the cluster's" in told.refused()
+
+    # to look on is for administrators
+    shown = headrace("top", "--once", "--interval", "0.2", "-o", "json", *at).json
+    assert shown["nodes"][0]["connections"] >= 1
+    for command in (("top", "--once"), ("status", "--watch")):
+        assert "lacks admin on the cluster" in headrace(*command, *watcher, *at).refused()
+    assert headrace("access", "set", "cluster", "--admin", f"{mine} | u:admin", *at).code == 0
+    assert headrace("top", "--once", "--interval", "0.2", "-o", "json", *watcher, *at).json["nodes"] != []

@@ -20,6 +20,7 @@ from headrace.base.loop_lag import LoopLag
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.container.local_replica import LocalReplica
+from headrace.metrics.traffic import Traffic
 from headrace.partitions.admin_params import Method, Methods, NoParams
 from headrace.partitions.admin_rights import CLUSTER_ADMIN
 from headrace.partitions.cluster_client import ClusterClient
@@ -70,6 +71,7 @@ class NodeStatus:
         admission: Admission,
         descriptors: DescriptorPlan,
         loop_lag: LoopLag,
+        traffic: Traffic,
         listeners: Callable[[], Sequence[Mapping[str, object]]],
     ) -> None:
         """`topics`: those in memory; `connections`: those of clients; `listeners`: how those of the node's file are."""
@@ -85,6 +87,7 @@ class NodeStatus:
         self._admission = admission
         self._descriptors = descriptors
         self._loop_lag = loop_lag
+        self._traffic = traffic
         self._listeners = listeners
 
     def methods(self) -> Methods:
@@ -97,8 +100,8 @@ class NodeStatus:
         }
 
     async def _status(self, params: NoParams) -> dict[str, object]:
-        """The node, what it stores, what it is doing."""
-        return await self.status()
+        """The node, what it stores, what it is doing, and what clients write to streams and read from them."""
+        return {**await self.status(), "traffic": self._traffic_shown()}
 
     async def _settings(self, params: NoParams) -> dict[str, object]:
         """The node's settings by name."""
@@ -185,6 +188,23 @@ class NodeStatus:
             "read_bytes": state["bytes"],
             "seconds": state["seconds"],
             "errors": state["findings"],
+        }
+
+    def _traffic_shown(self) -> dict[str, object]:
+        """By stream, the busiest first; what has no counters of its own is told together."""
+        flows = sorted(self._traffic.streams(), key=lambda each: each[1].in_bytes + each[1].out_bytes, reverse=True)
+        return {
+            "streams": [
+                {
+                    "stream": stream,
+                    "in_since_start_bytes": flow.in_bytes,
+                    "in_since_start_records": flow.in_records,
+                    "out_since_start_bytes": flow.out_bytes,
+                    "out_since_start_records": flow.out_records,
+                }
+                for stream, flow in flows
+            ],
+            "streams_in_others": self._traffic.dropped["streams"],
         }
 
     def _containers(self, sizes: Mapping[ContainerId, int]) -> list[dict[str, object]]:

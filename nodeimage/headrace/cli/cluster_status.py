@@ -288,10 +288,14 @@ def _print_node(detail: dict[str, Any], output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(detail)
         return
-    containers, listeners = detail["containers"], detail.get("listeners", [])  # older nodes do not tell
-    print_fields(described({name: told for name, told in detail.items() if name not in ("containers", "listeners")}))
-    _print_things("listeners", listeners, list(listeners[0]) if listeners else ())
-    _print_things("containers", containers, list(containers[0]) if containers else ())
+    tables: dict[str, list[dict[str, Any]]] = {
+        "listeners": detail.get("listeners", []),  # older nodes do not tell of these, nor of traffic
+        "containers": detail["containers"],
+        "traffic": detail.get("traffic", {}).get("streams", []),
+    }
+    print_fields(described({name: told for name, told in detail.items() if name not in tables}))
+    for title, rows in tables.items():
+        _print_things(title, rows, list(rows[0]) if rows else ())
 
 
 def _await_whole(cluster: "Cluster", timeout_s: float) -> None:

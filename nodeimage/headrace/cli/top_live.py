@@ -37,6 +37,8 @@ STREAMS: Final = 100
 """Streams whose content is asked for: the first ones by path."""
 STREAMS_S: Final = 1.0
 """So long a sample may take over them; the others come with the next one."""
+CONTENT_S: Final = 10.0
+"""The content of a stream is asked for again after so long; nodes count it every 20 s."""
 _SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-9;]*.|O.)")
 """What keys without a letter of their own send."""
 
@@ -67,8 +69,8 @@ class Sampler:
     def __init__(self, cluster: Polled) -> None:
         self._cluster = cluster
         self._streams: dict[str, StreamContent] = {}
-        self._turn = ""
-        """The stream that was asked for last."""
+        self._due_at: dict[str, float] = {}
+        """When each stream is to be asked for again, in the order in which they were asked for."""
 
     def sample(self) -> Sample:
         """What the cluster tells now. Raises HeadraceError."""
@@ -88,18 +90,23 @@ class Sampler:
         )
 
     def _look_at_streams(self) -> None:
-        """As many as there is time for, each in its turn."""
+        """As many as there is time for, those first that were not asked for the longest."""
         paths = [each["path"] for each in self._cluster.admin("stream.list", {"limit": STREAMS})]
         self._streams = {path: each for path, each in self._streams.items() if path in paths}
-        until = time.monotonic() + STREAMS_S
-        behind = [path for path in paths if path > self._turn]
-        for path in [*behind, *(path for path in paths if path <= self._turn)]:
+        self._due_at = {path: at for path, at in self._due_at.items() if path in paths}
+        begun = time.monotonic()
+        new = [path for path in paths if path not in self._due_at]
+        for path in [*new, *(path for path, at in self._due_at.items() if at <= begun)]:
+            told = {}
             with contextlib.suppress(HeadraceError):  # deleted since
                 told = self._cluster.admin("stream.show", {"path": path, "figures": True})
-                if told.get("messages") is not None:
-                    self._streams[path] = StreamContent(told["messages"], told["bytes"])
-            self._turn = path
-            if time.monotonic() >= until:
+            now = time.monotonic()
+            self._due_at.pop(path, None)
+            self._due_at[path] = now
+            if told.get("messages") is not None:
+                self._streams[path] = StreamContent(told["messages"], told["bytes"])
+                self._due_at[path] += CONTENT_S
+            if now - begun >= STREAMS_S:
                 break
 
 

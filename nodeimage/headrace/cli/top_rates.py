@@ -17,9 +17,14 @@ COUNTED: Final = {
 }
 """Rates of a node, by the counter in its status."""
 SUMMED: Final = (*COUNTED, "connections", "resident_bytes")
+FLOWS: Final = {
+    "in_per_second_bytes": "in_since_start_bytes",
+    "out_per_second_bytes": "out_since_start_bytes",
+    "in_per_second_records": "in_since_start_records",
+    "out_per_second_records": "out_since_start_records",
+}
+"""Rates of a stream, by the counter in the status of each node."""
 EVENTS: Final = 50
-QUIET_S: Final = 60.0
-"""A stream whose content has not changed for so long is not written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +72,11 @@ class Shown:
         return asdict(self)
 
 
-@dataclass(slots=True)
-class _Stream:
-    """What is known of a stream since its content changed last."""
-
-    content: StreamContent
-    changed_at: float
-    records_rate: float | None = None
-    bytes_rate: float | None = None
-
-
 class Rates:
     """Remembers the last sample, for the rates of the next one."""
 
     def __init__(self) -> None:
         self._last: Sample | None = None
-        self._streams: dict[str, _Stream] = {}
 
     def take(self, sample: Sample) -> Shown:
         """What is shown from now on."""
@@ -94,7 +88,7 @@ class Rates:
             totals={name: _sum(each[name] for each in nodes) for name in SUMMED},
             nodes=nodes,
             containers=containers(sample),
-            streams=self._streams_shown(sample),
+            streams=self._streams(sample),
             groups=self._groups(sample),
             events=list(reversed(newest_events(sample.events, EVENTS))),
         )
@@ -142,33 +136,22 @@ class Rates:
             )
         return rows
 
-    def _streams_shown(self, sample: Sample) -> list[dict[str, Any]]:
-        self._streams = {path: each for path, each in self._streams.items() if path in sample.streams}
-        return [
-            {
-                "stream": path,
-                "records": content.records,
-                "bytes": content.bytes,
-                "records_per_second": _whole(known.records_rate),
-                "written_per_second_bytes": _whole(known.bytes_rate),
-            }
-            for path, content in sample.streams.items()
-            for known in [self._stream(path, content, sample.at_s)]
-        ]
-
-    def _stream(self, path: str, content: StreamContent, now: float) -> _Stream:
-        """Nodes count what is in a stream now and then: between two counts lies more than one sample."""
-        known = self._streams.get(path)
-        if known is None:
-            known = self._streams[path] = _Stream(content, now)
-        elif known.content != content:
-            passed = max(now - known.changed_at, 0.001)
-            known.records_rate = max(0.0, (content.records - known.content.records) / passed)
-            known.bytes_rate = max(0.0, (content.bytes - known.content.bytes) / passed)
-            known.content, known.changed_at = content, now
-        elif now - known.changed_at >= QUIET_S:
-            known.records_rate = known.bytes_rate = 0.0
-        return known
+    def _streams(self, sample: Sample) -> list[dict[str, Any]]:
+        """Those whose content is known, and others while they move."""
+        rates = stream_rates(self._last.nodes if self._last is not None else {}, sample.nodes)
+        moving = sorted(path for path, each in (rates or {}).items() if any(each.values()))
+        rows = []
+        for path in dict.fromkeys((*sample.streams, *moving)):
+            content = sample.streams.get(path)
+            rows.append(
+                {
+                    "stream": path,
+                    **{name: None if rates is None else round(rates.get(path, {}).get(name, 0.0)) for name in FLOWS},
+                    "records": content and content.records,
+                    "bytes": content and content.bytes,
+                }
+            )
+        return rows
 
 
 def rate(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, path: Sequence[str]) -> float | None:
@@ -181,6 +164,31 @@ def rate(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, path: 
         return None
     grown: int = count - was
     return grown * 1000 / passed_ms
+
+
+def stream_rates(
+    before: Mapping[int, Mapping[str, Any]], now: Mapping[int, Mapping[str, Any]]
+) -> dict[str, dict[str, float]] | None:
+    """How much goes into each stream and comes out of it a second, by name: the sum of the nodes that tell it.
+
+    By each node's clock. None: no node tells it, nor did so the last time without having been started again since.
+    """
+    found: dict[str, dict[str, float]] = {}
+    is_known = False
+    for node, status in now.items():
+        flows, former = _flows(status), _flows(before.get(node))
+        if flows is None or former is None:
+            continue
+        passed_ms = status["uptime_ms"] - before[node]["uptime_ms"]
+        grown = {path: _grown(former.get(path, {}), counters) for path, counters in flows.items()}
+        if passed_ms <= 0 or any(each < 0 for counters in grown.values() for each in counters.values()):
+            continue  # it was started again
+        is_known = True
+        for path, counters in grown.items():
+            sums = found.setdefault(path, dict.fromkeys(FLOWS, 0.0))
+            for name, count in counters.items():
+                sums[name] += count * 1000 / passed_ms
+    return found if is_known else None
 
 
 def containers(sample: Sample) -> list[dict[str, Any]]:
@@ -221,6 +229,17 @@ def ordered(rows: Sequence[dict[str, Any]], column: str, *, reverse: bool) -> li
     falls = any(isinstance(each[column], (int, float)) for each in known) and column not in ("node", "container")
     known.sort(key=lambda each: each[column], reverse=falls != reverse)
     return known + [each for each in rows if each[column] is None]
+
+
+def _flows(status: Mapping[str, Any] | None) -> dict[str, Mapping[str, int]] | None:
+    """Counters by stream, of a node's status; None: it has none, as those of older nodes."""
+    told = None if status is None else _at(status, ("traffic", "streams"))
+    return None if told is None else {each["stream"]: each for each in told}
+
+
+def _grown(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """By how much a stream's counters grew; one that a node had not told of before has begun at 0."""
+    return {name: now[counter] - before.get(counter, 0) for name, counter in FLOWS.items()}
 
 
 def _at(status: Mapping[str, Any], path: Sequence[str]) -> Any:

@@ -21,20 +21,23 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": (
         *("container", "kind", "state", "primary", "in_sync", "wanted", "behind_bytes", "on_disk_bytes", "reason"),
     ),
-    "streams": ("stream", "records_per_second", "written_per_second_bytes", "records", "bytes"),
+    "streams": (
+        *("stream", "in_per_second_bytes", "out_per_second_bytes", "in_per_second_records", "out_per_second_records"),
+        *("records", "bytes"),
+    ),
     "groups": ("group", "state", "partitions", "lag", "lag_per_second"),
     "events": ("at_ms", "kind", "container", "reason"),
 }
 """The columns of each panel."""
-FIRST_SORT: Final = {"streams": "written_per_second_bytes", "groups": "lag"}
+FIRST_SORT: Final = {"streams": "in_per_second_bytes", "groups": "lag"}
 """By which column a panel is sorted at first; others are as they come."""
 LABELS: Final = {
     "cpu_percent": "cpu %",
     "requests_per_second": "req/s",
     "in_per_second_bytes": "in/s",
     "out_per_second_bytes": "out/s",
-    "written_per_second_bytes": "written/s",
-    "records_per_second": "records/s",
+    "in_per_second_records": "records in/s",
+    "out_per_second_records": "records out/s",
     "lag_per_second": "lag/s",
     "resident_bytes": "memory",
     "loop_lag_p99_ms": "lag ms",

@@ -227,6 +227,7 @@ class NodeParts:
             admission=self.connections.admission,
             descriptors=self.descriptors,
             loop_lag=self.loop_lag,
+            traffic=self.traffic,
             listeners=listeners,
         )
         self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)

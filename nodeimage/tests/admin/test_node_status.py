@@ -23,6 +23,30 @@ class TestNode:
             assert each["chunks"] >= 1
             assert each["in_sync"] == str(broker.node.node_id)
 
+    async def test_what_clients_wrote_to_streams_is_told_the_busiest_first(self, call, broker):
+        for stream, size, count in (("/quiet", 1, 9), ("/busy", 3_000, 2)):
+            flow = broker.traffic.of(stream, "t")
+            flow.in_bytes, flow.in_records, flow.out_bytes, flow.out_records = size, count, 2 * size, 2 * count
+        assert (await call("status"))["traffic"] == {
+            "streams": [
+                {
+                    "stream": "/busy",
+                    "in_since_start_bytes": 3_000,
+                    "in_since_start_records": 2,
+                    "out_since_start_bytes": 6_000,
+                    "out_since_start_records": 4,
+                },
+                {
+                    "stream": "/quiet",
+                    "in_since_start_bytes": 1,
+                    "in_since_start_records": 9,
+                    "out_since_start_bytes": 2,
+                    "out_since_start_records": 18,
+                },
+            ],
+            "streams_in_others": 0,
+        }
+
     async def test_a_scrub_runs_to_its_end_and_finds_no_fault(self, call, ask, append):
         await create(ask, "t")
         for _ in range(3):

@@ -104,8 +104,20 @@ def test_nodes_that_are_silent_and_streams_that_are_not_counted_yet_are_left_out
 
 def test_streams_take_turns_where_there_is_no_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.top_live.STREAMS_S", 0.0)
+    monkeypatch.setattr("headrace.cli.top_live.CONTENT_S", 0.0)
     told = Told(["/a", "/b", "/c"])
     sampler = Sampler(told)  # type: ignore[arg-type]
     for _ in range(4):
         sampler.sample()
     assert told.asked == ["/a", "/b", "/c", "/a"]
+
+
+def test_content_that_is_known_is_not_asked_for_each_time() -> None:
+    told = Told(["/a", "/new"])
+    sampler = Sampler(told)  # type: ignore[arg-type]
+    for _ in range(3):
+        sampler.sample()
+    assert told.asked == ["/a", "/new", "/new", "/new"]
+    told.paths = ["/a", "/b"]
+    sampler.sample()
+    assert told.asked[4:] == ["/b"]

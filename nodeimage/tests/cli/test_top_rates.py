@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.top_rates import QUIET_S, Rates, Sample, StreamContent, containers, ordered, rate
+from headrace.cli.top_rates import FLOWS, Rates, Sample, StreamContent, containers, ordered, rate, stream_rates
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
@@ -100,19 +100,81 @@ def test_lag_grows_and_falls() -> None:
     assert rates.take(sample(6, {}, groups=[group("a", 1)])).groups[0]["lag_per_second"] is None
 
 
-def test_a_streams_rate_is_between_two_counts_of_it() -> None:
+def moved(uptime_ms: int, **counts: int) -> dict[str, Any]:
+    """The status of a node, with so many records written to each stream, and read twice, of 10 bytes each."""
+    streams = [
+        {
+            "stream": f"/{name}",
+            "in_since_start_records": count,
+            "in_since_start_bytes": 10 * count,
+            "out_since_start_records": 2 * count,
+            "out_since_start_bytes": 20 * count,
+        }
+        for name, count in counts.items()
+    ]
+    return status(uptime_ms, traffic={"streams": streams, "streams_in_others": 0})
+
+
+def test_a_streams_rates_are_the_sums_of_all_nodes() -> None:
     rates = Rates()
+    content = {"/s": StreamContent(7, 70), "/idle": StreamContent(1, 10)}
+    first = rates.take(sample(0, {1: moved(1_000, s=100), 2: moved(9_000, s=5)}, streams=content))
+    assert [each["in_per_second_records"] for each in first.streams] == [None, None]
+    nodes = {1: moved(3_000, s=300), 2: moved(11_000, s=25, other=40)}
+    shown = {each.pop("stream"): each for each in rates.take(sample(2, nodes, streams=content)).streams}
+    assert shown == {
+        "/s": {
+            "in_per_second_records": 110,
+            "in_per_second_bytes": 1_100,
+            "out_per_second_records": 220,
+            "out_per_second_bytes": 2_200,
+            "records": 7,
+            "bytes": 70,
+        },
+        "/idle": {**dict.fromkeys(FLOWS, 0), "records": 1, "bytes": 10},
+        "/other": {
+            "in_per_second_records": 20,
+            "in_per_second_bytes": 200,
+            "out_per_second_records": 40,
+            "out_per_second_bytes": 400,
+            "records": None,
+            "bytes": None,
+        },
+    }
+    assert [each["stream"] for each in rates.take(sample(4, nodes, streams=content)).streams] == ["/s", "/idle"]
 
-    def at(at_s: float, records: int) -> dict[str, Any]:
-        return rates.take(sample(at_s, {}, streams={"/s": StreamContent(records, 10 * records)})).streams[0]
 
-    assert at(0, 100)["records_per_second"] is None
-    assert at(2, 100)["records_per_second"] is None
-    assert at(20, 300)["records_per_second"] == 10
-    assert at(22, 300)["written_per_second_bytes"] == 100
-    assert at(30, 200)["records_per_second"] == 0  # retention took some
-    assert at(40, 400)["records_per_second"] == 20
-    assert at(40 + QUIET_S, 400)["records_per_second"] == 0
+def test_a_node_that_was_started_again_counts_in_no_stream_for_once() -> None:
+    rates = Rates()
+    rates.take(sample(0, {1: moved(1_000, s=100), 2: moved(1_000, s=100)}))
+    one = rates.take(sample(2, {1: moved(500, s=40), 2: moved(3_000, s=120)}))
+    assert [each["in_per_second_records"] for each in one.streams] == [10]
+    both = rates.take(sample(4, {1: moved(2_500, s=60), 2: moved(5_000, s=140)}))
+    assert [each["in_per_second_records"] for each in both.streams] == [20]
+
+
+def test_a_counter_that_fell_says_that_the_node_was_started_again_however_long_it_is_up() -> None:
+    before, now = {1: moved(1_000, s=100, t=1)}, {1: moved(9_000, s=40, t=90)}
+    assert stream_rates(before, now) is None
+
+
+def test_streams_of_nodes_that_do_not_tell_of_them_have_no_rates() -> None:
+    rates = Rates()
+    rates.take(sample(0, {1: status(1_000)}, streams={"/s": StreamContent(1, 1)}))
+    (shown,) = rates.take(sample(2, {1: status(3_000)}, streams={"/s": StreamContent(1, 1)})).streams
+    assert [shown[name] for name in FLOWS] == [None] * len(FLOWS)
+    rates.take(sample(4, {}))
+    (shown,) = rates.take(sample(6, {1: moved(5_000, s=9)}, streams={"/s": StreamContent(1, 1)})).streams
+    assert shown["in_per_second_bytes"] is None
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9), st.integers(0, 9)), max_size=4))
+def test_no_rate_of_a_stream_is_negative(looks: list[tuple[int, int, int]]) -> None:
+    before: dict[int, Any] = {}
+    for uptime_ms, written, others in looks:
+        now = {1: moved(uptime_ms, s=written), 2: moved(-uptime_ms, s=others)}
+        assert all(rate >= 0 for each in (stream_rates(before, now) or {}).values() for rate in each.values())
+        before = now
 
 
 def test_containers_that_lack_something_come_first() -> None:

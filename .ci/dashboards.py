@@ -173,11 +173,14 @@ CLUSTER: Final = Dashboard(
             [
                 graph("Containers", "By the state of their replicas.", "short",
                       (total("headrace_containers", "state"), "{{state}}"), stacked=True),
-                graph("Failovers, rolls, moves", "Containers that got another leader as theirs failed; partitions that "
-                      "went on in another container; what was moved for balance.", "cps",
-                      (rate("headrace_failovers_total"), "failovers"), (rate("headrace_rolls_total"), "rolls"),
+                graph("Failovers, hand-overs, rolls, moves", "Containers that got another leader as theirs failed, or "
+                      "stopped; partitions that went on in another container; what was moved for balance.", "cps",
+                      (rate("headrace_failovers_total"), "failovers"),
+                      (rate("headrace_hand_overs_total"), "hand-overs"), (rate("headrace_rolls_total"), "rolls"),
                       (rate("headrace_balance_moves_total"), "moves for balance")),
                 PEERS,
+                graph("Nodes", "By how the controller finds them: alive, in doubt, dead.", "short",
+                      (total("headrace_nodes", "state"), "{{state}}"), stacked=True),
                 graph("Versions", "Nodes by the version that they run; an upgrade is under way where there are two.",
                       "short", (total("headrace_node_info", "version"), "{{version}}"), stacked=True),
             ],

@@ -16,7 +16,7 @@ msgspec must have learnt what methods take before `convert` is given it, which i
 each module of methods makes decoders of its classes as it is loaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -57,18 +57,20 @@ class AdminApi:
         """All that there are."""
         return self._methods
 
-    async def handle(self, body: bytes, caller: Caller) -> bytes:
-        """The response's body. Raises MalformedRequest for bytes that are no admin request."""
+    async def handle(self, body: bytes, caller: Caller, *, failed: Callable[[int], None] = lambda _code: None) -> bytes:
+        """The response's body. `failed` is told the code of an error. Raises MalformedRequest for bytes that are no
+        admin request.
+        """
         name, given = split_admin_request(body)
         try:
             return encode_admin_response(await self.call(name, given, caller))
         except HeadraceError as error:
-            return encode_admin_response(None, error=int(error.code), message=str(error))
+            code, message = int(error.code), str(error)
         except Exception:
             log.exception("admin call failed", method=name, peer=caller.peer)
-            return encode_admin_response(
-                None, error=int(Code.UNKNOWN_SERVER_ERROR), message=f"{name} failed; the node's log says why"
-            )
+            code, message = int(Code.UNKNOWN_SERVER_ERROR), f"{name} failed; the node's log says why"
+        failed(code)
+        return encode_admin_response(None, error=code, message=message)
 
     async def call(self, name: str, given: Mapping[str, Any] | msgspec.Raw, caller: Caller) -> object:
         """What a method answers, given its parameters, or the bytes of them.

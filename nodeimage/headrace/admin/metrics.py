@@ -7,6 +7,7 @@ from headrace.base.errors import Code
 from headrace.base.ids import ContainerId
 from headrace.base.loop_lag import LoopLag
 from headrace.container.leader import Leader
+from headrace.control.observations import Life
 from headrace.metrics import declarations as declared
 from headrace.metrics.histogram import Histogram
 from headrace.metrics.log_times import LogTimes
@@ -55,6 +56,7 @@ _OF_CONTAINERS: Final = (
     (declared.CONTAINER_COMMITTED, "committed"),
     (declared.CONTAINER_STORED, "on_disk_bytes"),
 )
+_LIVES: Final = tuple(life.value for life in Life)
 _BY_STREAM: Final = (
     *(declared.STREAM_IN_BYTES, declared.STREAM_IN_RECORDS),
     *(declared.STREAM_OUT_BYTES, declared.STREAM_OUT_RECORDS),
@@ -126,6 +128,14 @@ def of_containers(
         else:
             found["in_sync"] += 1
     return counts(declared.CONTAINERS, {**found, "waiting": waiting})
+
+
+def of_nodes(lives: Iterable[str]) -> Iterable[Reading]:
+    """How many registered nodes are how, as the controller finds them (control.observations.Life)."""
+    found = dict.fromkeys(_LIVES, 0)
+    for life in lives:
+        found[life] += 1
+    return counts(declared.NODES, {life.replace(" ", "_"): count for life, count in found.items()})
 
 
 def of_traffic(traffic: Traffic) -> Iterator[Reading]:

@@ -7,8 +7,10 @@ from typing import Any, Final
 from headrace.cli.units import show_duration, show_size
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms")
-"""Milliseconds since 1970; every other name that ends in `_ms` is a duration."""
+MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms", "expires_ms")
+"""Milliseconds since 1970, as are names that end so, such as `problem_since_ms`; every other name that ends in `_ms` is
+a duration."""
+_ENDS: Final = tuple(f"_{each}" for each in MOMENTS)
 INSTANTS = ("at_ms", "last_error_at_ms")
 """Moments of which the millisecond matters."""
 
@@ -20,7 +22,7 @@ def show_value(name: str, value: Any) -> object:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case int() if name in MOMENTS:
+        case int() if name in MOMENTS or name.endswith(_ENDS):
             return show_moment(value)
         case int() if name in INSTANTS:
             return show_moment(value, millis=True)

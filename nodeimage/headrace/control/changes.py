@@ -15,6 +15,8 @@ class PutContainer:
     reason: str
     is_balance: bool = False
     """Nothing is wrong; another node carries less."""
+    is_planned: bool = False
+    """The former leader is well: it stops, is drained, or leads more than its share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ class Events:
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=KEPT)
         self.failovers = 0
-        """Containers that were given to another leader, but for balance."""
+        """Containers that were given to another leader, as theirs had failed."""
+        self.hand_overs = 0
+        """Those whose leader was well: it stopped, was drained, or led more than its share."""
         self.balance_moves = 0
         """Containers and partitions that were moved for balance."""
 

@@ -18,6 +18,7 @@ costs a change of role, no record.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from headrace.base.ids import ContainerId, Epoch, NodeId
 from headrace.control.candidates import candidates, hand_over, has_another, is_in_sync
@@ -194,7 +195,7 @@ class _Plan:
         if registered.stopping or registered.draining:
             what = "is stopping" if registered.stopping else "is drained"
             if willing:
-                return self._hand_over(record, willing[0], f"node {leader} {what}")
+                return replace(self._hand_over(record, willing[0], f"node {leader} {what}"), is_planned=True)
             # A drained node's container needs another replica first; the replicas' turn sees to it.
             return None
         if willing and observed.is_stuck(leader):
@@ -402,7 +403,7 @@ class _Plan:
         if back and observed.is_steady(key, self._now):
             chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
             reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
-            self._add(self._hand_over(chosen, key, reason))
+            self._add(replace(self._hand_over(chosen, key, reason), is_planned=True))
             return
         patience = 0.0
         if self._full and not self._take_records(opened):

@@ -155,6 +155,8 @@ class PutQueue:
         kind = "primary" if former is not None and former != record.primary else "replicas"
         if change.is_balance:
             self._events.balance_moves += 1
+        elif kind == "primary" and change.is_planned:
+            self._events.hand_overs += 1
         elif kind == "primary":
             self._events.failovers += 1
         self._events.add(kind, change.reason, container=record.container_id, node=record.primary)

@@ -41,6 +41,7 @@ class ApiVersionsApi:
         """Answer, or park the connection until the request can be read. Raises `MalformedRequest`."""
         version = header.api_version
         if not VERSIONS.lowest <= version <= VERSIONS.highest:
+            slot.failed(Code.UNSUPPORTED_VERSION)
             slot.answer([encode_response(0, self._told, error=Code.UNSUPPORTED_VERSION)])
             return
         if version >= _NAMED_FROM:

@@ -128,6 +128,11 @@ class Dispatcher:
             Code.UNSUPPORTED_VERSION, f"api {header.api_key} version {header.api_version} is not supported"
         )
 
+    def failed(self, key: int, code: int) -> None:
+        """See Handler."""
+        if (known := self._starts.get(key)) is not None:
+            known[3].failed(code)
+
     def _start_generic(
         self, api: Api, session: Connection, header: RequestHeader, request: memoryview, slot: Slot
     ) -> None:

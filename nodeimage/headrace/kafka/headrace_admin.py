@@ -25,4 +25,4 @@ class HeadraceAdminApi:
         session.park(self._answer(bytes(request[header.body :]), session, slot))
 
     async def _answer(self, body: bytes, session: Connection, slot: Slot) -> None:
-        slot.answer([await self._admin.handle(body, session)])
+        slot.answer([await self._admin.handle(body, session, failed=slot.failed)])

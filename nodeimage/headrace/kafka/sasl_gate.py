@@ -236,6 +236,10 @@ class SaslGate:
         """See Handler."""
         self._handler.connected(session)
 
+    def failed(self, key: int, code: int) -> None:
+        """See Handler."""
+        self._handler.failed(key, code)
+
     def disconnected(self, session: Connection) -> None:
         """See Handler."""
         self._handler.disconnected(session)
@@ -269,6 +273,7 @@ class SaslGate:
         slot.answer([answer], header_version=0)
         self.unproven.waits(session)
         if told.code is not Code.NONE:
+            self._handler.failed(_HANDSHAKE, told.code)
             await _end(session)
 
     async def _authenticate(
@@ -299,6 +304,7 @@ class SaslGate:
         slot.answer([generic_codec.encode_response(ApiKey.SASL_AUTHENTICATE, version, fields)])
         self.unproven.waits(session)
         if code is not Code.NONE:
+            self._handler.failed(_AUTHENTICATE, code)
             await _end(session)
 
     async def bare_token(self, session: SaslConnection, token: memoryview, slot: BareSlot) -> None:

@@ -14,6 +14,11 @@ from headrace.metrics.metric import Metric, counter, gauge, histogram
 READY = gauge("ready", "Whether the node has its containers and is not behind")
 CONTROLLER = gauge("controller", "Whether the node is the cluster's controller")
 NODE_INFO = gauge("node_info", "1, with the node's version and its cluster's id", "version", "cluster")
+NODES = gauge(
+    "nodes",
+    "Registered nodes by how the controller finds them: alive, in_doubt or dead; told by the controller alone",
+    "state",
+)
 START_TIME = gauge("start_time_seconds", "When the process started, in seconds since 1970")
 CPU_SECONDS = counter("cpu_seconds_total", "Processor time that the process used")
 RESIDENT_BYTES = gauge("resident_bytes", "Resident memory of the process")
@@ -96,9 +101,11 @@ CONTAINER_COMMITTED = gauge(
 CONTAINER_STORED = gauge("container_stored_bytes", "Bytes on disk of a replica", "container", "kind")
 CONTAINER_LEADS = gauge("container_leads", "Whether this node leads a container", "container", "kind")
 ROLLS = counter("rolls_total", "Partitions that went on elsewhere, by rolls that ended on this node")
-FAILOVERS = counter(
-    "failovers_total",
-    "Containers that the controller gave to another leader, as theirs had failed or was about to stop",
+FAILOVERS = counter("failovers_total", "Containers that the controller gave to another leader, as theirs had failed")
+HAND_OVERS = counter(
+    "hand_overs_total",
+    "Containers that the controller gave to another leader though theirs was well: it was about to stop, was drained, "
+    "or led more than its share",
 )
 BALANCE_MOVES = counter("balance_moves_total", "Containers and partitions that the controller moved for balance")
 
@@ -160,8 +167,8 @@ TLS_FAILED = counter("tls_handshakes_failed_total", "TLS handshakes of clients t
 
 SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "The node": (
-        *(READY, CONTROLLER, NODE_INFO, START_TIME, CPU_SECONDS, RESIDENT_BYTES, OPEN_DESCRIPTORS, DESCRIPTORS_LIMIT),
-        *(LOOP_LAG, STORE_SILENT, CATALOG_DAMAGED, STREAMS, TOPICS, PARTITIONS, TOPICS_IN_MEMORY),
+        *(READY, CONTROLLER, NODES, NODE_INFO, START_TIME, CPU_SECONDS, RESIDENT_BYTES, OPEN_DESCRIPTORS),
+        *(DESCRIPTORS_LIMIT, LOOP_LAG, STORE_SILENT, CATALOG_DAMAGED, STREAMS, TOPICS, PARTITIONS, TOPICS_IN_MEMORY),
     ),
     "The disk": (
         *(
@@ -183,7 +190,7 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     ),
     "Log and replication": (
         *(LOG_SYNC_SECONDS, COMMIT_SECONDS, PEER_CALL_SECONDS, CONTAINERS, CONTAINER_EPOCH, CONTAINER_END),
-        *(CONTAINER_COMMITTED, CONTAINER_STORED, CONTAINER_LEADS, ROLLS, FAILOVERS, BALANCE_MOVES),
+        *(CONTAINER_COMMITTED, CONTAINER_STORED, CONTAINER_LEADS, ROLLS, FAILOVERS, HAND_OVERS, BALANCE_MOVES),
     ),
     "Traffic": (
         *(STREAM_IN_BYTES, STREAM_IN_RECORDS, STREAM_OUT_BYTES, STREAM_OUT_RECORDS),

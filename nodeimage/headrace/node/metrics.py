@@ -78,7 +78,10 @@ class NodeScrape:
 
     def _of_parts(self) -> Iterator[Reading]:
         parts, controller = self._parts, self._controller
-        waiting = len(controller.status().waiting) if controller.holds_lease else 0
+        status = controller.status() if controller.holds_lease else None
+        waiting = 0 if status is None else len(status.waiting)
+        if status is not None:
+            yield from metrics.of_nodes(status.nodes.values())
         yield from metrics.of_containers(parts.containers, parts.cluster.view.containers, waiting=waiting)
         yield from metrics.counts(declared.THROTTLED_SECONDS, parts.throttle.told_s)
         yield from metrics.counts(declared.LOGINS, parts.logins.succeeded)
@@ -88,6 +91,7 @@ class NodeScrape:
             (declared.SCRUB_FINDINGS, parts.scrub.found),
             (declared.ROLLS, parts.rolls.ended),
             (declared.FAILOVERS, controller.events.failovers),
+            (declared.HAND_OVERS, controller.events.hand_overs),
             (declared.BALANCE_MOVES, controller.events.balance_moves),
             (declared.SET_ASIDE, self._applier.quarantined),
         ):

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.admin.metrics import counts, of_containers, of_log, of_loop, of_peers, of_requests, of_status
+from headrace.admin.metrics import counts, of_containers, of_log, of_loop, of_nodes, of_peers, of_requests, of_status
 from headrace.base.errors import Code
 from headrace.base.loop_lag import LoopLag
 from headrace.metrics import declarations as declared
@@ -91,6 +91,15 @@ async def test_certificates_are_told_by_how_long_they_last() -> None:
         'headrace_certificate_expiry_seconds{listener="tls",node="3"} 3000.0'
     ]
     assert 'headrace_tls_handshakes_failed_total{listener="tls",node="3"} 2.0' in told
+
+
+async def test_nodes_are_told_by_how_they_are() -> None:
+    told = await lines(of_nodes(["alive", "in doubt", "alive"]))
+    assert [each for each in told if each.startswith("headrace_nodes{")] == [
+        'headrace_nodes{node="3",state="alive"} 2.0',
+        'headrace_nodes{node="3",state="in_doubt"} 1.0',
+        'headrace_nodes{node="3",state="dead"} 0.0',
+    ]
 
 
 async def test_requests_are_told_of_the_apis_that_were_asked() -> None:

@@ -7,6 +7,9 @@ def test_the_end_of_a_name_says_the_unit() -> None:
     assert show_value("ttl_ms", 604_800_000) == "7d"
     assert show_value("retention_ms", -1) == "forever"
     assert show_value("created_ms", 1_441_115_100_000) == "2015-09-01 13:45:00Z"
+    for name in ("certificate_expires_ms", "problem_since_ms"):
+        assert show_value(name, 1_441_115_100_000) == "2015-09-01 13:45:00Z"
+    assert show_value("cpu_since_start_ms", 90_000) == "1min30s"
     assert show_value("lag", 12) == 12
     assert show_value("auto_create", False) == "no"
     assert show_value("protocol", "") == "-"

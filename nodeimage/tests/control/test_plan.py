@@ -77,6 +77,14 @@ def test_a_stopping_node_hands_over_and_is_not_waited_for(three: World) -> None:
     assert {node for node, _ in record.in_sync} == {1, 3}
 
 
+def test_a_leader_that_is_well_and_goes_hands_over_and_one_that_is_dead_fails_over(three: World) -> None:
+    three.mark(2, stopping=True)
+    assert [each.is_planned for each in three.plan() if isinstance(each, PutContainer)] == [True]
+    three.mark(2, stopping=False)
+    three.silent(2, for_s=10)
+    assert [each.is_planned for each in three.plan() if isinstance(each, PutContainer)] == [False]
+
+
 def test_when_all_stop_nothing_is_handed_around(three: World) -> None:
     for number in (1, 2, 3):
         three.mark(number, stopping=True)

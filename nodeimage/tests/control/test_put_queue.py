@@ -163,10 +163,13 @@ async def test_who_is_out_of_office_puts_nothing_more(cluster: Cluster) -> None:
     assert cluster.begun[-1] == MANY
 
 
-async def test_moves_for_balance_are_no_failovers(cluster: Cluster) -> None:
+async def test_moves_for_balance_and_hand_overs_are_no_failovers(cluster: Cluster) -> None:
     cluster.gate.set()
-    for each in (change(1), change(2), replace(change(3), is_balance=True), change(4, primary=1)):
+    for each in (
+        *(change(1), change(2), replace(change(3), is_balance=True), change(4, primary=1)),
+        replace(change(5), is_planned=True),
+    ):
         cluster.queue.put(each)
     await cluster.queue.rest(10.0)
     events = cluster.queue._events
-    assert (events.failovers, events.balance_moves) == (2, 1)
+    assert (events.failovers, events.hand_overs, events.balance_moves) == (2, 1, 1)

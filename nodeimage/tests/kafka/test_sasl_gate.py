@@ -53,6 +53,11 @@ class Broker:
         self.handled: list[int] = []
         self.connections: list[Connection] = []
         self.waiting: list[Slot] = []
+        self.counted: list[tuple[int, int]] = []
+        """(API, error) of what the gate answered."""
+
+    def failed(self, key: int, code: int) -> None:
+        self.counted.append((key, code))
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         self.handled.append(header.api_key)
@@ -348,6 +353,7 @@ async def test_a_mechanism_that_is_off_is_answered_with_those_that_there_are(por
     assert answer.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
     assert not client.heard.over, "the client is to read it first"
     assert await client.over()
+    assert port.broker.counted == [(ApiKey.SASL_HANDSHAKE, Code.UNSUPPORTED_SASL_MECHANISM)]
 
 
 @pytest.mark.parametrize("token", [b"\0alice\0wrong", b"\0nobody\0wrong", b"", b"\xff" * 100])
@@ -366,6 +372,7 @@ async def test_a_failure_is_answered_first_and_nothing_behind_it_is_taken(port: 
     assert told.error_code == Code.SASL_AUTHENTICATION_FAILED
     assert told.error_message == "authentication failed with mechanism PLAIN"
     assert port.broker.handled == []
+    assert port.broker.counted == [(ApiKey.SASL_AUTHENTICATE, Code.SASL_AUTHENTICATION_FAILED)]
     assert client.connection.principal is NOBODY
 
 

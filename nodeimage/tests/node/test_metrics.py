@@ -1,7 +1,11 @@
 """A node's metrics as Prometheus scrapes them."""
 
+import asyncio
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.base.errors import KafkaError
 from headrace.metrics.declarations import ALL
 from headrace.node.metrics import NodeScrape
 from headrace.wire.api_keys import ApiKey
@@ -51,6 +55,7 @@ async def test_what_clients_do_is_told(new_node: NewNode) -> None:
     told = Scrape(await scrape_of(node).text())
     assert told["ready"] == {(): 1.0}
     assert told["containers"] == {("in_sync",): 2.0, ("behind",): 0.0, ("stalled",): 0.0, ("waiting",): 0.0}
+    assert told["nodes"] == {("alive",): 1.0, ("in_doubt",): 0.0, ("dead",): 0.0}
     assert told["topics"] == {(): 2.0}
     assert told["stream_in_records_total"][("/default",)] == 4.0
     assert told["stream_out_records_total"][("/default",)] == 3.0
@@ -86,11 +91,16 @@ async def test_a_refusal_is_counted_by_api_and_code(new_node: NewNode) -> None:
     topics = [{"topic_id": None, "name": "absent"}]
     await node.call("ask", ApiKey.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
     await node.call("ask", ApiKey.DELETE_GROUPS, 2, groups_names=["absent"])
+    await asyncio.to_thread(node.client.connection.call, ApiKey.API_VERSIONS, 99, b"")
+    with pytest.raises(KafkaError, match="no stream"):
+        await node.call("admin", "stream.show", path="/absent")
     told = Scrape(await scrape_of(node).text())
     assert told["request_errors_total"] == {
         ("Produce", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0,
         ("Metadata", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0,
         ("DeleteGroups", "GROUP_ID_NOT_FOUND"): 1.0,
+        ("ApiVersions", "UNSUPPORTED_VERSION"): 1.0,
+        ("HeadraceAdmin", "UNKNOWN_TOPIC_OR_PARTITION"): 1.0,
     }
 
 

@@ -291,6 +291,9 @@ NODE: Final = Dashboard(
                       (total("headrace_scrub_running"), "scrubs under way")),
                 graph("Topics in memory", "Those that clients use.", "short",
                       (total("headrace_topics_in_memory", "node"), "node {{node}}")),
+                graph("Spans of traces", "Exported to the collector, or dropped as it did not take them in time; "
+                      "where nodes have --tracing-endpoint.", "cps",
+                      (rate("headrace_trace_spans_total", "outcome"), "{{outcome}}")),
             ],
         ),
     ],

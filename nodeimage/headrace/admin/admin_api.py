@@ -16,27 +16,43 @@ msgspec must have learnt what methods take before `convert` is given it, which i
 each module of methods makes decoders of its classes as it is loaded.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
-from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError, code_of
+from headrace.catalog.names import full
 from headrace.partitions.admin_params import Method, Methods
 from headrace.partitions.admin_rights import CLUSTER_ADMIN, unknown_to
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
+from headrace.tracing.spans import ADMIN, Span, Value
+from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire.admin_call import encode_admin_response, split_admin_request
 
 log = structlog.get_logger(__name__)
 
 
+class _Named(msgspec.Struct):
+    """What parameters may name of streams and topics; the others are not looked at."""
+
+    path: str | None = None
+    stream: str | None = None
+    topic: str | None = None
+
+
+_names = msgspec.msgpack.Decoder(_Named)
+
+
 class AdminApi:
     """Answers Headrace's own admin calls, by a table of methods."""
 
-    def __init__(self, *, authorizer: Authorizer) -> None:
+    def __init__(self, *, authorizer: Authorizer, tracer: Tracer = NO_TRACER) -> None:
         self._authorizer = authorizer
+        self._tracer = tracer
         self._methods: dict[str, Method] = {}
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
         """Of each method's parameters."""
@@ -62,6 +78,30 @@ class AdminApi:
         admin request.
         """
         name, given = split_admin_request(body)
+        if not self._tracer.is_on:
+            return await self._answer(name, given, caller, failed)
+        began = asyncio.get_running_loop().time()
+        errors: list[int] = []
+
+        def noted(code: int) -> None:
+            errors.append(code)
+            failed(code)
+
+        answer = await self._answer(name, given, caller, noted)
+        method = self._methods.get(name)
+        if method is None or method.is_traced:
+            self._tracer.ended(
+                Span(
+                    ADMIN,
+                    asyncio.get_running_loop().time() - began,
+                    _named(given, caller.default_stream),
+                    detail="unknown" if method is None else name,
+                    error=code_of(errors[0]).name if errors else "",
+                )
+            )
+        return answer
+
+    async def _answer(self, name: str, given: msgspec.Raw, caller: Caller, failed: Callable[[int], None]) -> bytes:
         try:
             return encode_admin_response(await self.call(name, given, caller))
         except HeadraceError as error:
@@ -103,3 +143,13 @@ class AdminApi:
             raise
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise KafkaError(Code.INVALID_REQUEST, f"{name[:100]}: what comes is not msgpack: {error}") from error
+
+
+def _named(given: msgspec.Raw, default_stream: str) -> dict[str, Value | None]:
+    """What a call is about, as its span tells it; nothing where that cannot be read."""
+    try:
+        found = _names.decode(given)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return {}
+    path = found.path or found.stream if found.topic is None else full(found.topic, default_stream)
+    return {} if path is None else {"headrace.path": path, "headrace.paths": 1}

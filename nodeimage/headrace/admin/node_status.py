@@ -73,8 +73,10 @@ class NodeStatus:
         loop_lag: LoopLag,
         traffic: Traffic,
         listeners: Callable[[], Sequence[Mapping[str, object]]],
+        tracing: Callable[[], Mapping[str, object]],
     ) -> None:
-        """`topics`: those in memory; `connections`: those of clients; `listeners`: how those of the node's file are."""
+        """`topics`: those in memory; `connections`: those of clients; `listeners`: how those of the node's file are;
+        `tracing`: how its traces are, nothing where there are to be none."""
         self._runtime = runtime
         self._node = node
         self._catalog = catalog
@@ -89,6 +91,7 @@ class NodeStatus:
         self._loop_lag = loop_lag
         self._traffic = traffic
         self._listeners = listeners
+        self._tracing = tracing
 
     def methods(self) -> Methods:
         """By name: what a method takes, what runs it, and the right that it asks for."""
@@ -164,6 +167,7 @@ class NodeStatus:
             },
             "scrub": self._scrub_shown(),
             "catalog": {"damage": self._catalog.damage, "damaged": int(bool(self._catalog.damage))},
+            **({"tracing": told} if (told := dict(self._tracing())) else {}),
             "containers": self._containers(disk.containers),
         }
 

@@ -71,6 +71,14 @@ def split(name: str, default_stream: str) -> TopicName:
     return TopicName(stream, topic, form)
 
 
+def full(name: str, default_stream: str) -> str:
+    """The full name that `name` means; one that cannot be as it is."""
+    try:
+        return split(name, default_stream).full
+    except KafkaError:
+        return name
+
+
 def render(name: TopicName, form: Form | None = None) -> str:
     """The name as text, in `form` or in the form in which it was asked for."""
     match form or name.form:

@@ -84,6 +84,15 @@ def up(
     allow_anonymous: Annotated[
         bool, typer.Option("--allow-anonymous", help="With --host and without --secure: everybody may do everything")
     ] = False,
+    tracing_endpoint: Annotated[
+        str,
+        typer.Option(
+            "--tracing-endpoint",
+            metavar="URL",
+            show_default=False,
+            help="Of a collector, such as http://localhost:4318, to which nodes send OpenTelemetry's traces",
+        ),
+    ] = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Start a cluster on this machine and print its bootstrap addresses.
@@ -95,13 +104,14 @@ def up(
     from headrace.local.folder import default_folder
 
     folder = data or default_folder()
+    of_nodes = [*(node_option or ()), *_of_tracing(tracing_endpoint)]
     with _stop_signal() as stop:
         began = time.monotonic()
         try:
             options = StartOptions(
                 nodes=nodes,
                 port=port,
-                node_options=tuple(node_option or ()),
+                node_options=tuple(of_nodes),
                 secure=secure,
                 hosts=tuple(host or ()),
                 allow_anonymous=allow_anonymous,
@@ -122,6 +132,16 @@ def up(
                 return
             note(f"Ctrl-C stops it; in another terminal try `headrace status{data_option(data)}`")
             _stay(started, stop, data)
+
+
+def _of_tracing(endpoint: str) -> list[str]:
+    """The options of nodes for it. Raises TracingRefused, so that nobody waits for traces that never come."""
+    from headrace.tracing.endpoint import checked_endpoint, need_extra
+
+    if not endpoint:
+        return []
+    need_extra()
+    return ["--tracing-endpoint", checked_endpoint(endpoint)]
 
 
 @contextmanager

@@ -17,6 +17,8 @@ class PutContainer:
     """Nothing is wrong; another node carries less."""
     is_planned: bool = False
     """The former leader is well: it stops, is drained, or leads more than its share."""
+    began: float | None = None
+    """When a former leader that has failed was heard last, or what is wrong with it began; None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from headrace.control.controller_lease import ControllerLease
 from headrace.control.events import Events, Status
 from headrace.control.inventory import Inventory
 from headrace.control.lasting_conditions import finding, forgettable
+from headrace.control.leader_changes import LeaderChanges
 from headrace.control.level_raise import BeginRaising, FinishRaising, LevelStep, NoteAble, level_step
 from headrace.control.observations import Condition, Life, Observed, ProbeResult, Settings, cut_off
 from headrace.control.placement import choose_members
@@ -46,6 +47,7 @@ from headrace.store import container_records, features
 from headrace.store.protocol import StoreCall
 from headrace.store.records import NOBODY, ContainerRecord, VolumeRecord
 from headrace.store.view import Changed, ClusterView
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger()
 
@@ -104,6 +106,7 @@ class Controller:
         own_probe: Callable[[], ProbeAnswer],
         settings: Settings | None = None,
         lease_call: StoreCall | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`lease_call`: for the lease, where it would wait behind others with `store_call`."""
         self._own = own
@@ -148,6 +151,7 @@ class Controller:
         self._answer_listeners: list[AnswerListener] = []
         self.events = Events()
         """What was done and why, oldest first."""
+        self._leader_changes = LeaderChanges(tracer=tracer, time=lambda: self._loop.time(), replica=self._replica_told)
 
     def on_answer(self, listener: AnswerListener) -> None:
         """Call `listener` with each answer to a probe from now on."""
@@ -167,6 +171,7 @@ class Controller:
             may_put=lambda: self.holds_lease,
             changed=self._wake.set,
             spawn=self._spawn,
+            appointed=self._leader_changes.appointed,
         )
         self._lease = ControllerLease(
             own=self._own,
@@ -298,6 +303,7 @@ class Controller:
     def _told(self, node: NodeId, changes: Iterable[ReplicaChange]) -> None:
         for container, replica in changes:
             self._replicas_changed[node, container] = replica
+            self._leader_changes.told(node, container, replica)
 
     def _answered(self, node: NodeId, changes: Sequence[ReplicaChange], whole: bool) -> None:
         self._told(node, changes)
@@ -311,10 +317,11 @@ class Controller:
         """The replicas of a container on other nodes, as these told of them last."""
         record = self._view.containers.get(container)
         nodes = {*self._inventory.nodes(container), *(() if record is None else record.replicas)} - {self._own}
-        found = (
-            self._replicas_changed.get((node, container), self._inventory.replica(node, container)) for node in nodes
-        )
+        found = (self._replica_told(node, container) for node in nodes)
         return [each for each in found if each is not None]
+
+    def _replica_told(self, node: NodeId, container: ContainerId) -> ReplicaState | None:
+        return self._replicas_changed.get((node, container), self._inventory.replica(node, container))
 
     def _lease_changed(self, held: bool) -> None:
         self._since.clear()
@@ -322,6 +329,7 @@ class Controller:
         self._clocks_off.clear()
         self._waits.clear()
         self._puts.forget()
+        self._leader_changes.forget()
         self._balance = BalanceState()
         text = f"node {self._own} is the controller now" if held else f"node {self._own} is the controller no longer"
         self.events.add("office", f"{text} (term {self._lease.term})", node=self._own)
@@ -393,6 +401,7 @@ class Controller:
         if all(isinstance(each, Wait) for each in changes):
             changes, self._balance = balance(observed, self._balance, now, self._view.balance)
             self._apply(changes)
+        self._leader_changes.planned(changes)
         await self._puts.rest(PUTS_S)
         if not self._levelling and (
             step := level_step(observed, self._view.features, now=now, time=self.clocks.agreed())
@@ -572,6 +581,8 @@ class Controller:
         for change in changes:
             match change:
                 case PutContainer():
+                    known = self._view.containers.get(change.record.container_id)
+                    self._leader_changes.decided(change, None if known is None else known.primary)
                     self._puts.put(change)
                 case CreateContainer(kind=kind, members=members, volume=volume):
                     key = (kind, members[0], volume)

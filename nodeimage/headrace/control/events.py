@@ -22,7 +22,8 @@ class Event:
     at: Millis
     kind: str
     """`office`, `node`, `clock`, `primary`, `replicas`, `container`, `roll`, `level`, `wait`, of a cluster store that
-    was set back `frozen` and `thawed`, or of a node's tables of the catalog `damaged` and `repaired`."""
+    was set back `frozen` and `thawed`, of a node's tables of the catalog `damaged` and `repaired`, or of traces that
+    are not to be had `tracing`."""
     reason: str
     container: ContainerId | None = None
     node: NodeId | None = None

@@ -178,7 +178,7 @@ class _Plan:
             case Life.DEAD:
                 reason = self._why_dead(leader)
                 if able:
-                    return self._hand_over(record, able[0], reason)
+                    return replace(self._hand_over(record, able[0], reason), began=self._heard_at(leader))
                 if self._has_yet_to_tell(record):
                     return None
                 names = ", ".join(str(node) for node, _ in record.in_sync)
@@ -209,7 +209,7 @@ class _Plan:
             return self._relieve(record, willing)
         began = observed.since.get(idle(record))
         if willing and began is not None and now - began >= self._settings.idle_s:
-            return self._hand_over(record, willing[0], f"node {leader} does not lead it")
+            return replace(self._hand_over(record, willing[0], f"node {leader} does not lead it"), began=began)
         return self._reconcile(record, willing)
 
     def _has_yet_to_tell(self, record: ContainerRecord) -> bool:
@@ -277,6 +277,10 @@ class _Plan:
 
     def _hand_over(self, record: ContainerRecord, candidate: NodeId, reason: str) -> PutContainer:
         return hand_over(self._observed, record, candidate, f"{reason}; node {candidate} leads now", self._now)
+
+    def _heard_at(self, node: NodeId) -> float | None:
+        result = self._observed.probes.get(node)
+        return None if result is None else result.silent_since if result.heard_at is None else result.heard_at
 
     def _why_dead(self, node: NodeId) -> str:
         if node not in self._observed.nodes:

@@ -48,15 +48,18 @@ class PutQueue:
         may_put: Callable[[], bool],
         changed: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
+        appointed: Callable[[PutContainer, NodeId], None] = lambda _change, _former: None,
     ) -> None:
         """`may_put`: whether this node still holds the lease. `changed` is called where a plan was behind. `spawn`
-        starts a task, and ends it with the controller."""
+        starts a task, and ends it with the controller. `appointed` is told of changes of leaders that were put, and who
+        led before."""
         self._view = view
         self._store_call = store_call
         self._events = events
         self._may_put = may_put
         self._changed = changed
         self._spawn = spawn
+        self._appointed = appointed
         self._waiting: deque[PutContainer] = deque()
         self._under_way: set[ContainerId] = set()
         self._unsure: dict[ContainerId, _Unsure] = {}
@@ -160,3 +163,5 @@ class PutQueue:
         elif kind == "primary":
             self._events.failovers += 1
         self._events.add(kind, change.reason, container=record.container_id, node=record.primary)
+        if former is not None and former != record.primary:
+            self._appointed(change, former)

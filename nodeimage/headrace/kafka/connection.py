@@ -67,9 +67,6 @@ class Handler(Protocol):
     def handle(self, session: "Connection", header: RequestHeader, request: memoryview, slot: "Slot") -> None:
         """Start to answer; may park the connection. Raises `HeadraceError` where the connection must end."""
 
-    def failed(self, key: int, code: int) -> None:
-        """A request of this API was answered with an error, before it came to `handle`."""
-
     def connected(self, session: "Connection") -> None: ...
 
     def disconnected(self, session: "Connection") -> None: ...

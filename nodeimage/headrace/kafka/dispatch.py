@@ -6,13 +6,14 @@ While such a handler runs, its connection starts nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import DescriptorPlan
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import Api, RawApi, Start
@@ -20,8 +21,11 @@ from headrace.kafka.connection import Connection, Identify, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.idle_connections import IdleConnections
 from headrace.kafka.throttle import Throttle
+from headrace.kafka.traced_calls import TRACED, named
 from headrace.metrics.requests import ApiTimes, PhasedTimes, ProduceTimes
 from headrace.partitions.cluster_layout import NodeSettings
+from headrace.tracing.spans import ADMIN, Span, error_type
+from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import RequestHeader
@@ -79,8 +83,11 @@ class Dispatcher:
         counters: Counters,
         throttle: Throttle,
         apis: Iterable[Api | RawApi] = (),
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Raises ValueError where two of `apis` have the same key."""
+        self._tracer = tracer
+        self._traced: frozenset[ApiKey] = TRACED if tracer.is_on else frozenset()
         self._runtime = runtime
         self._connections = connections
         self._counters = counters
@@ -128,18 +135,47 @@ class Dispatcher:
             Code.UNSUPPORTED_VERSION, f"api {header.api_key} version {header.api_version} is not supported"
         )
 
-    def failed(self, key: int, code: int) -> None:
+    def failed(self, api_key: int, code: int) -> None:
         """See Handler."""
-        if (known := self._starts.get(key)) is not None:
+        if (known := self._starts.get(api_key)) is not None:
             known[3].failed(code)
 
     def _start_generic(
         self, api: Api, session: Connection, header: RequestHeader, request: memoryview, slot: Slot
     ) -> None:
-        answer = partial(self._answer, api, session, header.api_version, request[header.body :], slot)
+        answer = partial(
+            self._trace if api.key in self._traced else self._answer,
+            api,
+            session,
+            header.api_version,
+            request[header.body :],
+            slot,
+        )
         session.park(self._throttle.timed(session, answer) if self._throttle.is_on else answer())
 
-    async def _answer(self, api: Api, session: Connection, version: int, body: memoryview, slot: Slot) -> None:
+    async def _trace(self, api: Api, session: Connection, version: int, body: memoryview, slot: Slot) -> None:
+        """As `_answer`, with a span."""
+        began, error, heard = self._runtime.loop.time(), "", _Heard()
+        try:
+            await self._answer(api, session, version, body, slot, heard)
+        except BaseException as raised:
+            error = error_type(raised)
+            raise
+        finally:
+            took_s = self._runtime.loop.time() - began
+            attributes = named(heard.asked, session.default_stream)
+            error = error or (code_of(heard.code).name if heard.code else "")
+            self._tracer.ended(Span(ADMIN, took_s, attributes, detail=name_of(api.key), error=error))
+
+    async def _answer(
+        self,
+        api: Api,
+        session: Connection,
+        version: int,
+        body: memoryview,
+        slot: Slot,
+        heard: "_Heard | None" = None,
+    ) -> None:
         key = api.key
         if not generic_codec.is_prepared(key, version):
             await self._runtime.loop.run_in_executor(self._runtime.executor, generic_codec.prepare, key, version)
@@ -150,9 +186,13 @@ class Dispatcher:
             )
         else:
             asked = generic_codec.decode_request(key, version, body)
+        if heard is not None:
+            heard.asked = asked
         fields = await api.handler(asked, session)
         for code in codes_of(fields):
             slot.failed(code)
+            if heard is not None:
+                heard.code = heard.code or code
         if slot.throttle_ms:
             fields = {**fields, "throttle_time": slot.throttle_ms}
         if long or api.has_long_answers:
@@ -178,11 +218,13 @@ class Dispatcher:
         """A client is gone."""
         self._connections.open.pop(session, None)
 
-    def failed(self, api_key: int, code: int) -> None:
-        """A request, or a part of it, is refused."""
-        known = self._starts.get(api_key)
-        if known is not None:
-            known[3].failed(code)
+
+@dataclass(slots=True)
+class _Heard:
+    """What a span tells of a call: the request as it was decoded, and the first error of the answer."""
+
+    asked: Any = None
+    code: int = 0
 
 
 def _times_of(key: ApiKey) -> ApiTimes:

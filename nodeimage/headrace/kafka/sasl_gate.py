@@ -236,10 +236,6 @@ class SaslGate:
         """See Handler."""
         self._handler.connected(session)
 
-    def failed(self, key: int, code: int) -> None:
-        """See Handler."""
-        self._handler.failed(key, code)
-
     def disconnected(self, session: Connection) -> None:
         """See Handler."""
         self._handler.disconnected(session)

@@ -51,6 +51,7 @@ from headrace.peer.messages import AppendedOnce, AppendOnce, LinksAsked, LinksTo
 from headrace.peer.server import Handler
 from headrace.peer.session import Session
 from headrace.security.client_security import security_of
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 __all__ = ["LinkTold", "Links", "open_client"]
 
@@ -110,6 +111,7 @@ class Links:
         node_id: NodeId,
         own_cluster: str,
         secret: str,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, tells them of
         changes, and closes them. `secret`: the cluster's, with which credentials are sealed.
@@ -126,6 +128,7 @@ class Links:
         self._runtime = runtime
         self._node_id = node_id
         self._own = own_cluster
+        self._tracer = tracer
         self.pullers = Pullers(
             catalog=catalog,
             topics=topics,
@@ -140,6 +143,7 @@ class Links:
             open_source=self.open_source,
             on_higher=self._higher_found,
             on_ended=forwarding.link_ended,
+            tracer=tracer,
         )
         self._topic_syncers: dict[str, tuple[LinkRow, TopicSyncer, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
@@ -271,6 +275,7 @@ class Links:
                     own_cluster=self._own,
                     bootstrap=partial(self.bootstrap, row),
                     brings_committed_offsets=partial(self._brings_committed_offsets, name),
+                    tracer=self._tracer,
                 )
                 task = self._runtime.spawn(self._run_syncer(syncer, source))
                 self._topic_syncers[name] = (row, syncer, task)

@@ -31,6 +31,12 @@ STREAMS = gauge("streams", "Streams in the catalog; every node tells all of them
 TOPICS = gauge("topics", "Topics in the catalog; every node tells all of them")
 PARTITIONS = gauge("partitions", "Partitions in the catalog; every node tells all of them")
 TOPICS_IN_MEMORY = gauge("topics_in_memory", "Topics that this node holds in memory")
+TRACE_SPANS = counter(
+    "trace_spans_total",
+    "Spans of traces by what became of them: exported, or dropped, as the collector did not take them in time; where "
+    "there are traces",
+    "outcome",
+)
 
 # --- the disk
 
@@ -168,7 +174,17 @@ TLS_FAILED = counter("tls_handshakes_failed_total", "TLS handshakes of clients t
 SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "The node": (
         *(READY, CONTROLLER, NODES, NODE_INFO, START_TIME, CPU_SECONDS, RESIDENT_BYTES, OPEN_DESCRIPTORS),
-        *(DESCRIPTORS_LIMIT, LOOP_LAG, STORE_SILENT, CATALOG_DAMAGED, STREAMS, TOPICS, PARTITIONS, TOPICS_IN_MEMORY),
+        *(
+            DESCRIPTORS_LIMIT,
+            LOOP_LAG,
+            STORE_SILENT,
+            CATALOG_DAMAGED,
+            STREAMS,
+            TOPICS,
+            PARTITIONS,
+            TOPICS_IN_MEMORY,
+            TRACE_SPANS,
+        ),
     ),
     "The disk": (
         *(

@@ -19,11 +19,16 @@ def table() -> str:
 
 def with_table(text: str) -> str:
     """A document with the table as it has to be. Raises ValueError where it has no place for it."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document has no place for the table: {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+    return with_part(text, table(), begin=BEGIN, end=END)
+
+
+def with_part(text: str, part: str, *, begin: str, end: str) -> str:
+    """A document with `part` between two lines of it. Raises ValueError where it has no such lines."""
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"the document has no place for the table: {begin} and {end}")
+    return f"{before}{begin}\n\n{part}\n{end}{after}"
 
 
 def main(path: Path) -> None:

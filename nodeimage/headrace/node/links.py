@@ -97,6 +97,7 @@ def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwardin
         node_id=parts.node.node_id,
         own_cluster=own,
         secret=secret,
+        tracer=parts.tracer,
     )
     clashes = NameClashes(catalog=catalog, quarantine=quarantine, states=states, own_cluster=own)
     admin = LinkAdmin(

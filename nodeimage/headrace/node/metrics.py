@@ -17,6 +17,7 @@ from headrace.metrics.exposition import NodeMetrics
 from headrace.metrics.log_times import LogTimes
 from headrace.metrics.readings import Reading
 from headrace.node.parts import NodeParts
+from headrace.node.tracing import Tracing
 from headrace.peer.client import PeerClient
 
 Status = Callable[[], Awaitable[dict[str, Any]]]
@@ -34,10 +35,12 @@ class NodeScrape:
         links: Links,
         peers: PeerClient,
         controller: Controller,
+        tracing: Tracing,
     ) -> None:
         self._parts = parts
         self._status = status
         self._controller = controller
+        self._tracing = tracing
         self._applier = links.home_applier
         self._groups = GroupMetrics(
             runtime=parts.runtime,
@@ -83,6 +86,7 @@ class NodeScrape:
         if status is not None:
             yield from metrics.of_nodes(status.nodes.values())
         yield from metrics.of_containers(parts.containers, parts.cluster.view.containers, waiting=waiting)
+        yield from metrics.counts(declared.TRACE_SPANS, self._tracing.outcomes)
         yield from metrics.counts(declared.THROTTLED_SECONDS, parts.throttle.told_s)
         yield from metrics.counts(declared.LOGINS, parts.logins.succeeded)
         yield from metrics.counts(declared.LOGINS_REFUSED, parts.logins.refused)

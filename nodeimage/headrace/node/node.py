@@ -7,6 +7,7 @@ probes, and hands over what it leads before it stops.
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import time
 import uuid
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 from msgspec import structs
 
+from headrace import __version__
 from headrace.base.acceptor import Acceptor
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
@@ -61,6 +63,7 @@ from headrace.node.peer_listener import PeerListener
 from headrace.node.registration import Registration
 from headrace.node.sasl_logins import SaslLogins
 from headrace.node.store_recovery import StoreRecovery
+from headrace.node.tracing import Tracing
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.partitions.cluster_layout import NodeIdentity
 from headrace.partitions.forwarding import Forwards
@@ -127,6 +130,7 @@ class Node:
         self._disk = NodeDisk(
             self._room, chunk_bytes=self._settings.chunk_bytes, executor=self._executor, tell=self._tell_full
         )
+        self._tracing = Tracing(options.tracing_endpoint, environment=os.environ, executor=self._executor)
         self._load = LoadMeter()
         self._log_times = LogTimes()
         self._scrape: NodeScrape | None = None
@@ -211,6 +215,15 @@ class Node:
             settings=self._settings,
             rack=options.zone or None,
         )
+        await self._tracing.start(
+            {
+                "service.version": __version__,
+                "service.instance.id": str(self._run),
+                "headrace.cluster": cluster.cluster_id,
+                "headrace.node": str(record.node_id),
+            }
+        )
+        self._closing.push_async_callback(self._tracing.close)
         self.view = ClusterView(self._store)
         self._closing.push_async_callback(self.view.close)
         await self.view.start()
@@ -240,6 +253,7 @@ class Node:
             forwards=forwarding,
             listeners=self._listeners.shown,
             audit_allowed=options.audit_allowed,
+            tracing=self._tracing,
         )
         self._serves = True
         self._closing.push_async_callback(self.parts.close)
@@ -294,7 +308,11 @@ class Node:
             own_probe=self.probe,
             settings=Settings(rebuild_after_s=self._options.rebuild_after_s),
             lease_call=self.lease_call,
+            tracer=self._tracing.tracer,
         )
+        if self._tracing.problem:
+            problem = f"node {record.node_id} has no traces: {self._tracing.problem}"
+            self.controller.events.add("tracing", problem, node=record.node_id)
         self.replicas = Replicas(
             self._environment,
             others=self.controller,
@@ -472,6 +490,7 @@ class Node:
                 links=self.links,
                 peers=self.peers,
                 controller=self.controller,
+                tracing=self._tracing,
             )
             self._scrape.start()
         return self._scrape
@@ -764,6 +783,7 @@ def make_parts(
     forwards: Forwards,
     listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
     audit_allowed: Collection[str] = (),
+    tracing: Tracing | None = None,
 ) -> NodeParts:
     """What serves clients of what the node leads, now and later, whose peers reach it through `handlers`."""
     parts = NodeParts(
@@ -781,6 +801,7 @@ def make_parts(
         container_changes=containers,
         catalog_id=CATALOG_ID,
         audit_allowed=audit_allowed,
+        tracing=tracing,
     )
     serve_admin_calls(parts)
     serve_clients(parts)

@@ -9,6 +9,7 @@ from headrace.partitions.cluster_layout import NodeSettings
 from headrace.security.access_rules import Permission
 from headrace.security.audit import LOGIN
 from headrace.security.peer_tls import PeerTlsMode
+from headrace.tracing.endpoint import TracingRefused, checked_endpoint
 
 LEAST = {
     "chunk_bytes": 64 * 1024,
@@ -84,6 +85,8 @@ class Options:
     rebuild_after_s: float = 600.0
     audit_allowed: frozenset[str] = frozenset()
     """Actions of which the audit tells what is allowed as well as what is refused."""
+    tracing_endpoint: str = ""
+    """The collector's address, to which traces go; "": as OpenTelemetry's variables in the environment say."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -173,6 +176,12 @@ def parse(arguments: Sequence[str]) -> Options:
         help=f"what is allowed, and told to the audit all the same: of {', '.join(AUDITED)}",
     )
     parser.add_argument(
+        "--tracing-endpoint",
+        default="",
+        metavar="URL",
+        help="of a collector that takes OpenTelemetry's traces over HTTP, such as http://localhost:4318",
+    )
+    parser.add_argument(
         "--rebuild-after-s",
         type=float,
         default=600.0,
@@ -214,6 +223,11 @@ def parse(arguments: Sequence[str]) -> Options:
     audit_allowed = frozenset(each.strip() for each in given.audit_allowed.split(",") if each.strip())
     if unknown := audit_allowed - set(AUDITED):
         parser.error(f"--audit-allowed has no {', '.join(sorted(unknown))}; there are {', '.join(AUDITED)}")
+    if given.tracing_endpoint:
+        try:
+            checked_endpoint(given.tracing_endpoint)
+        except TracingRefused as error:
+            parser.error(f"--tracing-endpoint: {error}")
     where: Path | KubernetesCluster = given.store
     if given.kubernetes is not None:
         namespace, _, name = given.kubernetes.partition("/")
@@ -253,6 +267,7 @@ def parse(arguments: Sequence[str]) -> Options:
         labels=labels,
         rebuild_after_s=given.rebuild_after_s,
         audit_allowed=audit_allowed,
+        tracing_endpoint=given.tracing_endpoint,
         settings=NodeSettings(
             chunk_bytes=given.chunk_bytes,
             container_bytes=given.container_bytes,

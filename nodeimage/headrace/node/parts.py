@@ -41,6 +41,7 @@ from headrace.links.failover.quarantine import OnceAppender
 from headrace.links.serving.change_feed import ChangeFeed
 from headrace.metrics.traffic import Traffic
 from headrace.node.audit_stream import AuditStream, tell_now_and_then
+from headrace.node.tracing import Tracing
 from headrace.partitions.access_control import AccessControl
 from headrace.partitions.applied_changes import AppliedChanges
 from headrace.partitions.authorizer import Authorizer
@@ -66,6 +67,7 @@ from headrace.storage.maintenance import Maintenance
 from headrace.storage.scrub import Scrub
 from headrace.storage.volume_limits import VolumeLimits
 from headrace.store.protocol import StoreCall
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger()
 audit_log = structlog.get_logger("audit")
@@ -97,11 +99,13 @@ class NodeParts:
         listeners: Callable[[], Sequence[Mapping[str, object]]] = tuple,
         regroup_enabled: bool = True,
         audit_allowed: Collection[str] = (),
+        tracing: Tracing | None = None,
     ) -> None:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
         raises StoreUnavailable. `listeners`: how those of the node's file are, for its status.
-        `audit_allowed`: actions of which the audit tells what is allowed as well.
+        `audit_allowed`: actions of which the audit tells what is allowed as well. `tracing`: None: there are no traces.
         """
+        self.tracer: Tracer = NO_TRACER if tracing is None else tracing.tracer
         self.node = node
         self.folder = folder
         self.catalog = catalog
@@ -153,6 +157,7 @@ class NodeParts:
             partitions=self.partitions,
             placement=self.placement,
             limit=node.settings.partitionlet_bytes,
+            tracer=self.tracer,
         )
         self.audit_stream = AuditStream(
             runtime=runtime,
@@ -229,9 +234,10 @@ class NodeParts:
             loop_lag=self.loop_lag,
             traffic=self.traffic,
             listeners=listeners,
+            tracing=dict if tracing is None else tracing.shown,
         )
         self.features = FeatureCalls(runtime=self.runtime, cluster=cluster, store=store)
-        self.admin = AdminApi(authorizer=self.authorizer)
+        self.admin = AdminApi(authorizer=self.authorizer, tracer=self.tracer)
         """Its methods are added by `admin_calls` and `links`."""
         self._led: set[Leader] = set()
         self.list_offsets = ListOffsetsApi(
@@ -280,7 +286,11 @@ class NodeParts:
             authorization=self.authorization,
         )
         self.dispatcher = Dispatcher(
-            runtime=self.runtime, connections=self.connections, counters=self.counters, throttle=self.throttle
+            runtime=self.runtime,
+            connections=self.connections,
+            counters=self.counters,
+            throttle=self.throttle,
+            tracer=self.tracer,
         )
         """Its APIs are added by `client_apis`."""
 

@@ -28,6 +28,8 @@ class Method(NamedTuple):
     right: Right
     of_caller: bool = False
     """The answer differs with who asks, so that `run` is given the `Caller`, too."""
+    is_traced: bool = True
+    """Calls of it have spans; no: links ask it over and over."""
 
 
 Methods = Mapping[str, Method]

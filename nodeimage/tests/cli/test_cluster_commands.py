@@ -15,7 +15,9 @@ import pytest
 
 from headrace.local.cluster import running_cluster, stop
 from headrace.local.folder import ClusterNotRunning
+from kit.collector import Collector
 from kit.own_ports import own_port
+from kit.storage import wait_until
 
 Headrace = Callable[..., Any]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -58,6 +60,19 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
     again = headrace("up", "--data", str(folder), "-d")
     assert again.out == f"127.0.0.1:{port}\n"
     assert headrace("consume", "words", "--from-beginning", "--data", str(folder)).out == "kept\n"
+
+
+def test_nodes_send_their_traces_where_it_is_said(headrace: Headrace, folder: Path) -> None:
+    at = ("--data", str(folder))
+    refused = headrace("up", *at, "--detach", "--tracing-endpoint", "collector:4318").refused()
+    assert "the address of a collector is http://HOST:PORT" in refused
+    with Collector() as collector:
+        headrace("up", *at, "--port", str(own_port()), "--detach", "--tracing-endpoint", collector.endpoint)
+        headrace("stream", "create", "/plant", *at)
+        wait_until(lambda: collector.named("headrace.admin/stream.create"))
+        headrace("down", *at)
+        (span,) = collector.named("headrace.admin/stream.create")
+    assert span.attributes["headrace.path"] == "/plant"
 
 
 @pytest.mark.alone

@@ -72,9 +72,6 @@ class Broker:
     def disconnected(self, session: Connection) -> None:
         self.connections.remove(session)
 
-    def failed(self, api_key: int, code: int) -> None:
-        """Nothing is counted."""
-
 
 class Clock:
     def now(self) -> int:

@@ -25,6 +25,7 @@ from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topic
 from headrace.security.client_security import Security
+from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire.admin_call import encode_admin_request
 from headrace.wire.batch import Record, build_batch, iter_batches, iter_records, read_batch
 from headrace.wire.produce import PartitionRecords
@@ -78,7 +79,7 @@ class OneNode:
             own_cluster=self.cluster_id,
         )
 
-    def topic_syncer(self, link: LinkRow, source: Source) -> TopicSyncer:
+    def topic_syncer(self, link: LinkRow, source: Source, tracer: Tracer = NO_TRACER) -> TopicSyncer:
         """One beside the node's own, to be run by the test."""
         return TopicSyncer(
             link,
@@ -89,6 +90,7 @@ class OneNode:
             own_cluster=self.cluster_id,
             bootstrap=lambda: ["south:9092"],
             randomness=random.Random(1),
+            tracer=tracer,
         )
 
     async def append_once(self, topic_id: bytes, partition: int, batch: bytearray) -> int:

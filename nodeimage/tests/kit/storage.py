@@ -199,8 +199,8 @@ class Running:
         self._photos = itertools.count()
         self._clients: list[Client] = []
 
-    async def start(self) -> None:
-        options = Options(
+    def options(self) -> Options:
+        return Options(
             data=self.folder / "node-1",
             store=self.folder / "cluster.sqlite",
             host="127.0.0.1",
@@ -208,7 +208,9 @@ class Running:
             ready_file=None,
             settings=self.settings,
         )
-        self.node = Node(options)
+
+    async def start(self) -> None:
+        self.node = Node(self.options())
         identity = await self.node.start()
         self.port = identity.port
         self.client = await asyncio.to_thread(Client, self.port)

@@ -23,6 +23,7 @@ def scrape_of(running: Running) -> NodeScrape:
         links=node.links,
         peers=node.peers,
         controller=node.controller,
+        tracing=node._tracing,
     )
 
 

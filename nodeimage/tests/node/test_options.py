@@ -25,6 +25,11 @@ def test_metrics_are_served_where_that_is_said() -> None:
     assert parse((*STORED, "--metrics-topics", "7")).settings.metrics_topics == 7
 
 
+def test_traces_go_where_it_is_said() -> None:
+    assert parse(STORED).tracing_endpoint == ""
+    assert parse((*STORED, "--tracing-endpoint", "http://here:4318")).tracing_endpoint == "http://here:4318"
+
+
 def test_every_setting_can_be_said() -> None:
     said = parse((*STORED, "--chunk-bytes", "2000000", "--disk-quota", "7", "--no-fsync", "--max-connections", "50"))
     assert said.settings.chunk_bytes == 2_000_000

@@ -22,6 +22,7 @@ OWN = {
         "admin-port",
         "admin-token-file",
         "metrics-port",
+        "tracing-endpoint",
         "slot",
         "port",
         "peer-port",

@@ -43,9 +43,17 @@ class LinkState:
     """See above. Every event may make effects due: ask for `effects` after it."""
 
     def __init__(
-        self, *, now: float, random: Callable[[], float], limits: Limits = DEFAULTS, throttle: int = 0
+        self,
+        *,
+        now: float,
+        random: Callable[[], float],
+        limits: Limits = DEFAULTS,
+        throttle: int = 0,
+        on_phase: Callable[[Phase, Phase, float], None] = lambda _left, _entered, _seconds: None,
     ) -> None:
-        """`random`: uniform in [0, 1). `throttle`: bytes a second, 0 for no bound."""
+        """`random`: uniform in [0, 1). `throttle`: bytes a second, 0 for no bound. `on_phase` is told of each change
+        of the phase: which it leaves and enters, and for how many seconds it was in the former."""
+        self._on_phase = on_phase
         self.limits = limits
         self.phase = Phase.CONNECTING
         self.since = now
@@ -250,8 +258,10 @@ class LinkState:
 
     def _enter(self, phase: Phase, now: float) -> None:
         if self.phase is not phase:
+            left, seconds = self.phase, now - self.since
             self.phase = phase
             self.since = now
+            self._on_phase(left, phase, seconds)
             if phase is Phase.RUNNING:
                 self.reason = ""
 

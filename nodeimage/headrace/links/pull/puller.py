@@ -41,13 +41,15 @@ from headrace.links.pull.effects import (
 from headrace.links.pull.gap_fill import GapFill
 from headrace.links.pull.lag import Counters
 from headrace.links.pull.limits import Limits
-from headrace.links.pull.link_state import LinkState
+from headrace.links.pull.link_state import LinkState, Phase
 from headrace.links.pull.partition_state import CopyStates
 from headrace.links.pull.pull_choice import Share
 from headrace.links.source.source import Changes, Fetched, Source, TopicPartition
 from headrace.partitions.partitions import Partitions
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
+from headrace.tracing.spans import LINK_STATE, Span
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,8 @@ POLLED: Final = 10_000
 """Changes in one answer."""
 TOPICS: Final = 1_000
 """Topics in one page of the source's list."""
+ENDED: Final = "Ended"
+"""What a span tells as the next state of a link that has none."""
 ELSEWHERE: Final = 100_000
 """Partitions that are known not to be pulled here."""
 
@@ -98,6 +102,7 @@ class Puller:
         on_higher: Callable[[bytes], None] = lambda _topic_id: None,
         on_trouble: Callable[["Puller"], None] = lambda _puller: None,
         on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`share`: see partition_state.py; ask `look_again` when it changes. `expected_cluster`: the only
         one that the source may be; empty: any other than this one.
@@ -116,7 +121,14 @@ class Puller:
         self._own = own_cluster
         self._loop = asyncio.get_running_loop()
         self._on_trouble = on_trouble
-        self.state = LinkState(now=self._loop.time(), random=randomness, limits=limits or Limits(), throttle=throttle)
+        self._tracer = tracer
+        self.state = LinkState(
+            now=self._loop.time(),
+            random=randomness,
+            limits=limits or Limits(),
+            throttle=throttle,
+            on_phase=self._phase_changed,
+        )
         if paused:
             self.state.pause(self._loop.time())
         self._copy_states = CopyStates(
@@ -159,11 +171,21 @@ class Puller:
     async def close(self) -> None:
         """Break off whatever is under way. The source is its owner's to close."""
         self._closed = True
+        self._phase_ended(self.state.phase.value, ENDED, self._loop.time() - self.state.since)
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._tasks, *self._appends]
         self._cancel(tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _phase_changed(self, left: Phase, entered: Phase, seconds: float) -> None:
+        self._phase_ended(left.value, entered.value, seconds)
+
+    def _phase_ended(self, left: str, entered: str, seconds: float) -> None:
+        if self._tracer.is_on:
+            told = {"headrace.link": self.name, "headrace.path": self.stream}
+            states = {"headrace.state": left, "headrace.next_state": entered}
+            self._tracer.ended(Span(LINK_STATE, seconds, told | states))
 
     @property
     def is_in_trouble(self) -> bool:

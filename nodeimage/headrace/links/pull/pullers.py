@@ -38,6 +38,7 @@ from headrace.partitions.partitions import Partitions
 from headrace.partitions.rolls.rolls import Rolls
 from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,7 @@ class Pullers:
         open_source: Callable[[LinkRow], Source],
         on_higher: Callable[[str, bytes], None] = lambda _link, _topic_id: None,
         on_ended: Callable[[str], Awaitable[None]] | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`led`: every container that this node leads. `home_links` is kept up to date. `open_source` may raise
         HeadraceError. The others are told which link found out (partition_state.py), `on_ended` which has ended here,
@@ -89,6 +91,7 @@ class Pullers:
         self._open_source = open_source
         self._on_higher = on_higher
         self._on_ended = on_ended
+        self._tracer = tracer
         self._by_name: dict[str, Running] = {}
         self._by_stream: dict[StreamNumber, list[Running]] = {}
         self._lacking: set[TopicPartition] = set()
@@ -205,6 +208,7 @@ class Pullers:
             on_higher=partial(self._on_higher, link.name),
             on_trouble=self._trouble_changed,
             on_lacking=partial(self._lacks, link.name, number),
+            tracer=self._tracer,
         )
         self._trouble[link.name] = self._runtime.loop.time()
         self._home_links.began(link.name, puller)

@@ -66,11 +66,12 @@ class SourceApis:
 
     def methods(self) -> Methods:
         """By name: what a method takes, what runs it, and the right that it asks for."""
+        copied = on_stream(COPY, "stream")
         return {
-            "link.hello": Method(OfStream, self.hello, on_stream(COPY, "stream"), of_caller=True),
-            "link.changes": Method(ChangesAsked, self.changes, on_stream(COPY, "stream"), of_caller=True),
+            "link.hello": Method(OfStream, self.hello, copied, of_caller=True, is_traced=False),
+            "link.changes": Method(ChangesAsked, self.changes, copied, of_caller=True, is_traced=False),
             "link.cursors": Method(
-                CommittedOffsetsAsked, self.committed_offsets, on_stream(COPY, "stream"), of_caller=True
+                CommittedOffsetsAsked, self.committed_offsets, copied, of_caller=True, is_traced=False
             ),
         }
 

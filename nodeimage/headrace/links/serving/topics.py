@@ -99,8 +99,8 @@ class TopicApis:
         """By name: what a method takes, what runs it, and the right that it asks for."""
         told = Anybody("tells of the topics on which the caller has `copy`")
         return {
-            "link.topics": Method(TopicsAsked, self.topics, on_stream(COPY, "stream"), of_caller=True),
-            "link.meet": Method(Met, self.meet, told, of_caller=True),
+            "link.topics": Method(TopicsAsked, self.topics, on_stream(COPY, "stream"), of_caller=True, is_traced=False),
+            "link.meet": Method(Met, self.meet, told, of_caller=True, is_traced=False),
         }
 
     async def topics(self, params: TopicsAsked, caller: Caller) -> dict[str, object]:

@@ -25,10 +25,12 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
 from headrace.links.topics.committed_offsets import CommittedOffsets
-from headrace.links.topics.topic_apply import TopicApplier
+from headrace.links.topics.topic_apply import Done, TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.partitions.lookups import now
 from headrace.partitions.partition_states import PartitionStates
+from headrace.tracing.spans import LINK_TOPICS, Span, Value, error_type
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +64,7 @@ class TopicSyncer:
         bootstrap: Callable[[], Sequence[str]],
         brings_committed_offsets: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_committed_offsets` says
         whether this link is the one that brings the cursors of topics with that home."""
@@ -72,6 +75,7 @@ class TopicSyncer:
         self._bootstrap = bootstrap
         self._random = randomness or random.Random()
         self._own = own_cluster
+        self._tracer = tracer
         self.refused: dict[str, str] = {}
         """By topic, or pattern, what cannot be done and what to do about it."""
         self.last_error: str | None = None
@@ -298,7 +302,7 @@ class TopicSyncer:
             if at - self._behind.setdefault(row.topic_id, at) >= RELAY_S:
                 found.announce.append(row)
         found.announce += [row for row in found.follow if row.topic_id not in self._followed]
-        done = await self._applier.carry_out(self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
+        done = await self._carry_out(found)
         self._followed.update(row.topic_id for row in found.follow if row.topic_id not in done.later)
         for pattern in [each for each in self._unmatched if any(is_copied(topic.name, [each]) for topic in topics)]:
             self._unmatched.discard(pattern)
@@ -318,6 +322,32 @@ class TopicSyncer:
             tries = self._tries[topic_id] = self._tries.get(topic_id, -1) + 1
             delay = RELAY_S if topic_id in relayed else min(AGAIN_S * 2 ** min(tries, 20), LONGEST_AGAIN_S)
             self._later[topic_id] = at + delay
+
+    async def _carry_out(self, found: Plan) -> Done:
+        """See TopicApplier; with a span, where there is something to do."""
+        carry_out = self._applier.carry_out(self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
+        if not self._tracer.is_on:
+            return await carry_out
+        begun, error, done = asyncio.get_running_loop().time(), "", Done({}, set())
+        try:
+            done = await carry_out
+        except BaseException as raised:
+            error = error_type(raised)
+            raise
+        finally:
+            asked = {
+                "headrace.made": len(found.make),
+                "headrace.grown": len(found.grow),
+                "headrace.configured": len(found.configure),
+                "headrace.moved": len(found.homes),
+                "headrace.announced": len(found.announce),
+            }
+            if any(asked.values()):
+                told: dict[str, Value | None] = {"headrace.link": self.link.name, "headrace.path": self.link.stream}
+                came = {"headrace.refused": len(found.refused | done.refused), "headrace.later": len(done.later)}
+                took_s = asyncio.get_running_loop().time() - begun
+                self._tracer.ended(Span(LINK_TOPICS, took_s, told | asked | came, error=error))
+        return done
 
     async def _plan(self, topics: Sequence[SourceTopic]) -> Plan:
         ids, names = [topic.topic_id for topic in topics], [topic.name for topic in topics]

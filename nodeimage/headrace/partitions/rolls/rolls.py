@@ -35,6 +35,8 @@ from headrace.partitions.refusals import why_not_committed
 from headrace.partitions.rolls.opening import Opening
 from headrace.partitions.rolls.steps import FIRST_PAUSE_S, LONGEST_PAUSE_S, RETRY_FULL_S, HomeRoll, Roll, RollSteps
 from headrace.partitions.topics import Topic, Topics
+from headrace.tracing.spans import ROLL, Span, error_type
+from headrace.tracing.tracer import NO_TRACER, Tracer
 
 __all__ = ["Rolls"]
 
@@ -79,8 +81,10 @@ class Rolls:
         partitions: Partitions,
         placement: Placement,
         limit: int,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`limit`: bytes at which a partitionlet ends."""
+        self._tracer = tracer
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -198,6 +202,8 @@ class Rolls:
         self, partition: Partition, under_way: Roll, to: ContainerId | None, home_roll: HomeRoll | None
     ) -> PartitionletRow:
         source = partition.container.id
+        target: ContainerId | None = None
+        error = ""
         try:
             steps = RollSteps(
                 partition,
@@ -214,16 +220,47 @@ class Rolls:
             row = await steps.run(to=to)
             self.ended += 1
             self._without_room.discard(source)
+            target = row.container
             return row
         except StorageFull as full:
+            error = full.code.name
             if source not in self._without_room:
                 self._without_room.add(source)
                 log.warning("partitions cannot roll for want of room on the disk", container=source, reason=str(full))
             raise
+        except BaseException as raised:
+            error = error_type(raised)
+            raise
         finally:
+            if self._tracer.is_on:
+                self._tracer.ended(self._span(partition, under_way, source, target, home_roll is not None, error))
             partition.rolling = False
             del self._under_way[partition.topic_id, partition.index]
             partition.wake_all()
+
+    def _span(
+        self,
+        partition: Partition,
+        under_way: Roll,
+        source: ContainerId,
+        target: ContainerId | None,
+        is_home_roll: bool,
+        error: str,
+    ) -> Span:
+        topic = self._topics.cached_id(partition.topic_id)
+        return Span(
+            ROLL,
+            self._runtime.loop.time() - under_way.begun,
+            {
+                "headrace.path": None if topic is None else topic.row.full_name,
+                "headrace.partition": partition.index,
+                "headrace.from_container": source,
+                "headrace.to_container": target,
+                "headrace.is_home_roll": is_home_roll,
+                **{f"headrace.{step}_seconds": took_s for step, took_s in under_way.steps.items()},
+            },
+            error=error,
+        )
 
     # --- what others began
 

@@ -40,6 +40,7 @@ from headrace.peer.messages import OpenPartitionlet
 
 log = structlog.get_logger()
 
+INTENT, SEAL, OPEN, RECORD = "intent", "seal", "open", "record"
 RETRY_FULL_S = 1.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
@@ -48,16 +49,24 @@ OPEN_S: Final = 2.0
 
 
 class Roll:
-    """A roll under way. `full` is done, with the reason, while it waits for room on a disk; `begun`: by the loop."""
+    """A roll under way. `full` is done, with the reason, while it waits for room on a disk; `begun`: by the loop.
+    `steps`: how many seconds those took that are over.
+    """
 
-    __slots__ = ("begun", "full", "task")
+    __slots__ = ("_since", "begun", "full", "steps", "task")
 
     task: "asyncio.Task[PartitionletRow]"
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.begun = loop.time()
+        self.begun = self._since = loop.time()
+        self.steps: dict[str, float] = {}
         self.full: asyncio.Future[StorageFull] = loop.create_future()
+
+    def passed(self, step: str) -> None:
+        """A step is over."""
+        now = asyncio.get_running_loop().time()
+        self.steps[step], self._since = now - self._since, now
 
     def waits_for_room(self, reason: str) -> None:
         """It cannot go on before there is room."""
@@ -135,10 +144,14 @@ class RollSteps:
         intended = await self._intend(to)
         if intended is None:
             return await self._look_up_anew()
+        self._roll.passed(INTENT)
         fresh = partition.seal is None
         seal = partition.seal or await self._seal()
+        self._roll.passed(SEAL)
         opened = await self._open(intended, seal)
+        self._roll.passed(OPEN)
         if opened is not None and await self._record(opened, seal):
+            self._roll.passed(RECORD)
             return await self._go_on(opened, seal, fresh=fresh)
         return await self._look_up_anew()
 

@@ -12,6 +12,7 @@ from headrace.links.pull.limits import Limits
 from headrace.links.pull.partition_pull import Status
 from headrace.node.parts import NodeParts
 from headrace.wire.compression import GZIP, ZSTD
+from kit.kept_spans import KeptSpans
 from kit.played_source import PlayedSource
 from kit.pulled_records import ID, epochless, leader, shown
 from kit.pulling import Copies, Pulling, copy, until
@@ -35,6 +36,24 @@ async def test_records_arrive_at_the_same_offsets_with_the_same_bytes(
             (0, 1_000_000, b"a", [("h", b"v")]),
             (1, 1_000_001, b"b", [("h", b"v")]),
         ]
+
+
+async def test_the_states_of_a_link_are_traced(target: NodeParts, source: PlayedSource, pull: Pulling) -> None:
+    tracer = KeptSpans()
+    puller = pull(source, name="l", tracer=tracer)
+    await until(lambda: shown(puller) == CAUGHT_UP)
+    puller.pause()
+    puller.resume()
+    await until(lambda: shown(puller) == CAUGHT_UP)
+    source.goes(SourceRefuses("no"))
+    await until(lambda: shown(puller) == FAILED)
+    await puller.close()
+    told = tracer.told("headrace.link.state")
+    assert {(each["headrace.link"], each["headrace.path"]) for each in told} == {("l", "/copies")}
+    states = [each["headrace.state"] for each in told]
+    assert states == ["Connecting", "Running", "Paused", "Connecting", "Running", "Failed"]
+    assert [each["headrace.next_state"] for each in told] == [*states[1:], "Ended"]
+    assert all(each.took_s >= 0 for each in tracer.spans)
 
 
 async def test_what_is_produced_while_the_link_runs_follows_without_any_timer(

@@ -25,9 +25,11 @@ from headrace.links.source.source import Source
 from headrace.links.topics import topic_syncer as syncer_module
 from headrace.links.topics.topic_syncer import TopicSyncer
 from headrace.security.client_security import Security
+from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire.api_keys import ApiKey
 from kit.fake_kafka import FakeKafka
 from kit.fake_source import NODE, FakeSource
+from kit.kept_spans import KeptSpans
 from kit.one_node import OneNode, until
 from kit.played_kafka import ID, OTHER, PlayedKafka, played_topic
 
@@ -35,12 +37,14 @@ Keep = Callable[..., Awaitable[TopicSyncer]]
 
 
 @asynccontextmanager
-async def kept(south: OneNode, north: Source, **config: object) -> AsyncIterator[TopicSyncer]:
+async def kept(
+    south: OneNode, north: Source, tracer: Tracer = NO_TRACER, **config: object
+) -> AsyncIterator[TopicSyncer]:
     """A topic syncer that runs."""
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
     outcome = await south.parts.catalog.submit(command)
-    syncer = south.topic_syncer(outcome.link, north)
+    syncer = south.topic_syncer(outcome.link, north, tracer)
     running = asyncio.create_task(syncer.run())
     try:
         yield syncer
@@ -89,6 +93,28 @@ async def test_topics_are_made_as_copies_with_their_ids_and_follow(south: OneNod
             )
 
         await until(followed)
+
+
+async def test_what_it_does_in_the_catalog_is_traced_and_a_look_that_finds_nothing_is_not(
+    south: OneNode, north: FakeSource
+) -> None:
+    north.put("t", partitions=2)
+    north.put("u", configs={"retention.ms": "5"})
+    tracer = KeptSpans()
+    async with kept(south, north, tracer) as syncer:
+        await syncer.swept.wait()
+        asked = north.calls["topics"]
+        syncer.look_at_all()
+        await until(lambda: north.calls["topics"] > asked)
+        north.put("t", partitions=3)
+        await until(lambda: len(tracer.spans) == 2)
+    told = tracer.told("headrace.link.topics")
+    quiet = {"grown": 0, "configured": 0, "moved": 0, "announced": 0, "refused": 0, "later": 0}
+    about = {"headrace.link": "l", "headrace.path": "/s"}
+    assert told == [
+        about | {f"headrace.{name}": count for name, count in ({"made": 2} | quiet).items()},
+        about | {f"headrace.{name}": count for name, count in ({"made": 0} | quiet | {"grown": 1}).items()},
+    ]
 
 
 async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_cursors_no_oftener_for_that(

@@ -1,0 +1,89 @@
+"""A node's traces: whether it has any, where they go, and what keeps them from going there.
+
+A node is of use without them, so nothing that is wrong with them keeps it from its work: the log and its status say it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.tracing.endpoint import MISSING, TracingRefused, endpoint_of
+from headrace.tracing.tracer import NO_TRACER, Tracer
+
+if TYPE_CHECKING:
+    from headrace.tracing.otlp import OtlpTracer
+
+log = structlog.get_logger()
+
+
+class Tracing:
+    """Of one node."""
+
+    def __init__(self, option: str, *, environment: Mapping[str, str], executor: Executor) -> None:
+        """`option`: the node's own, which comes before the environment's."""
+        self._option = option
+        self._environment = environment
+        self._executor = executor
+        self._otlp: OtlpTracer | None = None
+        self._endpoint = ""
+        self._problem = ""
+        """Why there are none, though they are asked for."""
+
+    async def start(self, resource: Mapping[str, str]) -> None:
+        """Load what is needed, where traces are asked for. `resource`: what the node is."""
+        try:
+            self._endpoint = endpoint_of(self._option, self._environment)
+            if self._endpoint:
+                loop = asyncio.get_running_loop()
+                self._otlp = await loop.run_in_executor(self._executor, partial(_opened, self._endpoint, resource))
+                log.info("traces go to a collector", to=self._endpoint)
+        except TracingRefused as error:
+            self._problem = str(error)
+        except Exception as error:  # whatever a foreign package and a foreign environment come to
+            self._problem = f"traces cannot be had: {type(error).__name__}"
+            log.exception("traces cannot be had")
+        if self._problem:
+            log.error("this node has no traces", reason=self._problem)
+
+    @property
+    def problem(self) -> str:
+        """Why there are none, though they are asked for; "": there are, or they are not."""
+        return self._problem
+
+    @property
+    def tracer(self) -> Tracer:
+        """What takes the node's spans."""
+        return NO_TRACER if self._otlp is None else self._otlp
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """How many spans became what; nothing where there are no traces."""
+        return {} if self._otlp is None else self._otlp.outcomes
+
+    def shown(self) -> dict[str, Any]:
+        """For the node's status; nothing where no traces are asked for."""
+        if not self._endpoint and not self._problem:
+            return {}
+        counts = {f"spans_{outcome}_since_start": count for outcome, count in self.outcomes.items()}
+        problem = self._problem if self._otlp is None else self._otlp.problem
+        return {"endpoint": self._endpoint, **counts, "problem": problem}
+
+    async def close(self) -> None:
+        """Let go of what is left, within a second."""
+        if self._otlp is not None:
+            await self._otlp.close()
+
+
+def _opened(endpoint: str, resource: Mapping[str, str]) -> "OtlpTracer":
+    """[blocking] Raises TracingRefused."""
+    try:
+        otlp = import_module("headrace.tracing.otlp")
+    except ImportError as error:
+        raise TracingRefused(f"{MISSING} ({error})") from error
+    made: OtlpTracer = otlp.OtlpTracer(endpoint, resource=resource)
+    return made

@@ -1,0 +1,144 @@
+"""Every span that a node may make, declared once: what is exported is of these, and docs/observability.md lists them.
+
+Kafka's protocol has no place for a caller's context, so each span is the root of a trace of its own. Attributes name
+containers, nodes, streams and topics; never a record's data, never a credential, and no text that somebody else wrote.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.base.errors import Code, HeadraceError
+
+Value = str | bool | int | float
+
+MOST_TEXT: Final = 512
+"""Characters of a value: a client may name what it likes."""
+ERROR: Final = "error.type"
+"""OpenTelemetry's own name. Every span has it that failed."""
+ERROR_HELP: Final = "Kafka's name of the error, or `CANCELLED`; where it failed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanKind:
+    """What spans of one name tell."""
+
+    name: str
+    help: str
+    """In one line."""
+    attributes: Mapping[str, str]
+    """Their names, each with what it tells."""
+    follows: str = ""
+    """What follows the name behind a slash; "": nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One that ends now. Raises ValueError for an attribute that its kind does not declare."""
+
+    kind: SpanKind
+    took_s: float
+    attributes: Mapping[str, Value | None] = field(default_factory=dict)
+    """None: there is no such value, and the attribute is left out."""
+    detail: str = ""
+    """What follows the name."""
+    error: str = ""
+    """See ERROR_HELP; "": it succeeded."""
+
+    def __post_init__(self) -> None:
+        if unknown := self.attributes.keys() - self.kind.attributes.keys():
+            raise ValueError(f"{self.kind.name} declares no {', '.join(sorted(unknown))}")
+
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+        return f"{self.kind.name}/{self.detail}" if self.detail else self.kind.name
+
+    def told(self) -> dict[str, Value]:
+        """The attributes that there are, cut to a bearable length."""
+        found: dict[str, Value] = {}
+        for name, value in self.attributes.items():
+            if value is not None:
+                found[name] = value[:MOST_TEXT] if isinstance(value, str) else value
+        if self.error:
+            found[ERROR] = self.error
+        return found
+
+
+def error_type(error: BaseException) -> str:
+    """What a span says of an error: never its text."""
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"
+    return error.code.name if isinstance(error, HeadraceError) else Code.UNKNOWN_SERVER_ERROR.name
+
+
+ADMIN: Final = SpanKind(
+    "headrace.admin",
+    "An admin call of a client, on the node that answers it: Kafka's (CreateTopics, AlterConfigs, ...) or one of "
+    "Headrace's own (stream.create, node.drain, ...). What links ask of their source over and over is left out",
+    {
+        "headrace.path": "The stream or topic that it is about, by its full name; the first one of several",
+        "headrace.paths": "How many it names",
+    },
+    follows="API",
+)
+FAILOVER: Final = SpanKind(
+    "headrace.failover",
+    "A container gets another leader; told by the controller, from when the former one was heard last, or from what "
+    "else was wrong, until it hears that the new one leads: by the next probe, a second later at most",
+    {
+        "headrace.container": "The container's id",
+        "headrace.container.kind": "`catalog` or `data`",
+        "headrace.cause": "`failure`; `hand_over`: the former leader was well, and stopped, was drained, or led more "
+        "than its share; or `balance`",
+        "headrace.from_node": "The former leader",
+        "headrace.to_node": "The new one",
+        "headrace.epoch": "In which the new one leads",
+        "headrace.notice_seconds": "Until the controller decided",
+        "headrace.appoint_seconds": "From then until the cluster store had it",
+        "headrace.lead_seconds": "From then until the controller heard that it leads",
+    },
+)
+ROLL: Final = SpanKind(
+    "headrace.roll",
+    "A partition goes on in a new partitionlet, on the node that leads it; its producers wait meanwhile",
+    {
+        "headrace.path": "The topic, by its full name",
+        "headrace.partition": "The partition's number",
+        "headrace.from_container": "Where it lay",
+        "headrace.to_container": "Where it goes on",
+        "headrace.is_home_roll": "Whether it applied a topic's new home",
+        "headrace.intent_seconds": "Until the catalog had its intent, with what waited to be committed before",
+        "headrace.seal_seconds": "From then until the seal was committed",
+        "headrace.open_seconds": "From then until the new partitionlet was open",
+        "headrace.record_seconds": "From then until the catalog had recorded it",
+    },
+)
+LINK_STATE: Final = SpanKind(
+    "headrace.link.state",
+    "A link on one node leaves a state: the span is the time that it was in it",
+    {
+        "headrace.link": "The link's name",
+        "headrace.path": "The stream that it copies to",
+        "headrace.state": "The state that it leaves: Connecting, Running, Paused, Failed",
+        "headrace.next_state": "The state that it enters; Ended: it is altered, deleted, or its node stops",
+    },
+)
+LINK_TOPICS: Final = SpanKind(
+    "headrace.link.topics",
+    "A link brings topics in line with its source, on the node that leads the catalog; where there is something to do",
+    {
+        "headrace.link": "The link's name",
+        "headrace.path": "The stream that it copies to",
+        "headrace.made": "Topics that are to be made",
+        "headrace.grown": "Topics that are to get partitions",
+        "headrace.configured": "Topics that are to be configured",
+        "headrace.moved": "Topics whose new home is to be taken up",
+        "headrace.announced": "Topics of whose new home the source is to be told",
+        "headrace.refused": "Topics that cannot be copied as they are",
+        "headrace.later": "Topics of which something is left to do",
+    },
+)
+KINDS: Final = (ADMIN, FAILOVER, ROLL, LINK_STATE, LINK_TOPICS)
+"""In the order in which the documentation lists them."""

@@ -1,0 +1,37 @@
+"""The spans of a node as docs/observability.md lists them: `python -m headrace.tracing.table` writes it anew."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from headrace.metrics.table import with_part
+from headrace.tracing.spans import ERROR, ERROR_HELP, KINDS
+
+BEGIN: Final = "<!-- spans of nodes: written by python -m headrace.tracing.table -->"
+END: Final = "<!-- end of the spans of nodes -->"
+
+
+def with_table(text: str) -> str:
+    """A document with the table as it has to be. Raises ValueError where it has no place for it."""
+    return with_part(text, "\n".join(_lines()), begin=BEGIN, end=END)
+
+
+def main(path: Path) -> None:
+    """[blocking] Write the table of a document anew."""
+    path.write_text(with_table(path.read_text()))
+
+
+def _lines() -> Iterator[str]:
+    yield from ("| span | attribute | what it tells |", "|---|---|---|")
+    for kind in KINDS:
+        name = f"{kind.name}/{kind.follows}" if kind.follows else kind.name
+        yield f"| `{name}` |  | {kind.help} |"
+        for attribute, what in kind.attributes.items():
+            yield f"|  | `{attribute}` | {what} |"
+    yield f"| all | `{ERROR}` | {ERROR_HELP} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/observability.md"))

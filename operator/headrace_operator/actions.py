@@ -20,6 +20,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "StoreRecovered": "ThawContainers",
     "CatalogDamaged": "SetTablesAside",
     "CatalogRepaired": "RebuildTables",
+    "TracingFailed": "ExportTraces",
     # of a StreamCluster
     "PodRolled": "RestartPod",
     "ScaledUp": "AddPods",

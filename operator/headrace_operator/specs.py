@@ -246,6 +246,10 @@ class SparkDefaults(Spec, frozen=True):
     spark_conf: dict[str, str] = {}
 
 
+class Tracing(Spec, frozen=True):
+    endpoint: str = ""
+
+
 class ClusterSpec(Spec, frozen=True):
     """StreamCluster."""
 
@@ -264,6 +268,7 @@ class ClusterSpec(Spec, frozen=True):
     security: Security = Security()
     feature_level: Annotated[int, msgspec.Meta(ge=0)] | Literal["auto"] = AUTO
     settings: dict[str, str] = {}
+    tracing: Tracing = Tracing()
     spark: SparkDefaults = SparkDefaults()
     pod: PodSpec = PodSpec()
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()

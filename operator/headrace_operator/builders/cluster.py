@@ -364,6 +364,8 @@ class ClusterObjects:
         }
         if self._secured is not None:  # former operators knew nothing of it
             asked["security"] = secured_pods.rolled(spec, self._secured)
+        if spec.tracing.endpoint:
+            asked["tracing"] = spec.tracing.endpoint
         return digest(asked)
 
     def _spread(self) -> list[Manifest]:
@@ -396,6 +398,8 @@ class ClusterObjects:
             command += secured_pods.arguments(self._spec, self._secured)
         for name, value in sorted(self._spec.settings.items()):
             command += [f"--{name}", value] if value else [f"--{name}"]
+        if self._spec.tracing.endpoint:
+            command += ["--tracing-endpoint", self._spec.tracing.endpoint]
         container: Manifest = {
             "name": "node",
             "image": self.image,

@@ -1,4 +1,4 @@
-"""What `settings` of a StreamCluster may say: the arguments of a storage node that are not the operator's own. Pure.
+"""What `settings` and `tracing` of a StreamCluster may say: arguments of a storage node that are the user's. Pure.
 
 A node does not start with an argument that it does not know, so such a one is refused before any pod is made with it.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.node.options import AUDITED
+from headrace.tracing.endpoint import TracingRefused, checked_endpoint
 
 LEAST: Final[Mapping[str, int]] = {
     "chunk-bytes": 64 * 1024,
@@ -37,6 +38,17 @@ def fault(settings: Mapping[str, str]) -> str:
     for name, value in sorted(settings.items()):
         if wrong := _fault(name, value):
             return f"settings.{name}: {wrong}"
+    return ""
+
+
+def tracing_fault(endpoint: str) -> str:
+    """What is wrong with `tracing.endpoint`, if a node would not start with it; "": nothing."""
+    if not endpoint:
+        return ""
+    try:
+        checked_endpoint(endpoint)
+    except TracingRefused as error:
+        return f"tracing.endpoint: {error}"
     return ""
 
 

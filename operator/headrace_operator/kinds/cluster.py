@@ -189,7 +189,7 @@ class Clusters:
         return seen.again_s
 
     async def _advance(self, objects: ClusterObjects, spec: ClusterSpec, seen: Seen) -> None:
-        if wrong := settings.fault(spec.settings):
+        if wrong := settings.fault(spec.settings) or settings.tracing_fault(spec.tracing.endpoint):
             seen.note("Reconciled", False, "WrongSettings", f"{wrong}: change it, nothing else is done before")
             self._availability(spec, seen)
             seen.again_s = max(seen.again_s, STUCK_S)
@@ -509,6 +509,8 @@ def event_reason(kind: str) -> str:
             return "CatalogDamaged"
         case "repaired":
             return "CatalogRepaired"
+        case "tracing":
+            return "TracingFailed"
         case "wait":
             return "ContainerWaits"
         case "node":
@@ -526,7 +528,7 @@ def event_reason(kind: str) -> str:
 def is_warning(kind: str, reason: str) -> bool:
     """Whether an event of the cluster's controller says that something is wrong."""
     match kind:
-        case "wait" | "lost" | "damaged":
+        case "wait" | "lost" | "damaged" | "tracing":
             return True
         case "node":
             return not reason.endswith("answers again")

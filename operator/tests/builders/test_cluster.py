@@ -172,6 +172,7 @@ def test_what_is_passed_on_reaches_the_pod() -> None:
     [
         {"resources": {"limits": {"memory": "2Gi"}}},
         {"settings": {"chunk-bytes": "65536"}},
+        {"tracing": {"endpoint": "http://collector:4318"}},
         {"pod": {"annotations": {"a": "b"}}},
         {"shards": 2},
         {"imagePullSecrets": [{"name": "s"}]},
@@ -182,7 +183,16 @@ def test_a_change_of_what_pods_are_makes_them_anew(change: dict[str, Any]) -> No
     assert built({}, image="x").rolled() != built({}).rolled()
 
 
-@pytest.mark.parametrize("change", [{"nodes": 5}, {"balance": {"policy": "paused"}}, {"storage": {"size": "20Gi"}}])
+def test_nodes_are_told_where_traces_go() -> None:
+    command = pod(built({"tracing": {"endpoint": "http://collector:4318"}}))["containers"][0]["command"]
+    assert command[-2:] == ["--tracing-endpoint", "http://collector:4318"]
+    assert "--tracing-endpoint" not in pod(built({}))["containers"][0]["command"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"nodes": 5}, {"balance": {"policy": "paused"}}, {"storage": {"size": "20Gi"}}, {"tracing": {}}],
+)
 def test_a_change_of_anything_else_does_not(change: dict[str, Any]) -> None:
     assert built(change).rolled() == built({}).rolled()
     assert built({}).stateful_set()["spec"]["template"]["metadata"]["annotations"][ROLLED] == built({}).rolled()

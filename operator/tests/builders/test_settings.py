@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.node import options
-from headrace_operator.builders.settings import FLAGS, KNOWN, LEAST, fault
+from headrace_operator.builders.settings import FLAGS, KNOWN, LEAST, fault, tracing_fault
 
 from ..kinds.test_cluster import KEY, SPEC, pods, started
 
@@ -78,6 +78,31 @@ def test_a_node_starts_with_the_least_of_each() -> None:
 )
 def test_what_a_node_would_not_start_with_is_refused(settings: dict[str, str], said: str) -> None:
     assert said in fault(settings)
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://collector:4318", "https://collector.monitoring/otlp"])
+def test_a_node_starts_with_an_endpoint_that_is_one(endpoint: str) -> None:
+    assert tracing_fault(endpoint) == ""
+    options.parse(["--data", "/data", "--store", "/s", f"--tracing-endpoint={endpoint}"])
+
+
+@pytest.mark.parametrize("endpoint", ["http://collector:99999", "collector:4318", "http://me:hunter2@collector"])
+def test_an_endpoint_that_a_node_would_not_start_with_is_refused(
+    endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tracing_fault(endpoint).startswith("tracing.endpoint: the address of a collector ")
+    with pytest.raises(SystemExit):
+        options.parse(["--data", "/data", "--store", "/s", f"--tracing-endpoint={endpoint}"])
+    assert "hunter2" not in tracing_fault(endpoint) + capsys.readouterr().err
+
+
+async def test_a_wrong_endpoint_is_a_condition() -> None:
+    world = await started()
+    world.declare("StreamCluster", "c", SPEC | {"tracing": {"endpoint": "http://collector:99999"}})
+    await world.run(KEY)
+    status, reason, message = world.condition("StreamCluster", "c")[:3]
+    assert (status, reason) == ("False", "WrongSettings")
+    assert message.startswith("tracing.endpoint: ")
 
 
 async def test_a_setting_that_does_not_exist_is_a_condition_and_no_pod_is_made_anew() -> None:

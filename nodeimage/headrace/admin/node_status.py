@@ -196,7 +196,7 @@ class NodeStatus:
 
     def _traffic_shown(self) -> dict[str, object]:
         """By stream, the busiest first; what has no counters of its own is told together."""
-        flows = sorted(self._traffic.streams(), key=lambda each: each[1].in_bytes + each[1].out_bytes, reverse=True)
+        flows = sorted(self._traffic.by_stream(), key=lambda each: each[1].in_bytes + each[1].out_bytes, reverse=True)
         return {
             "streams": [
                 {

@@ -67,6 +67,13 @@ class Traffic:
         streams = {stream: _copy(flow) for stream, flow in self._streams.items()}
         return StreamSums(streams, _copy(self._others), most=self._most_streams, are_others=dropped)
 
+    def by_stream(self) -> "StreamSums":
+        """Each stream's, all in one go."""
+        sums = self.sums()
+        for stream, _, flow in self.topics():
+            sums.add(stream, flow)
+        return sums
+
     def topics(self) -> Iterator[tuple[str, str, Flow]]:
         """Those that have a flow of their own."""
         for (stream, topic), flow in list(self._topics.items()):

@@ -33,7 +33,7 @@ nightly: $(VENV)/.dev java tools
 # that can pull no image: it changes the machine.
 KIT ?= $(HEADRACE_E2E_KIT)
 E2E := HEADRACE_E2E_KIT=$(KIT) $(BIN)/pytest e2e
-e2e: $(VENV)/.dev
+e2e: $(VENV)/.dev tools
 	@rm -f $${HEADRACE_E2E_REPORT:-e2e/report.jsonl}
 	$(E2E)
 	$(BIN)/python .ci/e2e_report.py

@@ -149,6 +149,21 @@ def held(secret: str, namespace: str) -> dict[str, str]:
     return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
 
 
+def secret_texts(namespace: str) -> set[str]:
+    """What of a namespace's Secrets is nowhere else: passwords, a line of each key, the clusters' own secrets."""
+    found = set()
+    for body in listed("secrets", namespace):
+        for name, encoded in body.get("data", {}).items():
+            text = base64.b64decode(encoded).decode(errors="replace")
+            if name.endswith("password"):
+                found.add(text.strip())
+            elif name.endswith(".key"):
+                found.add(text.splitlines()[1])
+            elif '"secret"' in text:
+                found.add(json.loads(text)["secret"])
+    return found
+
+
 def tagged(image: str, tag: str) -> str:
     """The name of an image with another tag."""
     return f"{IMAGES[image].partition(':')[0]}:{tag}"
@@ -486,13 +501,17 @@ class Cluster:
         kubectl("scale", "streamcluster", self.name, "-n", self.namespace, f"--replicas={nodes}")
 
     def kill(self, pod: str) -> None:
-        """SIGKILL to the process of a pod, from its worker: the first process of a pod cannot be killed within it."""
+        """SIGKILL to the process of a pod."""
+        self.signal(pod, "KILL")
+
+    def signal(self, pod: str, name: str) -> None:
+        """A signal to the process of a pod, from its worker: the first process of a pod cannot be killed within it."""
         found = get("pod", pod, self.namespace)
         assert found is not None
         known = f"--kubernetes {self.namespace}/{self.name} .*--slot {pod}/0"
         worker = found["spec"]["nodeName"]
         process = run("docker", "exec", worker, "pgrep", "-f", "--", known).split()
-        run("docker", "exec", worker, "kill", "-9", *process)
+        run("docker", "exec", worker, "kill", f"-{name}", *process)
 
     def headrace(self, *command: str, check: bool = True) -> Any:
         """What `headrace` in a pod says, as JSON."""

@@ -68,8 +68,11 @@ class Watch(threading.Thread):
         return away
 
 
-def roll(cluster: kube.Cluster, **changes: Any) -> None:
-    """Change the resource under load; each pod is made anew, and none before all that went before are whole."""
+def roll(cluster: kube.Cluster, *, behaviour: str = "", **changes: Any) -> None:
+    """Change the resource under load; each pod is made anew, and none before all that went before are whole.
+
+    `behaviour`: as it is reported, where it is not about the changes themselves.
+    """
     load = Load(cluster)
     before = cluster.lives()
     watch = Watch(cluster)
@@ -96,6 +99,5 @@ def roll(cluster: kube.Cluster, **changes: Any) -> None:
     assert watch.error is None
     assert watch.looks > 10
     assert len(watch.most) == 1, f"{watch.most} were away, or behind, at a time: {watch.seen}"
-    kube.report(
-        f"4 another {', '.join(changes)}", seconds, produced=len(history.times), failed=0, without_a_write_s=pause
-    )
+    behaviour = behaviour or f"4 another {', '.join(changes)}"
+    kube.report(behaviour, seconds, produced=len(history.times), failed=0, without_a_write_s=pause)

@@ -1,6 +1,5 @@
 """A cluster with security on kind: who comes in, and an authority that is renewed while clients go on."""
 
-import base64
 import json
 import textwrap
 import time
@@ -191,7 +190,7 @@ def test_an_authority_is_renewed_while_a_client_goes_on(secure: kube.Cluster) ->
 def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
     """In no other object, event or log of all that was written for the cluster until now."""
     with kube.reported("12 a secure cluster: no secret is written") as figures:
-        secrets = {text for body in kube.listed("secrets", secure.namespace) for text in _secret_texts(body)}
+        secrets = kube.secret_texts(secure.namespace)
         assert len(secrets) >= 8, "three passwords, keys of authorities and certificates, the cluster's own secret"
         kinds = kube.kubectl("api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
         written = [
@@ -209,18 +208,6 @@ def test_no_secret_stands_anywhere_but_in_secrets(secure: kube.Cluster) -> None:
         assert found == [], "the beginning of each secret, and which of the texts it stands in"
         figures["secrets"] = len(secrets)
         figures["mib"] = round(sum(map(len, written)) / 2**20, 1)
-
-
-def _secret_texts(body: kube.Body) -> Iterator[str]:
-    """What of a Secret nobody may read elsewhere: passwords, a line of each key, the cluster's own secret."""
-    for name, encoded in body.get("data", {}).items():
-        text = base64.b64decode(encoded).decode(errors="replace")
-        if name.endswith("password"):
-            yield text.strip()
-        elif name.endswith(".key"):
-            yield text.splitlines()[1]
-        elif '"secret"' in text:
-            yield json.loads(text)["secret"]
 
 
 def _ca(secret: str, cluster: kube.Cluster) -> str:

@@ -14,8 +14,12 @@ import pytest
 import yaml
 
 from headrace import __version__
+from headrace.metrics import declarations
+from headrace_operator import metrics as operator_metrics
+from headrace_spark.job import exposition as job_metrics
 
 from .alerts.promtool import RULES
+from .others_crds import check
 from .rights import Right, rights_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -405,6 +409,34 @@ def test_pods_are_scraped_where_the_operator_looks_after_them(values: list[str],
         monitor = named(objects, "PodMonitor", name)
         assert monitor["spec"]["namespaceSelector"] == namespaces
         assert "interval" not in monitor["spec"]["podMetricsEndpoints"][0]
+
+
+def test_a_label_of_the_nodes_own_stands_before_that_of_the_target() -> None:
+    """`container` is that of a pod for Prometheus's operator, and one of Headrace's in metrics."""
+    objects = monitored('metrics={"podMonitor":{"enabled":true}}')
+    (endpoint,) = named(objects, "PodMonitor", "nodes")["spec"]["podMetricsEndpoints"]
+    of_targets = {"namespace", "pod", "container", "endpoint", "job", "instance"}
+    clash = {label for metric in declarations.ALL for label in (*metric.labels, "node")} & of_targets
+    assert {label for each in endpoint["metricRelabelings"] if (label := each.get("targetLabel"))} == clash
+    assert {each["regex"] for each in endpoint["metricRelabelings"] if each.get("action") == "labeldrop"} == {
+        f"exported_{label}" for label in clash
+    }
+    operator = {label for labels, _ in operator_metrics.FIGURES.values() for label in labels}
+    jobs = {label for labels, _ in job_metrics.METRICS.values() for label in labels}
+    assert not (operator | jobs | set(operator_metrics.DURATION_LABELS) | {"streamjob"}) & of_targets
+
+
+def test_what_is_made_for_prometheus_operator_fits_its_crds_where_they_are_at_hand() -> None:
+    """HEADRACE_MONITORING_CRDS: the folder that `.ci/monitoring-crds` prints."""
+    folder = os.environ.get("HEADRACE_MONITORING_CRDS")
+    if not folder:
+        pytest.skip("HEADRACE_MONITORING_CRDS names no folder")
+    on = 'metrics={"podMonitor":{"enabled":true,"interval":"15s"},"prometheusRule":{"enabled":true}}'
+    for kind in ("PodMonitor", "PrometheusRule"):
+        found = of_kind(monitored(on, 'namespaces=["*"]'), kind)
+        assert found
+        for each in found:
+            check(each, Path(folder) / f"monitoring.coreos.com_{kind.lower()}s.yaml")
 
 
 def rules_of(*texts: str) -> list[dict[str, Any]]:

@@ -127,3 +127,13 @@ def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / "docs" / document).read_text()
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert (ROOT / "docs" / link).exists(), link
+
+
+def test_tests_that_stand_for_what_the_operator_can_do_are_there() -> None:
+    """Those that the table of capability levels names."""
+    named = set(re.findall(r"`(test_\w+)`", KUBERNETES[KUBERNETES.index("## How far it goes") :]))
+    folders = (ROOT / "operator" / "tests", ROOT / "nodeimage" / "tests", ROOT / "e2e")
+    files = [file for folder in folders for file in folder.rglob("test_*.py")]
+    defined = {name for file in files for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M)}
+    assert named
+    assert named - defined == set()

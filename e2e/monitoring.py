@@ -34,7 +34,7 @@ from kit.patience import PATIENCE
 KINDS = ("podmonitors", "prometheusrules")
 SCRAPE_S = 2
 LOOK_S = 1.0
-HURRY = 6.0 / min(PATIENCE, 2)
+HURRY = 6.0 / min(PATIENCE, 1.5)
 """By how much what rules wait for is divided."""
 HURRIES = {"headrace-security": 60.0}
 """Of groups whose alerts wait for an hour, and have nothing to do with restarts."""

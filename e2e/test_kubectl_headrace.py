@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import kube
@@ -235,15 +235,14 @@ def _object(kind: str, name: str, meta: kube.Body) -> kube.Body:
 
 def test_where_no_cluster_answers_there_is_one_line_that_says_so(user: User, tmp_path: Path) -> None:
     nowhere = {"clusters": [{"name": "n", "cluster": {"server": "https://127.0.0.1:1"}}], "current-context": "n"}
-    context = {"contexts": [{"name": "n", "context": {"cluster": "n", "user": "n"}}], "users": [{"name": "n"}]}
+    context = {
+        "contexts": [{"name": "n", "context": {"cluster": "n", "user": "n"}}],
+        "users": [{"name": "n", "user": {"token": "t"}}],
+    }
     file = tmp_path / "config"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **nowhere, **context}))
     for command in (("status",), ("restart",), ("logs", "x"), ("support-bundle",)):
-        assert one_line(user, [*command, "--kubeconfig", str(file)])
-
-
-def one_line(user: User, command: Sequence[str]) -> bool:
-    done = user.run(*command)
-    assert done.returncode == 1, done
-    (line,) = done.stderr.splitlines()
-    return line.startswith("kubectl headrace: no Kubernetes cluster can be reached: ")
+        done = user.run(*command, "--kubeconfig", str(file))
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("kubectl headrace: no Kubernetes cluster can be reached: "), line

@@ -217,6 +217,8 @@ def failure(said: str) -> KubectlFailed:
         return Forbidden(f"{told.removeprefix('(Forbidden): ')}: `kubectl auth can-i --list` shows your rights")
     if any(each in lowered for each in _UNREACHABLE):
         return KubectlFailed(f"no Kubernetes cluster can be reached: {told} (`kubectl config get-contexts`, --context)")
+    if told == "EOF":  # it would ask whoever sits at the terminal
+        return KubectlFailed("kubectl asks for a user name: the context has none (`kubectl config view --minify`)")
     return KubectlFailed(f"kubectl: {told}")
 
 

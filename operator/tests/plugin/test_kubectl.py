@@ -26,6 +26,7 @@ The connection to the server localhost:8080 was refused - did you specify the ri
         ('Error from server (Forbidden): User "ada" cannot list', Forbidden, "auth can-i"),
         ('error: context "x" does not exist', KubectlFailed, 'kubectl: context "x" does not exist'),
         ("headrace: no\ncommand terminated with exit code 1", KubectlFailed, "kubectl: headrace: no"),
+        ("error: EOF", KubectlFailed, "kubectl asks for a user name"),
         ("", KubectlFailed, "it says nothing"),
         (f"error: cannot read {'x' * 9_000}", KubectlFailed, "kubectl: cannot read xxx"),
     ],

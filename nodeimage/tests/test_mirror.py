@@ -54,6 +54,7 @@ WITHOUT_LOGIC = {
     "nodeimage/headrace/partitions/caller.py": "a protocol",
     "nodeimage/headrace/peer/reports.py": "plain data",
     "nodeimage/headrace/security/sasl/outcome.py": "plain data and a protocol",
+    "nodeimage/headrace/store/kubernetes/pod_ports.py": "constants",
     "nodeimage/headrace/store/protocol.py": "a protocol; store/test_contract.py holds every store to it",
     "spark/headrace_spark/__init__.py": "registers the source with Spark",
     "spark/headrace_spark/demo/quiet.py": "a logger",

@@ -26,11 +26,8 @@ from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import HeadraceError
 from headrace.metrics.merging import CONTENT_TYPE, merged
+from headrace.store.kubernetes.pod_ports import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
 
-CLIENT_PORT: Final = 9092
-PEER_PORT: Final = 7092
-EXTERNAL_PORT: Final = 19092
-ADMIN_PORT: Final = 8080
 SHARD_ADMIN_PORT: Final = 8180
 """Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
 CHECK_S: Final = 1.0

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from headrace.node.pod import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
 from headrace.store.kubernetes.objects import CLUSTER_LABEL
+from headrace.store.kubernetes.pod_ports import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
 from headrace_operator.specs import API, GROUP
 
 __all__ = ["ADMIN_PORT", "CLIENT_PORT", "CLUSTER_LABEL", "EXTERNAL_PORT", "PEER_PORT"]

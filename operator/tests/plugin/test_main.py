@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -121,3 +123,10 @@ def test_a_support_bundle_is_written_once(plugin: Plugin, tmp_path: Path) -> Non
 def test_wrong_usage_is_told_as_such(plugin: Plugin) -> None:
     assert plugin("drain", "x").code == 2
     assert plugin().code == 2
+
+
+def test_the_plugin_begins_without_what_nodes_are_made_of() -> None:
+    """It would take a second of each command."""
+    asked = "import sys, headrace_operator.plugin.main; print('headrace.node' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

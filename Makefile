@@ -29,7 +29,7 @@ check: $(VENV)/.dev
 nightly: $(VENV)/.dev java tools
 	@$(BIN)/python .ci/nightly.py
 
-# On kind, all of it (about an hour, then docs/e2e.md), or the gate's part. KIT=1 has kind from e2e/kind-kit, for machines
+# On kind, all of it (an hour and a quarter, then docs/e2e.md), or the gate's part. KIT=1 has kind from e2e/kind-kit, for machines
 # that can pull no image: it changes the machine.
 KIT ?= $(HEADRACE_E2E_KIT)
 E2E := HEADRACE_E2E_KIT=$(KIT) $(BIN)/pytest e2e

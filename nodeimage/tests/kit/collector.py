@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from kit.own_ports import own_port
 
 PATH = "/v1/traces"
+SLOW_S = 0.1
 
 
 class Manner(Enum):
@@ -26,6 +27,8 @@ class Manner(Enum):
 
     TAKES = "takes"
     REFUSES = "refuses"
+    SLOW = "slow"
+    """It takes the spans after a while."""
     HANGS = "hangs"
     """It reads the request, and says nothing."""
     ENDLESS = "endless"
@@ -113,9 +116,11 @@ class Collector:
             case Manner.HANGS:
                 await self._released.wait()
                 return web.Response(status=503)
+            case Manner.SLOW:
+                await asyncio.sleep(SLOW_S)
         assert request.content_type == "application/x-protobuf"
         self.spans += _spans(ExportTraceServiceRequest.FromString(body))
-        if self.manner is Manner.TAKES:
+        if self.manner is not Manner.ENDLESS:
             return web.Response(
                 body=ExportTraceServiceResponse().SerializeToString(), content_type="application/x-protobuf"
             )

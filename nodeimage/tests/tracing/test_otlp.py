@@ -142,6 +142,20 @@ async def test_a_collector_that_hangs_costs_a_bounded_number_of_spans_and_no_tim
     assert [each["event"].partition(",")[0] for each in told] == ["spans were dropped at the end"]
 
 
+async def test_a_collector_that_is_slow_gets_what_it_can_take(collector: Collector) -> None:
+    collector.manner = Manner.SLOW
+    tracer = tracer_of(collector, most_waiting=40, at_once=10)
+    tracer.ended(rolled())
+    await until(lambda: collector.requests == 1)
+    for number in range(500):
+        tracer.ended(rolled(number))
+    assert tracer.outcomes["dropped"] >= 461 - tracer.outcomes["exported"]
+    await until(lambda: sum(outcomes(tracer)) == 501)
+    assert tracer.outcomes["exported"] == len(collector.spans) >= 40
+    assert tracer.problem == ""
+    await tracer.close()
+
+
 async def test_an_answer_without_end_is_not_read(collector: Collector) -> None:
     collector.manner = Manner.ENDLESS
     tracer = tracer_of(collector)

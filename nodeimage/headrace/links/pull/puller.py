@@ -170,8 +170,9 @@ class Puller:
 
     async def close(self) -> None:
         """Break off whatever is under way. The source is its owner's to close."""
+        if not self._closed:
+            self._phase_ended(self.state.phase.value, ENDED, self._loop.time() - self.state.since)
         self._closed = True
-        self._phase_ended(self.state.phase.value, ENDED, self._loop.time() - self.state.since)
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._tasks, *self._appends]

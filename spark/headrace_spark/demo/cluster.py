@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,9 @@ PORTS: Final = range(20_000, 32_000)
 """Below the range from which outgoing connections take theirs, so that a port is free again after a restart."""
 COMMAND_TIMEOUT_S: Final = 150.0
 CLEAN_UP_S: Final = 40.0
+METRICS_TIMEOUT_S: Final = 30.0
+METRICS_TOPICS: Final = 100
+"""Topics whose traffic the nodes' metrics tell: more than a machine has devices."""
 
 
 class CommandFailed(Exception):
@@ -39,6 +43,8 @@ class Cluster:
     """Of each node, by its id; also of one that is down."""
     pids: dict[int, int] = field(default_factory=dict)
     """Of the nodes that run, by their ids."""
+    metrics: dict[int, str] = field(default_factory=dict)
+    """Where each node that runs serves its metrics, by its id."""
 
     @property
     def addresses(self) -> dict[int, tuple[str, int]]:
@@ -53,17 +59,18 @@ class Cluster:
     def up(self) -> None:
         """Start it with all of its nodes. Raises CommandFailed."""
         port = str(free_ports(NODES))
-        said = self.run("up", "--nodes", str(NODES), "--detach", "--port", port, "--output", "json")
+        by_topic = ("--node-option", f"--metrics-topics={METRICS_TOPICS}")
+        said = self.run("up", "--nodes", str(NODES), "--detach", "--port", port, *by_topic, "--output", "json")
         for node in json.loads(said)["nodes"]:
-            self.ports[node["id"]], self.pids[node["id"]] = node["port"], node["pid"]
+            self._runs(node["id"], node)
 
     def start(self, node: int) -> None:
         """Start one of its nodes again. Raises CommandFailed."""
-        said = json.loads(self.run("node", "start", str(node), "--output", "json"))
-        self.ports[node], self.pids[node] = said["port"], said["pid"]
+        self._runs(node, json.loads(self.run("node", "start", str(node), "--output", "json")))
 
     def kill(self, node: int) -> None:
         """kill -9."""
+        self.metrics.pop(node, None)
         os.kill(self.pids.pop(node), signal.SIGKILL)
 
     def stop_all(self) -> list[int]:
@@ -74,11 +81,25 @@ class Cluster:
         except CommandFailed:
             pass  # none runs
         self.pids.clear()
-        return [pid for pid in pids if _runs(pid)]
+        self.metrics.clear()
+        return [pid for pid in pids if _is_there(pid)]
+
+    def last_metrics(self) -> str:
+        """What each node that runs tells of itself now, one after the other, as Prometheus reads it."""
+        told = []
+        for node, address in sorted(self.metrics.items()):
+            with urllib.request.urlopen(address, timeout=METRICS_TIMEOUT_S) as answer:
+                told.append(f"# node {node}, {address}\n{answer.read().decode()}")
+        return "\n".join(told)
 
     def ask(self, *words: str) -> Any:
         """What a command says as JSON. Raises CommandFailed."""
         return json.loads(self.run(*words, "--output", "json", shown=False))
+
+    def _runs(self, node: int, told: Mapping[str, Any]) -> None:
+        self.ports[node], self.pids[node] = told["port"], told["pid"]
+        if "metrics" in told:
+            self.metrics[node] = told["metrics"]
 
     def run(self, *words: str, shown: bool = True) -> str:
         """Run `headrace WORDS --data DIR`; its stdout. Raises CommandFailed."""
@@ -133,7 +154,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _runs(pid: int) -> bool:
+def _is_there(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

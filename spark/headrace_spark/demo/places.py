@@ -66,6 +66,11 @@ class Places:
         """The checks as JSON."""
         return self.results / "checks.json"
 
+    @property
+    def metrics(self) -> Path:
+        """The nodes' metrics, once all was read."""
+        return self.results / "metrics.txt"
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the folder against another demo. Raises Unsound where one runs."""

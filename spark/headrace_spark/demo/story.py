@@ -108,6 +108,8 @@ class Story:
             self._cluster.run("stream", "create", stream, "--ttl", ttl)
         self._cluster.run("topic", "create", f"{INSIGHTS_STREAM}:{WINDOWS_TOPIC}")
         screen.note(f"Kafka clients find it at {self._cluster.bootstrap}.")
+        self._cluster.last_metrics()  # from the first time on that they are asked, nodes look at groups now and then
+        screen.note(f"Until the end its nodes serve their metrics at {' '.join(self._cluster.metrics.values())}.")
         screen.note("Topics come into being on first use.")
 
     def _start_parts(self) -> None:
@@ -193,6 +195,7 @@ class Story:
             lambda: self._cluster.start(killed.node), f"node {killed.node} comes back", also=lambda: self._see(killed)
         )
         self._down_ms = (self._down_ms[0], time.time_ns() // 1_000_000)
+        self._cluster.last_metrics()
         parts.watch_process(f"node-{killed.node}", self._cluster.pids[killed.node])
         with suppress(Unsound):  # the check says so
             parts.wait_until(
@@ -233,6 +236,7 @@ class Story:
                 "the consumers read to the end", patience_s=CATCH_UP_S,
             )  # fmt: skip
         lags = self._final_lags()
+        self._places.metrics.write_text(self._cluster.last_metrics())
         for name in ("live", "state", "spark", "press"):
             parts[name].ask_to_go()
         for name in ("live", "state", "spark", "press"):
@@ -272,6 +276,7 @@ class Story:
             (places.database, "the current state: tables sensors and cursors"),
             (places.ledger, "what the producer recorded as acknowledged"),
             (places.verdict, "these checks"),
+            (places.metrics, "the nodes' metrics, once all was read"),
             (places.data, "the nodes' data: `headrace up --data` serves it again"),
             (places.logs, "the processes' logs"),
         ):
@@ -279,6 +284,10 @@ class Story:
         wrong = sum(not one.ok for one in checks)
         said = "Nothing was lost, nothing doubled." if good else f"{wrong} of {len(checks)} checks failed."
         screen.note(f"\n{said} {screen.elapsed_s:.0f} s.")
+        screen.note(
+            f"Metrics: {shown(places.metrics)}; `headrace up --data {shown(places.data)} --output json` starts the "
+            "nodes again, and tells where each serves its own."
+        )
         return 0 if good else 1
 
     # --- parts ---

@@ -1,5 +1,7 @@
 """The embedded cluster by its commands: its addresses, its ports, and what a command that fails says."""
 
+import io
+import json
 import socket
 from pathlib import Path
 
@@ -44,6 +46,23 @@ def test_a_command_is_shown_as_a_user_would_type_it(monkeypatch: pytest.MonkeyPa
     assert shown == ["headrace node start 2 --data data"]
     assert ran == [["node", "start", "2", "--output", "json", "--data", str(tmp_path / "data")]]
     assert (own.ports, own.pids) == ({2: 7}, {2: 8})
+
+
+def test_metrics_are_asked_of_the_nodes_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [{"id": n, "port": n, "pid": 10 + n, "metrics": f"http://{HOST}:{n}/metrics"} for n in (2, 1)]
+    answers = iter([json.dumps({"nodes": nodes}), json.dumps({"port": 1, "pid": 9, "metrics": "http://new/metrics"})])
+    monkeypatch.setattr(module, "run_command", lambda command: next(answers))
+    monkeypatch.setattr(module.os, "kill", lambda pid, number: None)
+    monkeypatch.setattr(module.urllib.request, "urlopen", lambda address, timeout: io.BytesIO(address.encode()))
+    own = Cluster(Path("/demo/data"), show=lambda line: None)
+    own.up()
+    own.kill(1)
+    assert own.last_metrics() == f"# node 2, http://{HOST}:2/metrics\nhttp://{HOST}:2/metrics"
+    own.start(1)
+    assert [line for line in own.last_metrics().splitlines() if line.startswith("#")] == [
+        "# node 1, http://new/metrics",
+        f"# node 2, http://{HOST}:2/metrics",
+    ]
 
 
 def test_a_command_that_fails_says_its_own_last_line(tmp_path: Path) -> None:

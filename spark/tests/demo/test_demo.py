@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -59,6 +60,12 @@ def test_the_story_ends_well_and_leaves_its_results_and_no_process(tmp_path: Pat
     assert [one for one in CHECKS if any("✓ " + one in line for line in verdict)] == list(CHECKS), said
     assert "✗" not in said
     assert "Nothing was lost, nothing doubled." in said
+    assert said.splitlines()[-1].strip() == (
+        "Metrics: .demo/results/metrics.txt; `headrace up --data .demo/data --output json` starts the nodes again, and "
+        "tells where each serves its own."
+    )
+    (told,) = re.findall(r"serve their metrics at (.*)\.$", said, re.MULTILINE)
+    assert len(re.findall(r"http://127\.0\.0\.1:\d+/metrics", told)) == 3
     for told in (
         "takes most of the writes",
         "kill -9",
@@ -71,6 +78,9 @@ def test_the_story_ends_well_and_leaves_its_results_and_no_process(tmp_path: Pat
     results = folder / "results"
     assert (results / "anomalies.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((results / "checks.json").read_text())) == len(CHECKS)
+    metrics = (results / "metrics.txt").read_text()
+    assert len(re.findall(r"^headrace_ready\{.*\} 1\.0$", metrics, re.MULTILINE)) == 3
+    assert "headrace_group_lag_records" in metrics
     assert list((results / "windows.parquet").glob("batch=*/*.parquet"))
     database = sqlite3.connect(results / "state.sqlite")
     (sensors,) = database.execute("SELECT count(*) FROM sensors").fetchone()

@@ -1,8 +1,8 @@
 """`make nightly`: what finds more the longer it runs; some three hours on two cores.
 
 20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers go by the date),
-then 300 kills of one node and 60 of a Spark query, and the tests that measure, with an hour of mixed faults and ten
-failures of each kind.
+then 300 kills of one node and 60 of a Spark query, alerts under a Prometheus that scrapes a cluster, and the tests that
+measure, with an hour of mixed faults and ten failures of each kind.
 HEADRACE_NIGHT=N runs the seeds of another night, days since 1970-01-01.
 """
 
@@ -28,6 +28,7 @@ def main() -> int:
             [[stages.simulator("simulator", "--seeds", seeds)]],
             [[stages.simulator("linked clusters", "--links", "--seeds", link_seeds)]],
             [[stages.pytest("kills", "slow", *KILLS, workers=1, environment=LONG)]],
+            [[stages.pytest("alerts", "slow", "operator/tests/alerts", workers=1)]],
             [[stages.pytest("timing tests", "alone", workers=1, environment=LONG)]],
         ]
     )

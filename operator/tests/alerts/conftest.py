@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.cluster_nodes import Cluster, MakeCluster
+from kit.linked_clusters import Linked
 
 from .prometheus import Prometheus
 
@@ -42,3 +43,11 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Iterator[Linked]:
+    """Starts linked clusters by name."""
+    found = Linked(tmp_path)
+    yield found
+    found.close()

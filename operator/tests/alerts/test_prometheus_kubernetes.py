@@ -1,0 +1,164 @@
+"""The alerts about the operator and StreamJobs, under a Prometheus that scrapes an operator and a driver.
+
+They are as they are in their pods; the operator has an API server in memory, the driver a real node.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.store.kubernetes.api import ApiError
+from headrace_operator.specs import API
+from kit.cluster_clients import make_topics
+from kit.cluster_nodes import Cluster, MakeCluster
+from kit.linked_clusters import fill
+from kit.own_ports import own_port
+
+from ..fake_api import ClosingApi
+from .conftest import MakePrometheus
+from .promtool import promtool
+from .running_operator import RunningOperator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(promtool() is None, reason="needs prometheus: .ci/tools gets it"),
+]
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java: .ci/java gets it")
+
+
+def declared(name: str) -> dict[str, Any]:
+    """A Topic of a cluster that is not there."""
+    spec = {"clusterRef": {"name": "nowhere"}, "stream": "/default", "partitions": 1}
+    return {"apiVersion": API, "kind": "Topic", "metadata": {"name": name, "namespace": "factory"}, "spec": spec}
+
+
+def test_an_operator(make_prometheus: MakePrometheus) -> None:
+    prometheus, api = make_prometheus(60), ClosingApi()
+    api.put(declared("first"))
+    operator = RunningOperator(api)
+    prometheus.scrape("headrace-operator", operator.port)
+    prometheus.await_firing("HeadraceResourceNotReady")
+    prometheus.await_cleared("HeadraceOperatorAbsent")
+
+    partitions = itertools.count(2)
+
+    def change() -> None:
+        known = api.one("Topic", "first")
+        api.put({**known, "spec": {**known["spec"], "partitions": next(partitions)}})
+        time.sleep(1)  # a sweep or two find it
+
+    prometheus.await_firing("HeadraceWatchesMiss", step=change)
+
+    api.refuse = lambda method, _path: ApiError(500, "the disk is full") if method != "GET" else None
+    api.put(declared("last"))
+    prometheus.await_firing("HeadraceReconcilesFail")
+    api.refuse = lambda _method, _path: None
+    for each in api.find("Topic"):
+        api.remove("Topic", each["metadata"]["name"])
+    prometheus.await_cleared("HeadraceReconcilesFail", "HeadraceResourceNotReady", "HeadraceWatchesMiss")
+
+    operator.close()
+    prometheus.scrape("headrace-operator")
+    prometheus.await_firing("HeadraceOperatorAbsent")
+    operator = RunningOperator(api)
+    prometheus.scrape("headrace-operator", operator.port)
+    prometheus.await_cleared("HeadraceOperatorAbsent")
+    operator.close()
+
+
+class Driver:
+    """A StreamJob's driver, as its container runs it, at one port over all its starts."""
+
+    def __init__(self, folder: Path, cluster: Cluster, *, stream: str) -> None:
+        self._folder = folder
+        self._definition: Mapping[str, Any] = {
+            "name": "factory.capitals",
+            "bootstrap": cluster.bootstrap,
+            "checkpoint": str(folder / "checkpoint"),
+            "master": "local[1]",
+            "conf": {
+                "spark.ui.enabled": "false",
+                "spark.local.dir": str(folder / "scratch"),
+                "spark.log.level": "ERROR",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
+            },
+            "inputs": [{"stream": stream, "topics": ["readings"]}],
+            "output": {"stream": "/default", "topic": "capitals"},
+            "application": {"sql": "SELECT key, upper(CAST(value AS STRING)) AS value FROM input"},
+        }
+        self.port = own_port()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / "job.json").write_text(json.dumps(self._definition))
+        environment = {
+            "HEADRACE_JOB": str(self._folder / "job.json"),
+            "HEADRACE_JOB_PORT": str(self.port),
+            "HEADRACE_JOB_WAIT_S": "3",
+            "HEADRACE_TERMINATION": str(self._folder / "last"),
+        }
+        with (self._folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headrace_spark.job"],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@needs_java
+def test_a_job_that_stands_still(tmp_path: Path, make_cluster: MakeCluster, make_prometheus: MakePrometheus) -> None:
+    cluster, prometheus = make_cluster(count=1), make_prometheus(60)
+    make_topics(cluster, ["readings", "capitals"], 1)
+    fill(cluster, "readings", partitions=1)
+    driver = Driver(tmp_path / "job", cluster, stream="/default")
+    with driver.running() as process:
+        prometheus.scrape("capitals", driver.port)
+        prometheus.until(
+            "the job is at the end of its input",
+            lambda: prometheus.query("headrace_job_batches_total > 0 and on () headrace_job_lag_records == 0"),
+            within_s=180,
+        )
+        (java,) = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == "java"]
+        java.suspend()
+        fill(cluster, "readings", partitions=1)
+        prometheus.await_firing("HeadraceJobLag", "HeadraceJobStuck")
+        java.resume()
+        prometheus.await_cleared("HeadraceJobLag", "HeadraceJobStuck")
+
+
+def test_a_job_that_fails_again_and_again(
+    tmp_path: Path, make_cluster: MakeCluster, make_prometheus: MakePrometheus
+) -> None:
+    cluster, prometheus = make_cluster(count=1), make_prometheus(10)
+    driver = Driver(tmp_path / "job", cluster, stream="/nowhere")
+    prometheus.scrape("capitals", driver.port)
+
+    def fail() -> None:
+        with driver.running() as process:
+            process.wait(120)
+            assert process.returncode != 0
+
+    prometheus.await_firing("HeadraceJobRestarts", within_s=300, step=fail)
+    prometheus.await_cleared("HeadraceJobRestarts", within_s=300)

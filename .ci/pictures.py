@@ -38,7 +38,7 @@ from tests.fake_api import ClosingApi  # noqa: E402
 
 BOARDS: Final = ROOT / "charts" / "headrace" / "dashboards"
 PICTURES: Final = ROOT / "docs" / "pictures"
-RATE: Final = "10s"
+RATE: Final = "30s"
 """In the place of $__rate_interval: Grafana has some scrapes in it, too."""
 STEP_S: Final = 1.0
 CHOSEN: Final[Mapping[str, Mapping[str, str]]] = {

@@ -137,6 +137,16 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_documentation_shows_each_dashboard() -> None:
+    text = (ROOT / "docs" / "observability.md").read_text()
+    shown = {path: title for title, path in re.findall(r"^!\[(.*)\]\((.*)\)$", text, re.MULTILINE)}
+    assert shown == {f"pictures/dashboard-{name}.png": board["title"] for name, board in BOARDS.items()}
+    for path in shown:
+        picture = (ROOT / "docs" / path).read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 200_000, path
+
+
 # --- names
 
 OPERATOR = {operator_metrics.PREFIX + name for name in (*operator_metrics.FIGURES, operator_metrics.DURATION)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.base.errors import HeadraceError
+from headrace.cli.formatting import process_fields
 from headrace.cli.options import DataFolder, Output
 from headrace.cli.output import OutputFormat, flush, note, print_json, print_line
 from headrace.cli.signals import handled
@@ -18,7 +19,7 @@ from headrace.local.hints import data_option
 
 if TYPE_CHECKING:
     from headrace.local.cluster import Started
-    from headrace.local.folder import ClusterFile, NodeProcess
+    from headrace.local.folder import ClusterFile
     from headrace.local.tail import LogTail
 
 POLL_S = 0.1
@@ -253,20 +254,13 @@ def _show_log(lines: Sequence[str]) -> None:
         note(f"  {line}")
 
 
-def _shown(node: "NodeProcess") -> dict[str, object]:
-    found: dict[str, object] = {"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid}
-    if node.metrics_port is not None:
-        found["metrics"] = f"http://127.0.0.1:{node.metrics_port}/metrics"
-    return found
-
-
 def _print_address(folder: Path, cluster: "ClusterFile", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         from headrace.local.folder import client_properties_path
         from headrace.local.secure_folder import secured
 
         told = {"client_properties": str(client_properties_path(folder))} if secured(folder) is not None else {}
-        nodes = [_shown(node) for node in cluster.nodes]
+        nodes = [process_fields(node) for node in cluster.nodes]
         print_json({"bootstrap": cluster.bootstrap, "data": str(folder), **told, "nodes": nodes})
     else:
         print_line(cluster.bootstrap)

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.units import show_duration, show_size
+
+if TYPE_CHECKING:
+    from headrace.local.folder import NodeProcess
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "oldest_ms", "expires_ms")
@@ -87,3 +90,11 @@ def rows_of(
         ([show_value(name, each.get(name)) for name in names] for each in things),
         numbers,
     )
+
+
+def process_fields(node: "NodeProcess") -> dict[str, object]:
+    """A node of this machine, as JSON tells it."""
+    found: dict[str, object] = {"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid}
+    if node.metrics_port is not None:
+        found["metrics"] = f"http://127.0.0.1:{node.metrics_port}/metrics"
+    return found

@@ -12,7 +12,7 @@ import typer
 
 from headrace.base.errors import HeadraceError
 from headrace.cli.cluster_status import NODE_COLUMNS, told_node
-from headrace.cli.formatting import rows_of
+from headrace.cli.formatting import process_fields, rows_of
 from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_line, print_table
 from headrace.cli.signals import Interrupts
@@ -237,6 +237,6 @@ def _reported(work: "Any", folder: Path) -> "NodeProcess":
 
 def _print_process(node: "NodeProcess", output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        print_json({"id": node.node_id, "name": node.name, "port": node.port, "pid": node.pid})
+        print_json(process_fields(node))
     else:
         print_line(f"127.0.0.1:{node.port}")

@@ -20,12 +20,13 @@ PACKAGES = {
     "bench": ("bench", "bench/tests"),
 }
 """By top folder: where its code lies, and its tests, whose folders have the names of the packages that they test."""
+DOCUMENTED = ("nodeimage/tests/test_docs.py", "nodeimage/tests/test_commands_in_docs.py")
 ELSEWHERE = {
     "crds": ("operator/tests/test_crds.py", "operator/tests/test_charts.py"),
     "charts": ("operator/tests/test_charts.py", "operator/tests/test_dashboards.py", "operator/tests/alerts"),
-    "docs": ("nodeimage/tests/test_docs.py",),
-    "README.md": ("nodeimage/tests/test_docs.py",),
-    "CONTRIBUTING.md": ("nodeimage/tests/test_docs.py",),
+    "docs": DOCUMENTED,
+    "README.md": DOCUMENTED,
+    "CONTRIBUTING.md": DOCUMENTED,
     ".ci": ("nodeimage/tests/test_marks.py", "operator/tests/test_dashboards.py"),
     "pyproject.toml": ("nodeimage/tests/test_marks.py",),
 }

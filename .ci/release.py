@@ -45,7 +45,7 @@ PLACES: Final = (
     *(Place(f"{chart}/Chart.yaml", f"\n{key}: ") for chart in CHARTS for key in ("version", "appVersion")),
     Place("docs/examples/streamcluster.yaml", "\n  version: "),
     Place("docs/examples/streamcluster.yaml", "headrace/spark:"),
-    *(Place(file, "VERSION=") for file in ("README.md", "docs/kubernetes.md")),
+    Place("docs/kubernetes.md", "VERSION="),
 )
 
 

@@ -10,13 +10,14 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from headrace import __version__
+from kit.documents import all_commands, missing_lines
 
 EXAMPLES = kube.ROOT / "docs" / "examples"
 SOON_S = 60.0
 """From `kubectl apply` of the quickstart to the first message consumed."""
 IMAGES = ("node", "spark")
 SHOWN = "streams,topics,storagenodes,storagecontainers,streamjobs"
-"""What README has one look at."""
+"""What the quickstart comes to."""
 SHARED_VOLUME = "headrace-job-wide"
 
 
@@ -134,6 +135,8 @@ def test_the_quickstart_is_of_use_within_a_minute(quickstart: kube.Cluster) -> N
         assert due in shown
     assert "storagenode.headrace.dev/quickstart-1" in shown
     assert "storagecontainer.headrace.dev/quickstart-1" in shown
+    (documented,) = (each.shown for _, each in all_commands() if each.line == "kubectl get headrace" and each.shown)
+    assert missing_lines(documented, kube.kubectl("get", "headrace", "-n", quickstart.namespace).splitlines()) == []
 
 
 def _ready(kind: str, name: str, namespace: str) -> Callable[[], bool]:

@@ -2,32 +2,24 @@
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from headrace.cli.main import app
 from headrace.node.options import parse
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.wire.api_keys import ApiKey
 from headrace_spark import options as spark_options
+from kit.documents import DOCUMENTS, ROOT
 from kit.kafka_versions import told_versions
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOTS = ("", "nodeimage", "nodeimage/headrace", "operator", "operator/headrace_operator", "spark")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 SEED_TESTS = {"seed": "test_what_a_seed_found_is_mended", "link seed": "test_what_a_seed_found_in_links_is_mended"}
 """What holds the simulator's seeds that are kept: of one cluster, of several."""
-
-
-OUTSIDE_OF_QUOTES = re.compile(r"\|(?=(?:[^']*'[^']*')*[^']*$)|&&")
-"""What stands between two commands of a line; an access expression has a `|` too."""
 
 
 def section(text: str, title: str) -> str:
@@ -111,31 +103,6 @@ def test_the_options_of_spark_are_all_there() -> None:
     assert shown - read <= {"key", "value", "topic", "partition", "headers", "timestamp", "offset", "timestamptype"}
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every `headrace …` line of the documents' shell blocks, as (document, words)."""
-    for document in DOCUMENTS:
-        for block in re.findall(r"```sh\n(.*?)```", document.read_text(), re.DOTALL):
-            joined = re.sub(r"\|\n\s*", "| ", block)
-            for line in joined.splitlines():
-                for part in OUTSIDE_OF_QUOTES.split(line.removeprefix("$ ").partition("  #")[0]):
-                    if part.strip().startswith("headrace "):
-                        yield document.name, shlex.split(part)[1:]
-
-
-def test_every_command_that_is_shown_has_the_options_that_are_shown() -> None:
-    shown = list(commands())
-    assert len(shown) > 10
-    for document, words in shown:
-        command: Any = typer.main.get_command(app)
-        rest = list(words)
-        while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
-            assert rest[0] in command.commands, (document, words)
-            command = command.commands[rest.pop(0)]
-        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        given = {word.partition("=")[0] for word in rest if re.match(r"--?[a-zA-Z]", word)}
-        assert given <= known | {"--help", "--install-completion"}, (document, words)
-
-
 def test_every_link_leads_to_a_file() -> None:
     broken = [
         (document.name, target)
@@ -168,7 +135,7 @@ def test_every_fault_found_has_a_test_or_says_what_covers_it() -> None:
     alone, linked = (re.findall(r"^    (\d+): ", each, re.MULTILINE) for each in source.split("FOUND_WITH_LINKS = {"))
     kept = {("seed", seed) for seed in alone} | {("link seed", seed) for seed in linked}
     told: set[tuple[str, str]] = set()
-    for row in table(section((ROOT / "docs/reliability.md").read_text(), "Faults found")):
+    for row in table(section((ROOT / "docs/history/reliability-runs.md").read_text(), "Faults found")):
         tests = row[-1]
         assert len(row) == 4, row
         assert re.search(r"`(test_\w+|test_\w+\.py)`", tests) or tests.startswith("none of its own: "), row
@@ -191,3 +158,15 @@ def test_every_module_that_is_named_exists() -> None:
         if not any((ROOT / root / name).exists() for root in ROOTS)
     ]
     assert missing == []
+
+
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    """Of the newest run: bench/results/README.md has all, by the number of nodes."""
+    measured = (ROOT / "bench" / "results" / "README.md").read_text()
+    headings = {"1": "One node beside one broker", "3": "Three nodes beside three brokers"}
+    rows = {nodes: {row[0]: row[1:3] for row in table(section(measured, title))} for nodes, title in headings.items()}
+    (text,) = re.findall(r"^\| nodes \| measured .*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    shown = table(text)
+    assert len(shown) >= 5
+    for nodes, what, kafka, headrace in shown:
+        assert rows[nodes][what] == [kafka, headrace], what

@@ -11,8 +11,8 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, note, print_json, print_table
 
 app = typer.Typer(
-    help="Who may do what. OBJECT is /stream, /stream:topic, /path/* (all streams below it), cluster, group:NAME,"
-    " group:PREFIX*, transactional-id:NAME, or transactional-id:PREFIX*."
+    help="Set and explain who may do what. OBJECT is /stream, /stream:topic, /path/* (all streams below it), cluster,"
+    " group:NAME, group:PREFIX*, transactional-id:NAME, or transactional-id:PREFIX*."
     " Expressions have u:NAME, g:GROUP, p (everybody), !, &, | and brackets; '' is nobody.",
     no_args_is_help=True,
 )
@@ -24,7 +24,9 @@ Permission = Annotated[
 ]
 Remove = Annotated[
     list[str] | None,
-    typer.Option("--remove", metavar="PERMISSION", show_default=False, help="Inherit it again. May stand repeatedly"),
+    typer.Option(
+        "--remove", metavar="PERMISSION", show_default=False, help="Inherit this permission again; may repeat"
+    ),
 ]
 
 
@@ -44,9 +46,13 @@ def set_access(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set expressions of an object: `headrace access set /plant/flow --produce 'u:alice | g:sensors & !u:bob'`.
+    """Set who may do what with an object.
 
-    Returns when all nodes have applied them, and names those that have not within a few seconds.
+    Returns when all nodes have applied it, and names those that have not within a few seconds.
+
+    \b
+    Example:
+      headrace access set /plant/flow --produce 'u:alice | g:sensors & !u:bob'
     """
     given: dict[str, str | None] = {**expressions(produce, consume, topic, copy, admin)}
     if twice := given.keys() & set(remove or ()):
@@ -60,7 +66,12 @@ def set_access(
 
 @app.command(name="list")
 def list_access(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List all expressions that you may set."""
+    """List all expressions that you may set.
+
+    \b
+    Example:
+      headrace access list
+    """
     found = call(bootstrap, data, "access.list", {})
     if found or output is OutputFormat.JSON:
         _show_list(found, output)
@@ -72,7 +83,12 @@ def list_access(bootstrap: Bootstrap = None, data: DataFolder = None, output: Ou
 def show(
     name: Object, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show which expression decides on an object for each permission, and where it stands."""
+    """Show which expressions decide on an object.
+
+    \b
+    Example:
+      headrace access show /plant/flow
+    """
     shown = call(bootstrap, data, "access.show", {"object": name})
     if output is OutputFormat.JSON:
         print_json(shown)
@@ -103,7 +119,12 @@ def explain(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Say whether a user may do something, by which expression, and why: `headrace access explain bob /plant/flow`."""
+    """Say whether a user may do something, and why.
+
+    \b
+    Example:
+      headrace access explain bob /plant/flow consume
+    """
     params: dict[str, Any] = {"user": user, "object": name, "permission": permission, "groups": group or []}
     found = call(bootstrap, data, "access.explain", params)
     if output is OutputFormat.JSON:

@@ -36,7 +36,13 @@ def balance(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show what each node carries; pause the moving of load, or resume it."""
+    """Show each node's load; pause or resume balancing.
+
+    \b
+    Examples:
+      headrace balance --explain
+      headrace balance --pause
+    """
     from headrace.cli.connect import ask_each, connected
 
     if pause and resume:

@@ -48,7 +48,7 @@ def up(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes", "-n", min=1, max=99, show_default=False, help="Of a new cluster [default: those it has, or 1]"
+            "--nodes", "-n", min=1, max=99, show_default=False, help="How many a new cluster has [default: 1]"
         ),
     ] = None,
     data: DataFolder = None,
@@ -96,10 +96,16 @@ def up(
     ] = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Start a cluster on this machine and print its bootstrap addresses.
+    """Start a cluster on this machine.
 
-    With --nodes 3 each record has three replicas, two of which at least have it on disk when it is acknowledged.
-    Without --detach it stays in the foreground and shows the nodes' logs; Ctrl-C stops it. The data stay.
+    Prints its addresses once it serves. With --nodes 3 each record has three replicas, and at least two have it on
+    disk when it is acknowledged. Without --detach the command stays in the foreground and shows the nodes' logs;
+    Ctrl-C stops the cluster. The data stay. `headrace up` without options starts the same cluster again.
+
+    \b
+    Examples:
+      headrace up --nodes 3 --detach
+      headrace up --secure --detach
     """
     from headrace.local.cluster import NodeDied, StartGivenUp, StartOptions, start
     from headrace.local.folder import default_folder
@@ -160,7 +166,15 @@ def down(
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds before a node is killed")] = 30.0,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Stop the cluster of a folder. The data stay; `headrace up` goes on with them."""
+    """Stop the cluster of a folder.
+
+    The data stay; `headrace up` starts it again.
+
+    \b
+    Examples:
+      headrace down
+      headrace down --data ~/three-nodes
+    """
     from headrace.local.cluster import stop
     from headrace.local.folder import default_folder
 

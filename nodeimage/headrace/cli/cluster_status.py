@@ -47,7 +47,13 @@ def status(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the cluster: its nodes, whether redundancy is whole, and what happened lately."""
+    """Show the cluster: nodes, redundancy, recent events.
+
+    \b
+    Examples:
+      headrace status
+      headrace status --wait
+    """
     from headrace.cli.connect import connected
 
     if watch:

@@ -46,10 +46,16 @@ def consume(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print records, one a line; --output json gives key, offset, timestamp and headers too.
+    """Print a topic's records, one a line.
 
     With --from-beginning or --group it ends at the newest record, unless --follow. With neither it waits for new
-    records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record.
+    records. Ctrl-C ends it. A group that has no cursors yet starts at the oldest record. --output json prints key,
+    offset, timestamp and headers too.
+
+    \b
+    Examples:
+      headrace consume /factory/sensors:press-7 --from-beginning --with-key
+      headrace consume /factory/sensors:press-7 --group dashboard --follow
     """
     if group is not None and not group.strip():
         raise typer.BadParameter("--group is empty")

@@ -24,7 +24,14 @@ def containers(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List the containers: who leads them, which replicas are in sync, how much disk each replica takes."""
+    """List the containers: leaders, replicas, sizes.
+
+    A container is a log that many topics share; it is what is replicated.
+
+    \b
+    Example:
+      headrace containers
+    """
     from headrace.cli.connect import ask_each, connected
 
     with connected(bootstrap, data) as cluster:
@@ -55,17 +62,22 @@ def with_bytes(found: list[dict[str, Any]], answers: dict[int, Any]) -> list[dic
 def recover_unclean(
     container: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, help="As `headrace containers` shows it")],
     node: Annotated[
-        int | None, typer.Option("--node", help="Who is to lead [default: who has most]", show_default=False)
+        int | None,
+        typer.Option("--node", help="The node that is to lead [default: the one that has most]", show_default=False),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let a replica that was not in sync lead a container, where none that was will come back. May lose records.
+    """Let a replica lead that was not in sync: may lose data.
 
-    A container waits for those that were in sync, as they have every acknowledged record. Only when their disks are
-    lost for good is this the way to write to it again.
+    A container without in-sync replicas waits for them, as they have every acknowledged record. Only when their
+    disks are lost for good is this the way to write to it again.
+
+    \b
+    Example:
+      headrace recover-unclean 7
     """
     from headrace.cli.connect import connected
 
@@ -100,10 +112,15 @@ def recover_store(
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Build the cluster store anew, from what the nodes' folders say of their containers.
+    """Rebuild the cluster store from the nodes' folders.
 
-    Of a cluster of this machine, which is stopped. On Kubernetes, in a pod, of one that runs: what was deleted of its
-    StorageContainers is put back; without --yes it is only shown.
+    For a cluster of this machine, stop it first. On Kubernetes, run it in a pod of the running cluster with --pod:
+    it puts deleted StorageContainers back, and only shows them without --yes.
+
+    \b
+    Examples:
+      headrace recover-store --yes
+      kubectl exec quickstart-0 -- headrace recover-store --pod
     """
     if pod:
         _recover_of_pod(yes, output)

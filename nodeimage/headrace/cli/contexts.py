@@ -12,7 +12,7 @@ from headrace.cli.options import Output
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_table
 from headrace.local.folder import expanded
 
-app = typer.Typer(help="Names for clusters, and which one is in use.", no_args_is_help=True)
+app = typer.Typer(help="Give clusters names, and choose the one to talk to.", no_args_is_help=True)
 
 COLUMNS = ("context", "in_use", "bootstrap", "config")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="See `headrace context list`", show_default=False)]
@@ -20,7 +20,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="See `headrace context
 
 @app.command(name="list")
 def list_contexts(output: Output = OutputFormat.TABLE) -> None:
-    """List the contexts."""
+    """List the contexts.
+
+    \b
+    Example:
+      headrace context list
+    """
     from headrace.cli.context_file import read_contexts
 
     contexts = read_contexts()
@@ -44,7 +49,14 @@ def show(
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show a context: where the cluster is, and who we are there. No password."""
+    """Show a context: where its cluster is, and who logs in.
+
+    Passwords are not shown.
+
+    \b
+    Example:
+      headrace context show factory
+    """
     from headrace.cli.context_file import contexts_path, read_contexts
     from headrace.cli.target import of_context
     from headrace.security.client_security import security_of
@@ -77,7 +89,13 @@ def use(
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     none: Annotated[bool, typer.Option("--none", help="None: the embedded cluster again")] = False,
 ) -> None:
-    """Have commands talk to this cluster from now on, where they are not told otherwise."""
+    """Make a context the default of all commands.
+
+    \b
+    Examples:
+      headrace context use factory
+      headrace context use --none
+    """
     from headrace.cli.context_file import read_contexts, write_contexts
 
     if none == (name is not None):
@@ -108,7 +126,14 @@ def set_context(
     ] = None,
     in_use: Annotated[bool, typer.Option("--use", help="And use it from now on")] = False,
 ) -> None:
-    """Make a context, or change what is given of one. Passwords stay in the file of --config."""
+    """Create a context, or change one.
+
+    Passwords stay in the file of --config.
+
+    \b
+    Example:
+      headrace context set factory --config factory.properties
+    """
     from headrace.cli.context_file import Context, checked_name, read_contexts, write_contexts
     from headrace.cli.target import of_context, split_address
     from headrace.security.client_security import security_of
@@ -137,7 +162,14 @@ def set_context(
 
 @app.command()
 def delete(name: Name) -> None:
-    """Forget a context. The file that it names stays."""
+    """Forget a context.
+
+    The file that it names stays.
+
+    \b
+    Example:
+      headrace context delete factory
+    """
     from headrace.cli.context_file import read_contexts, write_contexts
 
     contexts = read_contexts()

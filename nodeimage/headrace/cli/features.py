@@ -11,28 +11,42 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.units import parse_duration, show_duration
 
 app = typer.Typer(
-    help="Feature levels: what the cluster may write, so that versions can be changed node by node.",
+    help="Show and raise the cluster's feature level. The level says what the cluster may write, so that versions can"
+    " be changed node by node.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show the cluster's level, and which levels its nodes support."""
+    """Show the feature level, and what each node supports.
+
+    \b
+    Example:
+      headrace features show
+    """
     _show(call(bootstrap, data, "features.show", {}), output)
 
 
 @app.command()
 def upgrade(
     level: Annotated[
-        int | None, typer.Argument(metavar="LEVEL", help="The highest that all nodes support, if not said")
+        int | None, typer.Argument(metavar="LEVEL", help="[default: the highest that all nodes support]")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether it could be raised")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Raise the level now. From then on older versions are refused: there is no way back."""
+    """Raise the feature level now; there is no way back.
+
+    Older versions are refused from then on.
+
+    \b
+    Examples:
+      headrace features upgrade --check
+      headrace features upgrade
+    """
     found = call(bootstrap, data, "features.upgrade", {"level": level, "validate_only": check})
     _show(found, output)
     if check:
@@ -49,7 +63,13 @@ def hold(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Keep the level where it is, so that the version before can be gone back to."""
+    """Keep the feature level, so that you can still go back.
+
+    \b
+    Examples:
+      headrace features hold
+      headrace features hold --off
+    """
     _show(call(bootstrap, data, "features.hold", {"level": level, "off": off}), output)
 
 
@@ -60,7 +80,14 @@ def wait(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set how long all nodes must support the next level, and be well, before it is raised by itself."""
+    """Set how long to wait before the level rises by itself.
+
+    For as long all nodes must support the next level and be well.
+
+    \b
+    Example:
+      headrace features wait 12h
+    """
     _show(call(bootstrap, data, "features.wait", {"wait_s": parse_duration(duration) / 1000}), output)
 
 

@@ -10,7 +10,7 @@ from headrace.cli.options import Bootstrap, DataFolder, Output, is_given
 from headrace.cli.output import OutputFormat, note, print_fields, print_json, print_line, print_table
 from headrace.wire.api_keys import ApiKey
 
-app = typer.Typer(help="Consumer groups and their lag.", invoke_without_command=True)
+app = typer.Typer(help="List, show and delete consumer groups.", invoke_without_command=True)
 
 DELETE_VERSION: Final = 1
 Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
@@ -20,7 +20,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 def groups(
     context: typer.Context, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Without a further word: list."""
+    """List, show and delete consumer groups; without a further word, list them."""
     word = context.invoked_subcommand
     if word is None:
         list_groups(bootstrap, data, output)
@@ -32,7 +32,12 @@ def groups(
 
 @app.command(name="list")
 def list_groups(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List groups with their state and how far they are behind in all."""
+    """List consumer groups, their states and lag.
+
+    \b
+    Example:
+      headrace groups list
+    """
     with connected_to_coordinator(bootstrap, data) as cluster:
         found = cluster.admin("groups.list")
     if output is OutputFormat.JSON:
@@ -48,7 +53,12 @@ def list_groups(bootstrap: Bootstrap = None, data: DataFolder = None, output: Ou
 def show(
     group: Group, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show a group's members, and for each partition its cursor, the partition's end and the lag between."""
+    """Show a group's members, cursors and lag.
+
+    \b
+    Example:
+      headrace groups show dashboard
+    """
     with connected_to_coordinator(bootstrap, data) as cluster:
         shown = cluster.admin("groups.show", {"group": group})
     if output is OutputFormat.JSON:
@@ -70,7 +80,12 @@ def delete(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete groups that have no members, with their cursors."""
+    """Delete groups without members, and their cursors.
+
+    \b
+    Example:
+      headrace groups delete dashboard
+    """
     with connected_to_coordinator(bootstrap, data) as cluster:
         answers = cluster.kafka(ApiKey.DELETE_GROUPS, DELETE_VERSION, {"groups_names": list(groups)}).results
     for answer in answers:

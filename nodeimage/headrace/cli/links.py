@@ -15,7 +15,7 @@ from headrace.cli.units import parse_size
 from headrace.local.hints import quoted
 from headrace.security.client_security import of_security
 
-app = typer.Typer(help="Links: streams copied from other clusters, at the same offsets.", no_args_is_help=True)
+app = typer.Typer(help="Copy streams of other clusters, at the same offsets.", no_args_is_help=True)
 
 LIST_COLUMNS: Final = (
     *("name", "stream", "source", "source_stream", "state"),
@@ -34,7 +34,9 @@ FILES: Final = {
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the link: see `headrace link list`", show_default=False)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topics", metavar="PATTERN", help="Names, with * and ?; may be repeated", show_default=False),
+    typer.Option(
+        "--topics", metavar="PATTERN", help="Topics to copy, by name, with * and ?; may repeat", show_default=False
+    ),
 ]
 Direction = Annotated[
     str | None,
@@ -46,10 +48,14 @@ Reach = Annotated[
 ]
 ForwardWrites = Annotated[
     bool | None,
-    typer.Option("--forward-writes/--no-forward-writes", help="Pass on what is produced to copies", show_default=False),
+    typer.Option(
+        "--forward-writes/--no-forward-writes",
+        help="Pass on to the home what is produced to copies",
+        show_default=False,
+    ),
 ]
 Throttle = Annotated[
-    str | None, typer.Option("--throttle", help="A second and node: 5MB, unlimited", show_default=False)
+    str | None, typer.Option("--throttle", help="Most bytes a second on each node: 5MB, unlimited", show_default=False)
 ]
 Credentials = Annotated[
     Path | None,
@@ -74,7 +80,12 @@ ReverseCredentials = Annotated[
 
 @app.command()
 def create(
-    source: Annotated[str, typer.Option("--source", metavar="HOST:PORT,.../PATH", help="Without a path: Apache Kafka")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source", metavar="HOST:PORT,.../PATH", help="Where the stream is; without a path: Apache Kafka"
+        ),
+    ],
     target: Annotated[
         str | None, typer.Option("--target", metavar="PATH", help="[default: the source's path]", show_default=False)
     ] = None,
@@ -86,12 +97,20 @@ def create(
     throttle: Throttle = None,
     credentials: Credentials = None,
     reverse_credentials: ReverseCredentials = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="The same one is no error")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed where the same link exists")] = False,
     bootstrap: Bootstrap = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Copy a stream of another cluster: its topics, records at their offsets, cursors, and what follows."""
+    """Copy a stream of another cluster into this one.
+
+    Copies its topics, its records at their offsets and its cursors, and then everything that follows. Without a
+    path the source is an Apache Kafka cluster.
+
+    \b
+    Example:
+      headrace link create --source north:9092/factory/sensors
+    """
     addresses, path = split_source(source)
     if not path and target is None:
         raise HeadraceError(
@@ -110,7 +129,12 @@ def create(
 
 @app.command(name="list")
 def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List all links of this cluster, and how far each is."""
+    """List this cluster's links, and how far each is.
+
+    \b
+    Example:
+      headrace link list
+    """
     links = call(bootstrap, data, "link.list", {})
     if output is OutputFormat.JSON:
         print_json(links)
@@ -124,7 +148,12 @@ def list_links(bootstrap: Bootstrap = None, data: DataFolder = None, output: Out
 
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one link: how far it is, what it was refused, what is blocked, and what it set aside."""
+    """Show a link: progress, refusals, what it set aside.
+
+    \b
+    Example:
+      headrace link show NAME
+    """
     _show(call(bootstrap, data, "link.show", {"name": name}), output)
 
 
@@ -151,7 +180,14 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a link; what is not said stays. It goes on where it was."""
+    """Change a link; what is not given stays.
+
+    It continues where it was.
+
+    \b
+    Example:
+      headrace link alter NAME --throttle 5MB
+    """
     fields = link_fields(topics, direction, reach, forward_writes, throttle, credentials, reverse_credentials)
     if source is not None:
         fields["source"] = [each.strip() for each in source.split(",") if each.strip()]
@@ -164,7 +200,12 @@ def alter(
 def pause(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Let a link rest: nothing is copied until it is resumed."""
+    """Pause a link: it copies nothing until it is resumed.
+
+    \b
+    Example:
+      headrace link pause NAME
+    """
     _show(call(bootstrap, data, "link.pause", {"name": name}), output)
 
 
@@ -172,7 +213,12 @@ def pause(
 def resume(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Let a paused link go on where it was."""
+    """Resume a paused link where it was.
+
+    \b
+    Example:
+      headrace link resume NAME
+    """
     _show(call(bootstrap, data, "link.resume", {"name": name}), output)
 
 
@@ -180,7 +226,14 @@ def resume(
 def delete(
     name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Delete a link. What it has copied stays, as a copy: `headrace stream move-home` makes this cluster its home."""
+    """Delete a link; what it copied stays, as a copy.
+
+    `headrace stream move-home` makes this cluster the home of the copy.
+
+    \b
+    Example:
+      headrace link delete NAME
+    """
     call(bootstrap, data, "link.delete", {"name": name})
     if output is OutputFormat.JSON:
         print_json({"deleted": name})
@@ -198,7 +251,15 @@ def adopt(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """The source is home of topics that this cluster has too: ours are set aside into TOPIC.diverged, and followed."""
+    """Follow the source's topics where names clash.
+
+    The source is the home of topics that this cluster has too. This cluster's records are set aside into
+    TOPIC.diverged, and the topic follows the source.
+
+    \b
+    Example:
+      headrace link adopt NAME press-7
+    """
     fields: dict[str, Any] = {"name": name}
     if topics:
         fields["topics"] = topics
@@ -216,7 +277,9 @@ def adopt(
 
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="CLUSTER", help="Its id [default: the cluster that is asked]", show_default=False),
+    typer.Option(
+        "--to", metavar="CLUSTER", help="Id of the new home [default: the cluster that is asked]", show_default=False
+    ),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Without the present home: what was not replicated stays behind there")
@@ -246,7 +309,14 @@ def move_topic_home(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move the home of a topic, where it accepts writes, to this cluster or to another."""
+    """Move the home of a topic, where it accepts writes.
+
+    It moves to the cluster that is asked, or to another with --to.
+
+    \b
+    Example:
+      headrace topic move-home /factory/sensors:press-7
+    """
     stream, colon, name = topic.rpartition(":")
     if not colon or not name:
         raise HeadraceError(f"{topic!r} names no topic: write STREAM:TOPIC")
@@ -261,7 +331,16 @@ def move_stream_home(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move the home of all topics of a stream to this cluster or to another."""
+    """Move the home of all topics of a stream.
+
+    The home is the cluster that accepts writes to a topic. It moves to the cluster that is asked, or to another
+    with --to.
+
+    \b
+    Examples:
+      headrace stream move-home /factory/sensors
+      headrace stream move-home /factory/sensors --force
+    """
     _show_moved(move_home(path, None, to, force, bootstrap, data), output)
 
 

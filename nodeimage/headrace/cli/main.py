@@ -49,7 +49,15 @@ from headrace.cli.running import exit_code_of, run_app
 
 app = typer.Typer(
     name="headrace",
-    help="A stream platform for Kafka clients. `headrace up` starts a cluster on this machine.",
+    help="""A stream platform that speaks Kafka's protocol.
+
+    \b
+    Examples:
+      headrace up --detach
+      headrace stream create /factory/sensors
+      headrace produce /factory/sensors:press-7 --value hello
+      headrace consume /factory/sensors:press-7 --from-beginning
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.cli.connect import Cluster
     from headrace.local.folder import NodeProcess
 
-app = typer.Typer(help="The nodes of a cluster.", no_args_is_help=True)
+app = typer.Typer(help="List, add, start, stop, drain and remove nodes.", no_args_is_help=True)
 
 POLL_S: Final = 0.3
 NodeId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headrace node list` shows it")]
@@ -32,7 +32,12 @@ NodeName = Annotated[str, typer.Argument(metavar="ID", help="For example 2, or n
 
 @app.command(name="list")
 def list_nodes(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List the nodes: where they are, whether they answer, what they lead and hold."""
+    """List the nodes: addresses, states, what they lead.
+
+    \b
+    Example:
+      headrace node list
+    """
     from headrace.cli.connect import connected
 
     with connected(bootstrap, data) as cluster:
@@ -51,18 +56,33 @@ def add(
         typer.Option("--port", min=0, max=65_535, help="[default: after the last; 0: a free one]", show_default=False),
     ] = None,
     zone: Annotated[
-        str | None, typer.Option("--zone", help="For volumes that choose zones", show_default=False)
+        str | None,
+        typer.Option("--zone", help="The zone that it stands in, for volumes that choose zones", show_default=False),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="For volumes", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="NAME=VALUE",
+            help="A label by which volumes choose nodes; may repeat",
+            show_default=False,
+        ),
     ] = None,
     node_option: Annotated[
-        list[str] | None, typer.Option("--node-option", help="One more argument for the node", show_default=False)
+        list[str] | None,
+        typer.Option("--node-option", help="A further argument for the node's process; may repeat", show_default=False),
     ] = None,
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add a node to the cluster that runs in the folder. It carries new writes within seconds; no data are copied."""
+    """Add a node to the running cluster of a folder.
+
+    It takes new writes within seconds; no stored records are copied to it.
+
+    \b
+    Example:
+      headrace node add
+    """
     from headrace.local.folder import default_folder
     from headrace.local.nodes import add_node
 
@@ -81,7 +101,12 @@ def add(
 
 @app.command()
 def start(node: NodeName, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Start a node of the folder that was stopped or has died."""
+    """Start a node of the folder that is not running.
+
+    \b
+    Example:
+      headrace node start 2
+    """
     from headrace.local.folder import default_folder
     from headrace.local.nodes import start_node
 
@@ -98,7 +123,14 @@ def stop(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Stop one node of the folder. Its roles go to others; its replicas stay, and catch up at its next start."""
+    """Stop one node of the folder.
+
+    Other nodes take over its roles; its replicas stay, and catch up at its next start.
+
+    \b
+    Example:
+      headrace node stop 2
+    """
     from headrace.local.folder import default_folder
     from headrace.local.nodes import stop_node
 
@@ -121,9 +153,14 @@ def drain(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Empty a node: its roles go to others at once, then its replicas. Clients notice nothing.
+    """Empty a node, so that it can be removed.
 
-    Exit code 1 where it is not empty when --wait ends.
+    Its roles go to others at once, then its replicas. Clients notice nothing. Exit code 1 where it is not empty
+    when --wait ends.
+
+    \b
+    Example:
+      headrace node drain 1
     """
     from headrace.cli.connect import connected
 
@@ -153,7 +190,14 @@ def remove(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Forget a node for good, stopping its process where it is of this machine. Drain it first."""
+    """Remove a node for good; drain it first.
+
+    Stops its process where that runs on this machine.
+
+    \b
+    Example:
+      headrace node remove 1
+    """
     from headrace.cli.connect import connected, connected_to
     from headrace.local.folder import default_folder
 

@@ -52,7 +52,15 @@ def probe(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Send a record to every node and read it back: how long that takes. Exit code 1 where one of them fails."""
+    """Time a record's way through every node and back.
+
+    Exit code 1 where a node fails.
+
+    \b
+    Examples:
+      headrace probe --count 5
+      headrace probe --interval 5 --metrics-port 9464
+    """
     import asyncio
 
     from headrace.cli.probing import Tally

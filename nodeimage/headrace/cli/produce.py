@@ -37,7 +37,9 @@ def produce(
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; may repeat", show_default=False),
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header of every record; may repeat", show_default=False
+        ),
         ANY_BYTES,
     ] = None,
     partition: Annotated[
@@ -48,9 +50,15 @@ def produce(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Write each line of stdin, or each --value, as a record, and wait until all are acknowledged.
+    """Write records: the lines of stdin, or each --value.
 
-    A line that cannot be sent ends it: the error says which, and how many records are stored.
+    Returns when all are acknowledged. A line that cannot be sent ends the command: the error says which line, and
+    how many records are stored.
+
+    \b
+    Examples:
+      headrace produce /factory/sensors:press-7 --key temperature --value 81.9
+      printf 'temperature 81.2\\n' | headrace produce /factory/sensors:press-7 --key-separator ' '
     """
     if key is not None and key_separator is not None:
         raise typer.BadParameter("--key and --key-separator exclude each other")

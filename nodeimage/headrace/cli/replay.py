@@ -83,10 +83,15 @@ def replay(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Send the readings of a CSV or Parquet file (time, device, value) at the pace they were taken, or faster.
+    """Send the readings of a CSV or Parquet file.
 
-    Columns are found by name and kind; a file without a device column takes its own name as the device. Every device
-    gets a topic; records are keyed by sensor.
+    A reading is a time, a device and a value. They are sent at the pace they were taken (--speed 1x) or faster.
+    Columns are found by name and kind; a file without a device column takes its own name as the device. Every
+    device gets a topic; records are keyed by sensor.
+
+    \b
+    Example:
+      headrace replay readings.csv --stream /factory/sensors --speed max
     """
     pace = Pace(parse_speed(speed))
     asked = Asked(

@@ -15,10 +15,16 @@ def rotate_secret(
     finish: Annotated[bool, typer.Option("--finish", help="Take the former one no longer")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the secret by which nodes know each other, while they run.
+    """Change the secret by which nodes know each other.
 
-    Nodes take the new one beside the former one within ten seconds; --finish, a minute later, ends that for the former
-    one. Secrets are shown by their ids, as `headrace status --node` shows them of listener `peer`.
+    Nodes accept the new secret beside the former one within ten seconds. Run it again with --finish a minute later:
+    from then on they refuse the former one. Secrets are shown by their ids, as `headrace status --node` shows them
+    of listener `peer`.
+
+    \b
+    Examples:
+      headrace rotate-secret
+      headrace rotate-secret --finish
     """
     from headrace.local import secret_change
     from headrace.local.folder import default_folder

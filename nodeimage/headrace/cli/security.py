@@ -11,14 +11,19 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, print_fields, print_json
 
 app = typer.Typer(
-    help="Whether access expressions are enforced. While security is off, everybody may do everything.",
+    help="Turn the enforcement of access expressions on or off. While it is off, everybody may do everything.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def show(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show whether security is on, who administers the cluster, and what is amiss."""
+    """Show whether security is on, and who administers.
+
+    \b
+    Example:
+      headrace security show
+    """
     _show(call(bootstrap, data, "security.show", {}), output)
 
 
@@ -31,9 +36,14 @@ def on(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Enforce access expressions from now on, on all nodes. Refused where nobody could administer the cluster then.
+    """Enforce access expressions from now on.
 
-    First: `headrace user create root`, `headrace access set cluster --admin u:root`; see docs/security.md.
+    Refused where nobody could administer the cluster then: create an administrator first, and give it the cluster
+    with `headrace access set cluster --admin u:root`. See docs/security.md.
+
+    \b
+    Example:
+      headrace security on
     """
     _show(told_apart(call(bootstrap, data, "security.on", {"force": force})), output)
 
@@ -47,7 +57,14 @@ def off(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Enforce nothing any more. Users and expressions stay as they are."""
+    """Stop enforcing access expressions.
+
+    Users and expressions stay as they are.
+
+    \b
+    Example:
+      headrace security off
+    """
     _show(told_apart(call(bootstrap, data, "security.off", {"open_everything": open_everything})), output)
 
 

@@ -23,7 +23,14 @@ def chain(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show a topic's partitionlets in order: which offsets, in which container, on which node, how big."""
+    """Show where a topic's records lie.
+
+    Lists each partition's partitionlets in order: their offsets, container, node and size.
+
+    \b
+    Example:
+      headrace chain /factory/sensors:press-7
+    """
     from headrace.cli.connect import connected
 
     name, partition = split_partition(topic)
@@ -42,7 +49,14 @@ def scrub(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Read everything stored back from the disk and check every checksum. Exit code 1 when something is damaged."""
+    """Check every checksum of everything stored.
+
+    Exit code 1 where something is damaged.
+
+    \b
+    Example:
+      headrace scrub --wait
+    """
     from headrace.cli.connect import ask_each, connected
 
     with connected(bootstrap, data) as cluster:

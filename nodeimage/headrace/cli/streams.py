@@ -12,7 +12,7 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.units import parse_duration, parse_size, show_duration, show_size
 from headrace.local.hints import quoted
 
-app = typer.Typer(help="Streams: sets of topics with one policy.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, show, alter and delete streams.", no_args_is_help=True)
 
 Path = Annotated[str, typer.Argument(metavar="PATH", help="For example /factory/sensors", show_default=False)]
 Ttl = Annotated[str | None, typer.Option("--ttl", help="Time to live of records: 12h, 7d, forever", show_default=False)]
@@ -20,7 +20,8 @@ Retention = Annotated[
     str | None, typer.Option("--retention-bytes", help="Limit per partition: 10GiB, unlimited", show_default=False)
 ]
 Partitions = Annotated[
-    int | None, typer.Option("--partitions", min=1, help="Of topics that do not say", show_default=False)
+    int | None,
+    typer.Option("--partitions", min=1, help="Partitions of topics that do not say how many", show_default=False),
 ]
 AutoCreate = Annotated[
     bool | None, typer.Option("--auto-create/--no-auto-create", help="Make topics on first use", show_default=False)
@@ -30,9 +31,10 @@ TimestampType = Annotated[
     str | None, typer.Option("--timestamp-type", help="CreateTime or LogAppendTime", show_default=False)
 ]
 Volume = Annotated[
-    str | None, typer.Option("--volume", help="Where its records are replicated: `headrace volume`", show_default=False)
+    str | None,
+    typer.Option("--volume", help="The volume that holds its records: `headrace volume`", show_default=False),
 ]
-Description = Annotated[str | None, typer.Option("--description", show_default=False, help="For people")]
+Description = Annotated[str | None, typer.Option("--description", show_default=False, help="A text for people")]
 
 
 @app.command()
@@ -55,9 +57,15 @@ def create(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a stream. What is not said is kept for ever, in one partition a topic, made on first use.
+    """Create a stream, a set of topics with one policy.
 
-    While security is on it is yours alone, but for what expressions give to others: `--produce 'u:alice | g:sensors'`.
+    By default records are kept for ever, and topics are created by their first record, with one partition each.
+    While security is on the stream is yours alone, unless expressions let others in: `--produce 'u:alice |
+    g:sensors'`.
+
+    \b
+    Example:
+      headrace stream create /factory/sensors --ttl 7d --partitions 2
     """
     policy = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     params: dict[str, Any] = {"path": path, "policy": policy}
@@ -69,7 +77,12 @@ def create(
 
 @app.command(name="list")
 def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List all streams."""
+    """List all streams.
+
+    \b
+    Example:
+      headrace stream list
+    """
     streams = call(bootstrap, data, "stream.list", {})
     if output is OutputFormat.JSON:
         print_json(streams)
@@ -93,7 +106,12 @@ def list_streams(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 
 @app.command()
 def show(path: Path, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one stream: its policy, how much is in it, and the links that copy into it."""
+    """Show a stream: policy, sizes, links into it.
+
+    \b
+    Example:
+      headrace stream show /factory/sensors
+    """
     shown = call(bootstrap, data, "stream.show", {"path": path, "figures": True})
     links = [each for each in call(bootstrap, data, "link.list", {}) if each["stream"] == path]
     if links:
@@ -121,7 +139,12 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a stream's policy and access expressions; what is not said stays."""
+    """Change a stream; what is not given stays.
+
+    \b
+    Example:
+      headrace stream alter /factory/sensors --ttl 30d
+    """
     changes = _policy(ttl, retention_bytes, partitions, auto_create, max_message, timestamp_type, volume, description)
     access = expressions(produce, consume, topic, copy, admin)
     if not changes and not access:
@@ -139,7 +162,14 @@ def delete(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete a stream. One that has topics is kept, unless --force."""
+    """Delete a stream.
+
+    One that has topics is kept, unless --force.
+
+    \b
+    Example:
+      headrace stream delete /factory/sensors --force
+    """
     call(bootstrap, data, "stream.delete", {"path": path, "force": force})
     if output is OutputFormat.JSON:
         print_json({"deleted": path})

@@ -15,7 +15,15 @@ def top(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show what nodes, containers, streams and groups do, live. q ends it; Tab, s and r choose how it is sorted."""
+    """Show live what nodes, streams and groups do.
+
+    q ends it; Tab, s and r choose how it is sorted.
+
+    \b
+    Examples:
+      headrace top
+      headrace top --once --output json
+    """
     from headrace.cli.target import find_target
     from headrace.cli.top_live import show
 

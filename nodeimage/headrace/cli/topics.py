@@ -14,7 +14,7 @@ from headrace.cli.output import OutputFormat, note, print_fields, print_json, pr
 from headrace.cli.topic_names import parse_settings
 from headrace.wire.api_keys import ApiKey
 
-app = typer.Typer(help="Topics of a stream.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, show and delete topics.", no_args_is_help=True)
 
 CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 5
@@ -40,7 +40,12 @@ def create(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make topics."""
+    """Create topics.
+
+    \b
+    Example:
+      headrace topic create /factory/sensors:press-7 --partitions 4
+    """
     configs = parse_settings(config or [])
     with connected(bootstrap, data) as cluster:
         answers = create_topics(cluster, topics, partitions=partitions, configs=configs)
@@ -62,7 +67,14 @@ def list_topics(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List a stream's topics, in order of name. With --output json, one object a line."""
+    """List a stream's topics, in order of name.
+
+    With --output json it prints one object a line.
+
+    \b
+    Example:
+      headrace topic list /factory/sensors
+    """
     with connected(bootstrap, data) as cluster:
         for topic in _pages(cluster, stream, prefix):
             if output is OutputFormat.JSON:
@@ -75,7 +87,12 @@ def list_topics(
 def show(
     topic: TopicName, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show a topic: its configs, and each partition's leader and offsets."""
+    """Show a topic: configs, leaders and offsets.
+
+    \b
+    Example:
+      headrace topic show /factory/sensors:press-7
+    """
     with connected(bootstrap, data) as cluster:
         shown = cluster.admin("topic.show", {"topic": topic})
     if output is OutputFormat.JSON:
@@ -91,7 +108,12 @@ def show(
 def delete(
     topics: TopicNames, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Delete topics and their records."""
+    """Delete topics and their records.
+
+    \b
+    Example:
+      headrace topic delete /factory/sensors:press-7
+    """
     with connected(bootstrap, data) as cluster:
         fields = {"topic_names": list(topics), "timeout": TIMEOUT_MS}
         answers = cluster.kafka(ApiKey.DELETE_TOPICS, DELETE_VERSION, fields).responses

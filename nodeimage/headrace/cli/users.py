@@ -18,7 +18,8 @@ from headrace.cli.options import Bootstrap, DataFolder, Output
 from headrace.cli.output import OutputFormat, is_terminal, note, print_fields, print_json, print_table
 
 app = typer.Typer(
-    help="Users, their groups and passwords. A user may do what access expressions say: `headrace access`.",
+    help="Create users, and set their groups and passwords. Access expressions say what each may do:"
+    " `headrace access`.",
     no_args_is_help=True,
 )
 
@@ -54,7 +55,14 @@ def create(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a user: `headrace user create alice --password-file alice.txt --group sensors`."""
+    """Create a user.
+
+    Without --password-file it asks for the password.
+
+    \b
+    Example:
+      headrace user create alice --password-file alice.txt --group sensors
+    """
     if no_password and password_file is not None:
         raise typer.BadParameter("--no-password and --password-file exclude each other")
     password = None if no_password else _password(password_file, of=name)
@@ -64,7 +72,12 @@ def create(
 
 @app.command(name="list")
 def list_users(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List all users."""
+    """List all users.
+
+    \b
+    Example:
+      headrace user list
+    """
     from headrace.cli.connect import connected
 
     users: list[dict[str, Any]] = []
@@ -85,7 +98,12 @@ def list_users(bootstrap: Bootstrap = None, data: DataFolder = None, output: Out
 
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one user: groups, and the mechanisms by which a password proves who it is."""
+    """Show a user's groups, and how it may log in.
+
+    \b
+    Example:
+      headrace user show alice
+    """
     _show(call(bootstrap, data, "user.show", {"name": name}), output)
 
 
@@ -99,7 +117,12 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set all groups of a user: `headrace user alter alice -g sensors -g ops`."""
+    """Set all groups of a user.
+
+    \b
+    Example:
+      headrace user alter alice --group sensors --group ops
+    """
     if no_groups is bool(group):
         raise typer.BadParameter("name all groups that it is in from now on with --group, or say --no-groups")
     params = {"name": name, "groups": group or [], "force": force}
@@ -114,7 +137,14 @@ def passwd(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set a user's password. Connections that are open go on; the next one needs the new password."""
+    """Set a user's password.
+
+    Open connections continue; the next one needs the new password.
+
+    \b
+    Example:
+      headrace user passwd alice --password-file new.txt
+    """
     params = {"name": name, "password": _password(password_file, of=name)}
     _show(told_apart(call(bootstrap, data, "user.passwd", params)), output)
 
@@ -127,7 +157,14 @@ def delete(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete a user. Expressions that name it stay, and hold for a user that is made with that name again."""
+    """Delete a user.
+
+    Expressions that name it stay, and apply to a user that is created with that name later.
+
+    \b
+    Example:
+      headrace user delete alice
+    """
     told_apart(call(bootstrap, data, "user.delete", {"name": name, "force": force}))
     if output is OutputFormat.JSON:
         print_json({"deleted": name})

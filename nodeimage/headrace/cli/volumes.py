@@ -12,7 +12,7 @@ from headrace.cli.topic_names import parse_settings
 from headrace.cli.units import parse_size
 from headrace.local.hints import quoted
 
-app = typer.Typer(help="Volumes: how many replicas, and on which nodes.", no_args_is_help=True)
+app = typer.Typer(help="Set how many replicas there are, and on which nodes.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="For example plant-a", show_default=False)]
 Replicas = Annotated[
@@ -57,7 +57,14 @@ def create(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a volume. What is not said: as many replicas as the default volume, the larger half of them in sync."""
+    """Create a volume: how many replicas, and where.
+
+    What is not given: as many replicas as the default volume has, and the larger half of them in sync.
+
+    \b
+    Example:
+      headrace volume create scratch --replicas 1
+    """
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
     _show(call(bootstrap, data, "volume.create", {"name": name, **fields}), output)
     note(f"made volume {name}; try `headrace stream create /my-stream --volume {quoted(name)}`")
@@ -65,7 +72,12 @@ def create(
 
 @app.command(name="list")
 def list_volumes(bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """List all volumes."""
+    """List all volumes.
+
+    \b
+    Example:
+      headrace volume list
+    """
     volumes = call(bootstrap, data, "volume.list", {})
     if output is OutputFormat.JSON:
         print_json(volumes)
@@ -76,7 +88,12 @@ def list_volumes(bootstrap: Bootstrap = None, data: DataFolder = None, output: O
 
 @app.command()
 def show(name: Name, bootstrap: Bootstrap = None, data: DataFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show one volume, and what it cannot have of what it asks for."""
+    """Show one volume, and what it asks for in vain.
+
+    \b
+    Example:
+      headrace volume show default
+    """
     _show(call(bootstrap, data, "volume.show", {"name": name}), output)
 
 
@@ -94,7 +111,14 @@ def alter(
     data: DataFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change a volume; what is not said stays. Its containers follow by and by: `headrace status` shows how far."""
+    """Change a volume; what is not given stays.
+
+    Its containers follow one after the other: `headrace status` shows how far they are.
+
+    \b
+    Example:
+      headrace volume alter default --min-in-sync 1
+    """
     fields = volume_fields(replicas, min_in_sync, spread, zones, label, size_limit, durability)
     if not fields:
         raise typer.BadParameter("say what to change, for example --replicas 3")

@@ -58,7 +58,14 @@ def status(
     every: Annotated[bool, typer.Option("--conditions", help="Show conditions that are as they should be too")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show clusters, their nodes with pods, links, and the conditions that are not as they should be."""
+    """Show clusters, nodes, links and what is wrong.
+
+    What is wrong are the conditions that are not as they should be; --conditions shows the others too.
+
+    \b
+    Example:
+      kubectl headrace status -A
+    """
     kubectl, where = place.kubectl, None if all_namespaces else place.namespace
     clusters = kubectl.all(API, "StreamCluster", where)
     if cluster is not None:
@@ -97,7 +104,14 @@ def restart(
     wait: Annotated[bool, typer.Option("--wait", help="Return when all pods were made anew and are ready")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
 ) -> None:
-    """Have the operator make a cluster's pods anew, one by one, each caught up before the next."""
+    """Restart a cluster's pods, one by one.
+
+    The operator recreates each pod once the one before has caught up.
+
+    \b
+    Example:
+      kubectl headrace restart quickstart --wait
+    """
     kubectl, where, name = place.kubectl, place.namespace, place.cluster(cluster)
     mark = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     kubectl.annotate("StreamCluster", where, name, {RESTART: mark})
@@ -118,7 +132,14 @@ def drain(
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits")] = 3600.0,
     cluster: ClusterName = None,
 ) -> None:
-    """Empty a node: its roles go to others at once, then its replicas. Its pod stays."""
+    """Empty a node; its pod stays.
+
+    Its roles go to others at once, then its replicas.
+
+    \b
+    Example:
+      kubectl headrace drain 2
+    """
     kubectl, where, name = place.kubectl, place.namespace, place.cluster(cluster)
     nodes = [each for each in kubectl.all(API, "StorageNode", where) if views.cluster_of(each) == name]
     found = next((each for each in nodes if views.number_of(each) == node), None)
@@ -146,7 +167,14 @@ def logs(
         int, typer.Option("--tail", min=1, help="The newest lines of each pod that are looked at")
     ] = 10_000,
 ) -> None:
-    """Show what the nodes' logs say of a link, from all pods of its cluster."""
+    """Show what the nodes' logs say of a link.
+
+    Reads the logs of all pods of the link's cluster.
+
+    \b
+    Example:
+      kubectl headrace logs from-quickstart --follow
+    """
     kubectl, where = place.kubectl, place.namespace
     found = kubectl.get(API, "ReplicationLink", where, link)
     spec = found.get("spec") or {}
@@ -174,7 +202,14 @@ def support_bundle_(
     ] = None,
     lines: Annotated[int, typer.Option("--lines", min=1, max=1_000_000, help="Of each log, the newest")] = 5_000,
 ) -> None:
-    """Write resources, events, logs and status into a file for those who help, without secrets."""
+    """Collect resources, events, logs and status in a file.
+
+    It contains no Secrets; look through it before you send it to those who help.
+
+    \b
+    Example:
+      kubectl headrace support-bundle
+    """
     kubectl, where = place.kubectl, place.namespace
     root = f"headrace-support-{where}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     path = file or Path(f"{root}.tar.xz")

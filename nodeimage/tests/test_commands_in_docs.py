@@ -349,6 +349,12 @@ def test_each_command_says_in_a_line_what_it_does_and_gives_an_example(name: str
         check(words)
 
 
+def test_each_group_of_commands_says_in_a_line_what_it_does() -> None:
+    groups = [each for each in root(app).commands.values() if hasattr(each, "commands")]
+    assert len(groups) > 5
+    assert [each.name for each in groups if "..." in each.get_short_help_str(NARROW)] == []
+
+
 def test_the_table_of_commands_has_them_all() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text()
     (body,) = re.findall(r"^## All commands$(.*)", text, re.MULTILINE | re.DOTALL)

@@ -170,3 +170,20 @@ def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
     assert len(shown) >= 5
     for nodes, what, kafka, headrace in shown:
         assert rows[nodes][what] == [kafka, headrace], what
+
+
+def anchors(document: Path) -> set[str]:
+    """What links may name within a document: its headings, as GitHub writes them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_into_a_document_leads_to_a_heading() -> None:
+    broken = []
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", document.read_text()):
+            page = document.parent / target if target else document
+            if page.suffix == ".md" and anchor not in anchors(page):
+                broken.append((document.name, target, anchor))
+    assert broken == []

@@ -44,11 +44,6 @@ def test_a_nodes_process_loads_nothing_for_a_terminal() -> None:
     assert not [name for name in found if name.startswith(("rich.", "aiohttp", "prometheus_client", "cryptography"))]
 
 
-@pytest.mark.parametrize("module", ["headrace.local.cluster", "headrace_operator.builders.settings"])
-def test_who_runs_nodes_loads_none(module: str) -> None:
-    assert "headrace.node.node" not in modules_after(f"import {module}")
-
-
 def test_help_names_every_command(headrace: Headrace) -> None:
     ran = headrace("--help")
     assert ran.code == 0

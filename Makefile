@@ -78,12 +78,18 @@ $(VENV)/.venv:
 	@.ci/python $(VENV) "$(PYTHON)"
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.venv pyproject.toml
+# The node's pieces in C, beside their sources; without a C compiler it does without them.
+NATIVE := nodeimage/headrace/native
+$(VENV)/.native: $(VENV)/.venv .ci/build_native.py $(wildcard $(NATIVE)/*.c)
+	@$(BIN)/python .ci/build_native.py --inplace
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.venv $(VENV)/.native pyproject.toml
 	@echo "installing headrace and the demo's packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.venv pyproject.toml
+$(VENV)/.dev: $(VENV)/.venv $(VENV)/.native pyproject.toml
 	@echo "installing headrace and the developers' packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
@@ -95,4 +101,4 @@ tools: $(VENV)/.venv
 	@.ci/tools $(BIN)
 
 clean:
-	rm -rf $(VENV) .demo dist build
+	rm -rf $(VENV) .demo dist build $(NATIVE)/*.so

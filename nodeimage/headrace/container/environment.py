@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from headrace.base.errors import NewerFormat
 from headrace.base.ids import ContainerId, NodeId
 from headrace.container.sync_cycle import Room
+from headrace.container.writer_pool import Pool
 from headrace.log.container_log import LogOptions
 from headrace.peer.session import Session
 from headrace.store.protocol import ClusterStore
@@ -53,6 +54,10 @@ class Environment(Protocol):
 
     @property
     def executor(self) -> Executor: ...
+
+    @property
+    def writer_pool(self) -> Pool:
+        """What writes the logs."""
 
     @property
     def view(self) -> View: ...

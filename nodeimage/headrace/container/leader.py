@@ -24,6 +24,7 @@ from headrace.container.commit_waiters import CommitQueue, Waiting, WaitingFutur
 from headrace.container.leader_state import LeaderState, Member
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.sync_cycle import Room, SyncCycle
+from headrace.container.writer_pool import Pool
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import FrameType
 
@@ -66,6 +67,7 @@ class Leader:
         executor: Executor,
         events: ReplicaEvents,
         container_log: ContainerLog | None = None,
+        pool: Pool | None = None,
         room: Room | None = None,
         fatal: Callable[[str], None] | None = None,
         cycle: SyncCycle | None = None,
@@ -82,15 +84,17 @@ class Leader:
         committed_moved: Callable[[], None] | None = None,
     ) -> None:
         """With `cycle`, go on with the log of a replica here, which hears by `committed_moved` that `committed` has
-        moved; else with `container_log`, `room` and `fatal`."""
+        moved; else with `container_log`, `pool`, `room` and `fatal`."""
         if cycle is None:
             assert container_log is not None
+            assert pool is not None
             assert room is not None
             assert fatal is not None
             cycle = SyncCycle(
                 container_id=container_id,
                 container_log=container_log,
                 executor=executor,
+                pool=pool,
                 room=room,
                 fatal=fatal,
             )

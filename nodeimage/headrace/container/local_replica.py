@@ -30,6 +30,7 @@ from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replica_folder import ReplicaFile, decode_record
 from headrace.container.replica_opening import Opened, open_empty, open_folder
 from headrace.container.sync_cycle import Owner, Room, SyncCycle
+from headrace.container.writer_pool import Pool
 from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.store.container_records import descends_from
 from headrace.store.records import ContainerRecord
@@ -82,6 +83,7 @@ class LocalReplica:
         folder: Path,
         options: LogOptions,
         executor: Executor,
+        pool: Pool,
         room: Room,
         fatal: Callable[[str], None],
         events: ReplicaEvents,
@@ -103,6 +105,7 @@ class LocalReplica:
         self._node = node
         self._options = options
         self._executor = executor
+        self._pool = pool
         self._room = room
         self._end_process = fatal
         self._state = state
@@ -130,6 +133,7 @@ class LocalReplica:
         folder: Path,
         options: LogOptions,
         executor: Executor,
+        pool: Pool,
         room: Room,
         fatal: Callable[[str], None],
         events: ReplicaEvents,
@@ -156,6 +160,7 @@ class LocalReplica:
             folder=folder,
             options=container_log.options,
             executor=executor,
+            pool=pool,
             room=room,
             fatal=fatal,
             events=events,
@@ -169,6 +174,7 @@ class LocalReplica:
             container_id=self.id,
             container_log=container_log,
             executor=self._executor,
+            pool=self._pool,
             room=self._room,
             fatal=self._fatal,
         )

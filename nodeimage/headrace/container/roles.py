@@ -41,6 +41,7 @@ async def open_replica(env: Environment, record: ContainerRecord, events: Replic
         folder=env.folder / str(record.container_id),
         options=replace(env.options(record.kind, record.volume), rests=record.state == "closed"),
         executor=env.executor,
+        pool=env.writer_pool,
         room=env.room(record.kind),
         fatal=env.fatal,
         events=events,

@@ -1,4 +1,4 @@
-"""The sync cycle of one replica's log, whoever leads: pending frames are written and synced by the writer thread.
+"""The sync cycle of one replica's log, whoever leads: pending frames are written and synced by its writer.
 
 One job at a time; frames that arrive while a job runs form the next one: group commit without a timer. The owner, which
 is the leader's or the follower's half, hears of each job when it starts and when it is on disk. The cycle outlives a
@@ -18,6 +18,7 @@ import structlog
 from headrace.base.errors import Code, KafkaError, OutOfDescriptors, StorageFull
 from headrace.base.ids import ContainerId
 from headrace.container.writer import Writer
+from headrace.container.writer_pool import Pool
 from headrace.log.container_log import ContainerLog, WriteJob
 
 log = structlog.get_logger()
@@ -51,7 +52,7 @@ class Owner(Protocol):
 
 
 class SyncCycle:
-    """One replica's log and the thread that writes it."""
+    """One replica's log and its writer."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class SyncCycle:
         container_id: ContainerId,
         container_log: ContainerLog,
         executor: Executor,
+        pool: Pool,
         room: Room,
         fatal: Callable[[str], None],
     ) -> None:
@@ -83,7 +85,7 @@ class SyncCycle:
         self._job_over: asyncio.Future[None] | None = None
         self._making_spare: asyncio.Future[None] | None = None
         self._full_until = 0.0
-        self._writer = Writer(name=f"container-{container_id}", log=container_log, done=self._job_done)
+        self._writer = Writer(log=container_log, pool=pool, done=self._job_done)
         container_log.on_sync_failed(lambda error: fatal(f"container {container_id}: {error}"))
 
     @property
@@ -181,7 +183,7 @@ class SyncCycle:
         """Write and sync what is pending, and close the files."""
         await self.flush()
         self._closed = True
-        await self._loop.run_in_executor(self._executor, self._writer.close)
+        await self._writer.close()
         await self._loop.run_in_executor(self._executor, self.log.close)
 
     # --- room

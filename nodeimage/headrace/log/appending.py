@@ -29,7 +29,16 @@ from headrace.log.frames import (
 from headrace.log.synced_mark import SyncedMark
 from headrace.log.table import Table
 from headrace.log.tail import TailCache
-from headrace.log.writing import Portion, Spare, WriteJob, make_spare_file, open_file_bytes, write_portion
+from headrace.log.writing import (
+    DirectWrite,
+    Portion,
+    Spare,
+    WriteJob,
+    direct_write,
+    make_spare_file,
+    open_file_bytes,
+    write_portion,
+)
 from headrace.metrics.log_times import LogTimes
 
 KEPT_SHARE: Final = 16
@@ -409,13 +418,30 @@ class Appender:
         if ended - self._marked_at >= self.options.mark_s:
             self.mark_synced()
 
+    def direct_write(self, job: WriteJob) -> DirectWrite | None:
+        """The one call to the kernel that does what `write_job` would; then comes `written_directly`. None: it takes
+        `write_job`, which may also be given a job after all that such a call has not done."""
+        return direct_write(job, fsync=self.options.fsync)
+
+    def written_directly(self, job: WriteJob, took: float) -> None:
+        """The one call has written all of `job`, in `took` seconds."""
+        portion = job.portions[0]
+        job.done = 1
+        job.took = took
+        self.written = Position(portion.chunk.start + portion.at + portion.nbytes)
+
     @property
     def wants_mark(self) -> bool:
-        """Whether something was synced that no mark tells of. The writer thread's to ask."""
+        """Whether something was synced that no mark tells of."""
         return self.options.fsync and self._mark.position < self.written
 
+    @property
+    def mark_in_s(self) -> float:
+        """Seconds until it is time for another mark."""
+        return max(self._marked_at + self.options.mark_s - time.monotonic(), 0.0)
+
     def mark_synced(self) -> None:
-        """[blocking] Keeps how far the log is synced, for the next start. By the writer thread, between two jobs."""
+        """[blocking] Keeps how far the log is synced, for the next start. Not beside `write_job`, nor beside itself."""
         if self.wants_mark:
             self._mark.put(self.written)
         self._marked_at = time.monotonic()

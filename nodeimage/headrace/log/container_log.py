@@ -2,7 +2,8 @@
 
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
-- `write_job`: in the writer thread, one job at a time, in the order of `take_job`; `mark_synced` there too;
+- `write_job`: in a thread, one job at a time, in the order of `take_job`; `mark_synced` too, in its turn. Instead of
+  `write_job` a job's `direct_write` may be done, by whatever writes to files, and then be told by `written_directly`;
 - reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
 - maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they wait for each other;
 - `make_spare`: in any thread;
@@ -60,6 +61,7 @@ class ContainerLog:
         "append_control",
         "append_frames",
         "appender",
+        "direct_write",
         "folder",
         "job_done",
         "read_tail",
@@ -68,6 +70,7 @@ class ContainerLog:
         "tail_state",
         "take_job",
         "wants_spare",
+        "written_directly",
     )
 
     def __init__(self, folder: Path, options: LogOptions, *, chunks: list[Chunk], end: int, scanned_bytes: int) -> None:
@@ -83,6 +86,8 @@ class ContainerLog:
         self.append_frames = appender.append_frames
         self.room = appender.room
         self.take_job = appender.take_job
+        self.direct_write = appender.direct_write
+        self.written_directly = appender.written_directly
         self.job_done = appender.job_done
         self.wants_spare = appender.wants_spare
         self.read_tail = appender.tail.read
@@ -227,11 +232,16 @@ class ContainerLog:
 
     @property
     def wants_mark(self) -> bool:
-        """Whether something was synced that no mark tells of. The writer thread's to ask."""
+        """Whether something was synced that no mark tells of."""
         return self.appender.wants_mark
 
+    @property
+    def mark_in_s(self) -> float:
+        """Seconds until it is time for another mark."""
+        return self.appender.mark_in_s
+
     def mark_synced(self) -> None:
-        """[blocking] Keeps how far the log is synced, for the next start. By the writer thread, between two jobs."""
+        """[blocking] Keeps how far the log is synced, for the next start. Not beside `write_job`, nor beside itself."""
         self.appender.mark_synced()
 
     # --- reading

@@ -143,19 +143,24 @@ def write_and_sync(fd: int, offset: int, buffers: Sequence[bytes | bytearray | m
     What one call to the kernel can take is written and synced by that call: between two calls the writer's thread
     would wait for the interpreter, which a busy loop lets go of once in a switch interval.
     """
-    group = _joined(buffers)
-    size = sum(map(len, group))
-    if len(group) <= _IOV_MAX and size <= _ONE_CALL_BYTES:
+    group = for_one_call(buffers)
+    if group is not None:
         try:
             done = os.pwritev(fd, group, offset, os.RWF_DSYNC)
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
         else:
-            if done == size:
+            if done == sum(map(len, group)):
                 return
     write_all(fd, offset, buffers)
     os.fdatasync(fd)
+
+
+def for_one_call(buffers: Sequence[bytes | bytearray | memoryview]) -> Sequence[bytes | bytearray | memoryview] | None:
+    """The same bytes in as many pieces as one call to the kernel takes; None: they are too many for that."""
+    group = _joined(buffers)
+    return group if len(group) <= _IOV_MAX and sum(map(len, group)) <= _ONE_CALL_BYTES else None
 
 
 def write_all(fd: int, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> int:

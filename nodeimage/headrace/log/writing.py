@@ -12,7 +12,7 @@ been done, and the job is written again from there.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from headrace.log.files import (
     FILE_HEAD_BYTES,
     FileHead,
     OpenFile,
+    for_one_call,
     full_disk_as_storage_full,
     synced_folder,
     write_all,
@@ -85,6 +86,34 @@ class WriteJob:
     nbytes: int
     done: int = 0
     took: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DirectWrite:
+    """One call to the kernel that writes all of a job: `buffers`, which are `nbytes` long, into a file that is open and
+    holds the place for them. With `flags` it syncs them too, if they are to be synced."""
+
+    file: OpenFile
+    offset: int
+    buffers: Sequence[bytes | bytearray | memoryview]
+    nbytes: int
+    flags: int
+
+
+def direct_write(job: WriteJob, *, fsync: bool) -> DirectWrite | None:
+    """What `job` comes to where it is one call: frames that lie side by side in the open chunk, with no checkpoint
+    behind them. None: it takes `write_portion`."""
+    if len(job.portions) != 1 or job.done:
+        return None
+    portion = job.portions[0]
+    file = portion.chunk.body.file
+    if portion.spare is not None or portion.table is not None or portion.gaps or not isinstance(file, OpenFile):
+        return None
+    buffers = for_one_call(portion.buffers)
+    if not buffers:
+        return None
+    flags = os.RWF_DSYNC if fsync else 0
+    return DirectWrite(file, FILE_HEAD_BYTES + portion.at, buffers, portion.nbytes, flags)
 
 
 def open_file_bytes(held: int, *, least: int, most: int) -> int:

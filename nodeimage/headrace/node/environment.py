@@ -13,6 +13,7 @@ from headrace.base.errors import NewerFormat
 from headrace.base.ids import NodeId
 from headrace.container.local_replica import CATALOG
 from headrace.container.sync_cycle import Room
+from headrace.container.writer_pool import Pool
 from headrace.log.container_log import LogOptions
 from headrace.metrics.log_times import LogTimes
 from headrace.partitions.cluster_layout import NodeSettings
@@ -42,6 +43,7 @@ class NodeEnvironment:
         node_id: NodeId,
         node_format: str,
         executor: Executor,
+        writer_pool: Pool,
         view: ClusterView,
         folder: Path,
         settings: NodeSettings,
@@ -54,6 +56,7 @@ class NodeEnvironment:
         self.node_id = node_id
         self.node_format = node_format
         self.executor = executor
+        self.writer_pool = writer_pool
         self.view = view
         self.folder = folder
         self._store = store

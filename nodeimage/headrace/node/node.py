@@ -35,6 +35,7 @@ from headrace.catalog.names import DEFAULT_STREAM
 from headrace.container import replica_folder
 from headrace.container.leader import Leader
 from headrace.container.replicas import Replicas
+from headrace.container.writer_pool import WriterPool
 from headrace.control.controller import Controller
 from headrace.control.observations import Settings
 from headrace.links.failover.forwarding import Forwarding
@@ -287,10 +288,13 @@ class Node:
         tls = None if self._peer_listener is None else self._peer_listener.tls
         self.peers = PeerClient(**secret, node=record.node_id, run=record.run, tls=tls)
         self._closing.push_async_callback(self.peers.close)
+        writer_pool = WriterPool()
+        self._closing.callback(writer_pool.close)
         self._environment = NodeEnvironment(
             node_id=record.node_id,
             node_format=str(record.format),
             executor=self._executor,
+            writer_pool=writer_pool,
             view=self.view,
             folder=self._options.data / "containers",
             settings=self._settings,

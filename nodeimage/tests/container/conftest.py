@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.log_writes import log_writes
 from kit.several_replicas import Several
+
+__all__ = ["log_writes", "three"]
 
 
 @pytest.fixture

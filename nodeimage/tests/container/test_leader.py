@@ -4,8 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,11 @@ from headrace.base.ids import ContainerId, Epoch, NodeId, PartitionletId, Positi
 from headrace.container.leader import Leader
 from headrace.container.leader_state import Member
 from headrace.container.sync_cycle import HANGS_S
+from headrace.container.writer_pool import WriterPool
 from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
 from headrace.log.frames import FrameType
 from headrace.node.catalog_log import commands_in
+from kit.log_writes import LogWrites, Threads
 from kit.several_replicas import Unheard
 
 
@@ -30,25 +31,26 @@ class PlentyOfRoom:
 
 
 @pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as threads:
+async def executor() -> AsyncIterator[Threads]:
+    with Threads(1) as threads:
         yield threads
 
 
-def lead(folder: Path, executor: ThreadPoolExecutor, *, fatal: Callable[[str], None]) -> Leader:
+def lead(folder: Path, executor: Threads, *, fatal: Callable[[str], None]) -> Leader:
     return Leader(
         container_id=ContainerId(2),
         member=Member(NodeId(1), "format"),
         epoch=Epoch(1),
         container_log=ContainerLog.open(folder, LogOptions(chunk_bytes=1 << 20)),
         executor=executor,
+        pool=executor.pool,
         events=Unheard(),
         room=PlentyOfRoom(),
         fatal=fatal,
     )
 
 
-async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, executor: Threads) -> None:
     failures: list[str] = []
     container = lead(tmp_path, executor, fatal=failures.append)
     ends = [await container.append_command(payload) for payload in (b"one", b"two")]
@@ -62,7 +64,7 @@ async def test_what_is_committed_is_there_after_a_new_start(tmp_path: Path, exec
 
 
 async def test_a_log_that_is_closed_while_it_is_read_does_not_seem_to_hold_no_more_commands(
-    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower's log is replaced when it is cut, while what came before is applied from it."""
     container = lead(tmp_path, executor, fatal=lambda _: None)
@@ -81,7 +83,7 @@ async def test_a_log_that_is_closed_while_it_is_read_does_not_seem_to_hold_no_mo
 
 
 async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
-    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quota is in no figure that could be asked before."""
     told: list[bool] = []
@@ -100,7 +102,7 @@ async def test_a_disk_that_gives_no_bytes_is_told_to_who_keeps_the_room(
 
 
 async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_leave(
-    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk may be full of what is not ours, so that nothing of the reserve is left."""
     container = lead(tmp_path, executor, fatal=pytest.fail)
@@ -140,9 +142,10 @@ async def test_on_a_full_disk_records_leave_a_place_for_what_lets_partitions_lea
 
 
 async def test_a_disk_that_hangs_shows_once_the_loop_has_seen_a_job_get_on_with_nothing_for_long(
-    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the process stands still meanwhile."""
+    monkeypatch.setattr(WriterPool, "is_native", False)  # a single write gets on all at once
     container = lead(tmp_path, executor, fatal=pytest.fail)
     cycle = container.cycle
     await container.append_command(b"before")
@@ -179,7 +182,7 @@ async def test_a_disk_that_hangs_shows_once_the_loop_has_seen_a_job_get_on_with_
 
 
 async def test_a_sync_that_fails_ends_the_process_and_commits_nothing(
-    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    log_writes: LogWrites, tmp_path: Path, executor: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Invariant 13: afterwards nobody knows what the disk holds, so it is neither retried nor answered."""
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -5,7 +5,6 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,12 @@ from headrace.container.leader_state import Member
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import decode_record
 from headrace.log import files as files_module
-from headrace.log.container_log import ContainerLog, LogOptions, WriteJob
+from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.synced_mark import read_mark
 from headrace.store.container_records import stamped
 from headrace.store.records import ContainerRecord
+from kit.log_writes import LogWrites, Threads
 from kit.several_replicas import Unheard
 
 
@@ -49,7 +49,7 @@ def fails_to_sync(folder: Path) -> None:
 
 
 async def open_replica(
-    folder: Path, executor: ThreadPoolExecutor, *, replaceable: bool = False, fsync: bool = True
+    folder: Path, executor: Threads, *, replaceable: bool = False, fsync: bool = True
 ) -> LocalReplica:
     return await LocalReplica.open(
         container_id=ContainerId(7),
@@ -58,6 +58,7 @@ async def open_replica(
         folder=folder,
         options=LogOptions(chunk_bytes=1 << 20, fsync=fsync),
         executor=executor,
+        pool=executor.pool,
         room=PlentyOfRoom(),
         fatal=fatal,
         events=Unheard(),
@@ -68,7 +69,7 @@ async def open_replica(
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[LocalReplica]:
     """Alone in its container, with the frames of two commands; it neither leads nor follows any more."""
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         opened = await open_replica(tmp_path / "7", executor)
         container = await opened.lead(
             epoch=Epoch(1), in_sync=frozenset({opened.member}), replicas=(NodeId(1),), min_in_sync=1
@@ -165,7 +166,7 @@ async def test_one_that_lost_its_synced_end_keeps_the_rest_as_another_incarnatio
     path.write_bytes(raw)
     formats = [incarnation]
     for _ in range(2):  # from the second time on there is nothing to be noticed
-        with ThreadPoolExecutor(3) as executor:
+        with Threads() as executor:
             found = await open_replica(replica.folder, executor, replaceable=replaceable)
             assert (found.log.end, found.seen, found.last_epoch) == (position, 4, 1)
             await found.close()
@@ -183,7 +184,7 @@ async def test_a_damaged_replica_is_kept_beside_the_one_in_its_place_until_anoth
     raw = b"\0" * 8 + path.read_bytes()[8:]
     path.write_bytes(raw)
 
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         opened = partial(open_replica, replica.folder, executor)
         with pytest.raises(CorruptLog):
             await opened(replaceable=False)
@@ -234,7 +235,7 @@ async def test_one_of_which_the_disk_cannot_read_what_it_keeps_of_a_file_is_dama
     chunk.with_suffix(".index").touch()
     kept = {path.name for path in replica.folder.iterdir()}
     harmed = replica.folder if name == "." else next(replica.folder.glob(name))
-    with ThreadPoolExecutor(3) as executor, monkeypatch.context() as patched:
+    with Threads() as executor, monkeypatch.context() as patched:
         fails(patched, call, code, at=harmed)
         with pytest.raises(CorruptLog, match="the disk cannot read it"):
             await open_replica(replica.folder, executor)
@@ -251,7 +252,7 @@ async def test_one_that_cannot_be_opened_for_another_reason_is_not_damaged(
 ) -> None:
     await replica.close()
     (chunk,) = replica.folder.glob("*.chunk")
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         with monkeypatch.context() as patched:
             fails(patched, "open", code, at=chunk)
             with pytest.raises(OSError, match=os.strerror(code)):
@@ -267,7 +268,7 @@ async def test_one_on_a_disk_that_cannot_be_reached_at_all_is_not_damaged(
     """There is nothing to go on with: it is tried again until the disk is back, or something else ends the node."""
     await replica.close()
     (chunk,) = replica.folder.glob("*.chunk")
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         with monkeypatch.context() as patched:
             fails(patched, "open", errno.EIO, at=chunk)
             fails(patched, "rename", errno.EIO, at=replica.folder)
@@ -403,23 +404,22 @@ async def test_a_replica_is_synced_from_now_on_and_says_so_once_all_of_it_is(
 
 
 async def test_what_was_being_written_without_a_sync_is_synced_too(
-    replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
+    log_writes: LogWrites, replica: LocalReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = await lead_unsynced(replica)
-    write_job, sync_files = ContainerLog.write_job, replica_folder.sync_files
+    sync_files = replica_folder.sync_files
     writing, syncing = threading.Event(), threading.Event()
     too_early = []
 
-    def slowly(log: ContainerLog, job: WriteJob) -> None:
+    def slowly(_path: Path) -> None:
         writing.set()
         too_early.append(syncing.wait(0.3))
-        write_job(log, job)
 
     def noted(folder: Path) -> None:
         syncing.set()
         sync_files(folder)
 
-    monkeypatch.setattr(ContainerLog, "write_job", slowly)
+    log_writes.after(slowly)
     monkeypatch.setattr(replica_folder, "sync_files", noted)
     appended = container.append_command(b"under way")
     assert await asyncio.to_thread(writing.wait, 10)
@@ -431,7 +431,7 @@ async def test_what_was_being_written_without_a_sync_is_synced_too(
 
 async def test_what_another_run_had_not_synced_is_before_it_counts_as_synced(tmp_path: Path) -> None:
     """A node that ran with --no-fsync, was killed, and starts without it."""
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         for fsync in (False, True):
             replica = await open_replica(tmp_path / "7", executor, fsync=fsync)
             assert boot_of(replica)
@@ -471,7 +471,7 @@ async def test_what_a_sync_failed_on_is_written_again_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel calls clean what it could not write: a sync of that does nothing."""
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
         for _ in range(3):
@@ -522,7 +522,7 @@ async def test_what_the_page_cache_let_go_after_a_sync_had_failed_is_missed(
     """Invariants 5, 14: the same machine goes on, and no mark tells what an unsynced log held. It is all there still as
     a rule: then the replica keeps its place.
     """
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
         for number in range(3):
@@ -559,7 +559,7 @@ async def test_a_sync_that_failed_while_a_replica_was_cut_does_not_make_it_anoth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is to hold no more than up to there."""
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
         replica = await open_replica(tmp_path / "7", executor, fsync=False)
         container = await lead_unsynced(replica)
         first = await container.append_command(b"stays")
@@ -594,7 +594,7 @@ async def test_a_sync_that_fails_in_files_of_the_log_ends_the_process(
 
     async def opened_again() -> None:
         await replica.close()
-        with ThreadPoolExecutor(3) as executor:
+        with Threads() as executor:
             await open_replica(replica.folder, executor, replaceable=True)
 
     steps = {

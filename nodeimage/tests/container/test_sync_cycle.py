@@ -8,12 +8,12 @@ import pytest
 
 from headrace.base.errors import KafkaError
 from headrace.container import replica_folder, sync_cycle
-from headrace.log.container_log import ContainerLog, WriteJob
+from kit.log_writes import LogWrites
 from kit.several_replicas import Several, handed_to, until
 
 
 async def test_a_leader_whose_disk_hangs_says_so_and_another_leads_while_it_does(
-    three: Several, monkeypatch: pytest.MonkeyPatch
+    log_writes: LogWrites, three: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is told at once, and what the node does besides its disk goes on; once it writes, it follows."""
     monkeypatch.setattr(sync_cycle, "HANGS_S", 0.3)
@@ -29,17 +29,13 @@ async def test_a_leader_whose_disk_hangs_says_so_and_another_leads_while_it_does
         if path.is_relative_to(first.folder):
             assert goes_on.wait(30)
 
-    write_job, write = ContainerLog.write_job, replica_folder.write
-
-    def writes_job(log: ContainerLog, job: WriteJob) -> None:
-        hang_if_first(log.folder)
-        write_job(log, job)
+    write = replica_folder.write
 
     def writes(folder: Path, state: replica_folder.ReplicaFile) -> None:
         hang_if_first(folder)
         write(folder, state)
 
-    monkeypatch.setattr(ContainerLog, "write_job", writes_job)
+    log_writes.after(hang_if_first)
     monkeypatch.setattr(replica_folder, "write", writes)
     try:
         waiting = led[0].append_command(b"under way")

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +15,7 @@ from headrace.container import local_replica, replica_folder
 from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
 from headrace.log.container_log import LogOptions
+from kit.log_writes import Threads
 from kit.several_replicas import Unheard
 
 PAYLOAD = bytes(20 << 10)
@@ -52,7 +52,7 @@ Open = Callable[..., Awaitable[LocalReplica]]
 @pytest.fixture
 async def opened(tmp_path: Path) -> AsyncIterator[Open]:
     found: list[LocalReplica] = []
-    with ThreadPoolExecutor(3) as executor:
+    with Threads() as executor:
 
         async def one(*, fsync: bool = True, replaceable: bool = False) -> LocalReplica:
             replica = await LocalReplica.open(
@@ -62,6 +62,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Open]:
                 folder=tmp_path / "7",
                 options=LogOptions(chunk_bytes=64 << 10, open_file_bytes=64 << 10, fsync=fsync),
                 executor=executor,
+                pool=executor.pool,
                 room=PlentyOfRoom(),
                 fatal=fatal,
                 events=Unheard(),

@@ -19,10 +19,12 @@ the bytes were before: what a power cut leaves (`Cluster.cut_power`). Names are 
 `routes` in it, if there, is a JSON object: by the port of another node, the port that leads there (cluster_ways). A
 link's connections to a source go by them, too.
 SIGUSR1 has it print what its threads and tasks wait for. Everything else is the node as it is: what is replaced here
-are calls to the operating system, the store's methods, and the port of an outgoing connection.
+are calls to the operating system, of Python's threads and of the native ones, the store's methods, and the port of an
+outgoing connection.
 """
 
 import asyncio
+import ctypes
 import errno
 import faulthandler
 import itertools
@@ -41,6 +43,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.catalog.catalog import Catalog
+from headrace.container import writer_pool
 from headrace.kafka_client import client as link_client
 from headrace.kafka_client import connection_setup
 from headrace.node import node, process
@@ -179,6 +182,26 @@ class FailingOs:
             time.sleep(AWAY_S)
 
 
+class Vector(ctypes.Structure):
+    """struct iovec"""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+NATIVE_WRITE = ctypes.CFUNCTYPE(
+    ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int
+)
+
+
+def native_write(fd: int, vectors: int, count: int, offset: int, flags: int) -> int:
+    """What the native threads call: the bytes written, or an errno below 0."""
+    buffers = [ctypes.string_at(each.base, each.length) for each in (Vector * count).from_address(vectors)]
+    try:
+        return failing.pwritev(fd, buffers, offset, flags)
+    except OSError as error:
+        return -(error.errno or 0)
+
+
 class FaultyStore(SqliteStore):
     """The cluster store over a way that may be cut."""
 
@@ -247,6 +270,8 @@ if __name__ == "__main__":
     for name, module in list(sys.modules.items()):
         if hasattr(module, "os") and (name.startswith("headrace.log.") or module is disk_room):
             setattr(module, "os", failing)  # noqa: B010
+    native_call = NATIVE_WRITE(native_write)
+    setattr(writer_pool, "WRITE_CALL", ctypes.cast(native_call, ctypes.c_void_p).value)  # noqa: B010
     setattr(node, "SqliteStore", FaultyStore)  # noqa: B010
     setattr(node, "PeerClient", RoutedClient)  # noqa: B010
     setattr(link_client, "open_connection", _open_routed)  # noqa: B010

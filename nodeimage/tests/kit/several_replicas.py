@@ -18,6 +18,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.replicas import Replicas
 from headrace.container.snapshot_transfer import Receive, Snapshot
+from headrace.container.writer_pool import WriterPool
 from headrace.log.container_log import LogOptions
 from headrace.node.catalog_log import commands_in
 from headrace.peer.client import PeerClient
@@ -90,6 +91,7 @@ class OneNode:
 
     async def start(self) -> "OneNode":
         self.executor = ThreadPoolExecutor(3)
+        self.writer_pool = WriterPool()
         self._store = await asyncio.to_thread(SqliteStore, self._store_path)
         cluster = await self.store(records.ensure_cluster)
         listening = socket.socket()
@@ -141,6 +143,7 @@ class OneNode:
             await self.peers.close()
             await self.view.close()
             self.executor.shutdown()
+            self.writer_pool.close()
             self._store.close()
 
     # --- Environment

@@ -5,22 +5,26 @@ jobs before it wrote was synced and stays.
 """
 
 import errno
+import itertools
 import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.base.errors import StorageFull
+from headrace.container.writer_pool import Done, Written
 from headrace.log.chunk import TRAILER_BYTES, read_trailer
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.folder import chunk_path, names_in
-from headrace.log.writing import Portion, write_portion
+from headrace.log.writing import DirectWrite, Portion, write_portion
 from simulation.loop import PROCESS, SimulatedLoop
 
 if TYPE_CHECKING:
     from simulation.node import Node
 
+ODD_WRITES = 0.01
+"""Of single writes: how many fall short, or cannot be synced by the same call."""
 _PAGE = 512
 """What a disk writes whole or not at all; small, since the chunks are."""
 
@@ -52,6 +56,12 @@ class Disk:
     def job_s(self) -> float:
         return self.hangs_s() + 0.0002 + self._chance.random() * (self.slow or self._job_s)
 
+    def odd_write(self, length: int) -> int | None:
+        """What a single write comes to, if it is not what was asked for: so many bytes, or an errno below 0."""
+        if self._chance.random() < ODD_WRITES:
+            return self._chance.choice((self._chance.randrange(length), -errno.EOPNOTSUPP))
+        return None
+
     def hangs_s(self) -> float:
         """How long nothing returns from it."""
         return max(self.hangs_until - self._loop.now, 0.0)
@@ -68,55 +78,92 @@ def open_within_limits(path: Any, *arguments: Any, **more: Any) -> int:
     return _open(path, *arguments, **more)
 
 
-class Writer:
-    """Stands in for headrace.container.writer.Writer."""
+class WriterPool:
+    """Stands in for headrace.container.writer_pool.WriterPool, of one process. Not `is_native`: as where the native
+    pieces are not built."""
 
-    def __init__(self, *, name: str, log: ContainerLog, done: Any) -> None:
-        process = PROCESS.get()
-        assert process is not None
-        self._node: Node = process.node
-        self._loop: SimulatedLoop = self._node.cluster.loop
-        self._log = log
-        self._done = done
-        self._job: WriteJob | None = None
-        self._node.writers[self] = None
+    def __init__(self, node: "Node", *, is_native: bool) -> None:
+        self.is_native = is_native
+        self._node = node
+        self._loop: SimulatedLoop = node.cluster.loop
+        self._under_way: dict[int, DirectWrite | WriteJob] = {}
+        self._serial = itertools.count()
 
-    def submit(self, job: WriteJob) -> None:
-        assert self._job is None, "two jobs at a time"
-        self._job = job
-        self._loop.call_later(self._node.disk.job_s(), self._finish, job)
+    def write(self, write: DirectWrite, written: Written) -> None:
+        serial = next(self._serial)
+        self._under_way[serial] = write
+        self._loop.call_later(self._node.disk.job_s(), self._finish, serial, write, written)
 
-    def close(self) -> None:
-        assert self._job is None, "closed with a job under way"
-        self._node.writers.pop(self, None)
+    def _finish(self, serial: int, write: DirectWrite, written: Written) -> None:
+        disk = self._node.disk
+        if disk.fails:
+            disk.fails = False
+            written(-errno.EIO, 0.0)
+            return
+        del self._under_way[serial]
+        odd = disk.odd_write(write.nbytes)
+        if odd is None:
+            written(os.pwritev(write.file.fd, write.buffers, write.offset), 0.0)
+            return
+        if odd > 0:
+            os.pwrite(write.file.fd, b"".join(write.buffers)[:odd], write.offset)
+        written(odd, 0.0)
 
-    def _finish(self, job: WriteJob) -> None:
+    def write_job(self, container_log: ContainerLog, job: WriteJob, done: Done) -> None:
+        serial = next(self._serial)
+        self._under_way[serial] = job
+        self._loop.call_later(self._node.disk.job_s(), self._finish_job, serial, container_log, done)
+
+    def _finish_job(self, serial: int, container_log: ContainerLog, done: Done) -> None:
+        job = self._under_way[serial]
+        assert isinstance(job, WriteJob)
         if self._node.disk.fails:
             self._node.disk.fails = False
-            self._done(job, OSError(5, "the simulated disk failed"))
+            done(OSError(errno.EIO, "the simulated disk failed"))
             return
         failure: Exception | None = None
         try:
-            self._log.write_job(job)
+            container_log.write_job(job)
         except Exception as error:  # as in the thread, whatever it is
             failure = error
-        self._job = None
-        self._done(job, failure)
+        del self._under_way[serial]
+        done(failure)
 
-    def crash(self, chance: random.Random) -> str:
-        """The process is gone; says what became of the job that was under way."""
-        job, self._job = self._job, None
-        if job is None or not job.portions:
-            return ""
-        whole = chance.randrange(len(job.portions) + 1)
-        for portion in job.portions[:whole]:
-            write_portion(portion, fsync=False, written=lambda _position: None)
-        if whole == len(job.portions):
-            return "kept"
-        if chance.random() < 0.5:
-            _tear(job.portions[whole], chance)
-            return "torn"
-        return "lost" if not whole else "cut off"
+    def mark(self, container_log: ContainerLog, done: Done) -> None:
+        def mark() -> None:
+            container_log.mark_synced()
+            done(None)
+
+        self._loop.call_later(self._node.thread_s(), mark)
+
+    def crash(self, chance: random.Random) -> list[str]:
+        """The process is gone; says what became of what was under way."""
+        fates = [_left_of(each, chance) for each in self._under_way.values()]
+        self._under_way.clear()
+        return [fate for fate in fates if fate]
+
+
+def _left_of(under_way: DirectWrite | WriteJob, chance: random.Random) -> str:
+    if isinstance(under_way, DirectWrite):
+        joined = b"".join(under_way.buffers)
+        fate = chance.choice(("kept", "torn", "lost"))
+        if fate == "kept":
+            os.pwrite(under_way.file.fd, joined, under_way.offset)
+        elif fate == "torn":
+            _tear_bytes(under_way.file.fd, under_way.offset, joined, chance)
+        return fate
+    if not under_way.portions:
+        return ""
+    left = under_way.portions[under_way.done :]
+    whole = chance.randrange(len(left) + 1)
+    for portion in left[:whole]:
+        write_portion(portion, fsync=False, written=lambda _position: None)
+    if whole == len(left):
+        return "kept"
+    if chance.random() < 0.5:
+        _tear(left[whole], chance)
+        return "torn"
+    return "lost" if not whole else "cut off"
 
 
 def _tear(portion: Portion, chance: random.Random) -> None:
@@ -134,15 +181,19 @@ def _tear(portion: Portion, chance: random.Random) -> None:
         first = Portion(portion.chunk, portion.at, spare=portion.spare)
         write_portion(first, fsync=False, written=lambda _position: None)
     file = portion.chunk.body.opened()
-    fd = file.fd
-    in_order = chance.random() < 0.5
     for at, joined in pieces:
-        end = chance.randrange(len(joined) + 1)
-        for start in range(0, end, _PAGE):
-            if in_order or chance.random() < 0.6:
-                os.pwrite(fd, joined[start : min(start + _PAGE, end)], FILE_HEAD_BYTES + at + start)
-        if end < len(joined):
+        if not _tear_bytes(file.fd, FILE_HEAD_BYTES + at, joined, chance):
             return
+
+
+def _tear_bytes(fd: int, offset: int, joined: bytes, chance: random.Random) -> bool:
+    """Writes some of the pages; whether it came to the last of them."""
+    in_order = chance.random() < 0.5
+    end = chance.randrange(len(joined) + 1)
+    for start in range(0, end, _PAGE):
+        if in_order or chance.random() < 0.6:
+            os.pwrite(fd, joined[start : min(start + _PAGE, end)], offset + start)
+    return end == len(joined)
 
 
 def damage(folder: Path, chance: random.Random) -> str:

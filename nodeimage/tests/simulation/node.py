@@ -58,6 +58,8 @@ T = TypeVar("T")
 
 STORE_SILENT_S = 2.0
 MOST_READ = 50
+NATIVE = 0.75
+"""Of processes: how many have the native pieces."""
 SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0, forget_after_s=0.5)
 
 
@@ -132,7 +134,7 @@ class Node:
         self.node_format = str(self.format)
         self.node_id = NodeId(0)
         self.executor: Any = None
-        self.writers: dict[disk.Writer, None] = {}
+        self.writer_pool: Any = None
         self.process: Process | None = None
         self.replicas: Replicas | None = None
         self.controller: Controller | None = None
@@ -171,7 +173,7 @@ class Node:
         )
         self.process = self.host.process = process
         self.link.is_old = self.is_old
-        self.writers = {}
+        self.writer_pool = disk.WriterPool(self, is_native=self.chance.random() < NATIVE)
         self._scrubbing.clear()
         self.host.streams = {}
         if self.cluster.shape.topics:
@@ -196,9 +198,7 @@ class Node:
         if self.view is not None:
             self.view.end()
         self.cluster.network.killed(self.host)
-        fates = [fate for writer in self.writers if (fate := writer.crash(self.chance))]
-        self.writers = {}
-        if fates:
+        if fates := self.writer_pool.crash(self.chance):
             self.cluster.trace(f"node {self.number}: jobs under way {fates}")
         if self.upper is not None:
             self.upper.crash(with_host=with_host)

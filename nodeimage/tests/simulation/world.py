@@ -34,7 +34,7 @@ from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.storage.scrub import Scrub
-from simulation.disk import Writer, open_within_limits
+from simulation.disk import open_within_limits
 from simulation.loop import PROCESS, Event, Task
 from simulation.odd_calls import OddError
 
@@ -143,7 +143,6 @@ def patched(cluster: "Cluster") -> Iterator[None]:
         if name.startswith("headrace.") and isinstance(getattr(module, "log", None), _LAZY)
     ]
     patches = [
-        mock.patch("headrace.container.sync_cycle.Writer", Writer),
         mock.patch("headrace.store.records.secrets", seeded),
         mock.patch("headrace.store.compare_and_set.secrets", seeded),
         mock.patch("headrace.store.lineage.secrets", seeded),

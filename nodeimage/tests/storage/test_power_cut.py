@@ -18,6 +18,7 @@ import pytest
 from headrace.base.ids import ContainerId
 from headrace.container import replica_folder
 from headrace.log.container_log import ContainerLog
+from kit.log_writes import LogWrites
 from kit.storage import Client, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -121,7 +122,7 @@ def add_the_rest(image: Path, home: Path, catalog: Path) -> None:
 
 @pytest.mark.timeout(180)
 async def test_acknowledged_records_survive_power_cuts_at_random_moments(
-    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_writes: LogWrites
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -182,7 +183,7 @@ async def test_acknowledged_records_survive_power_cuts_at_random_moments(
 
 
 async def test_a_volume_that_is_altered_to_be_synced_keeps_what_it_acknowledged_from_memory_too(
-    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_writes: LogWrites
 ) -> None:
     home = tmp_path / "powered"
     disk = Disk(monkeypatch, home)

@@ -34,6 +34,7 @@ from headrace.log.folder import chunk_path
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 from headrace.storage.scrub import Scrub
+from headrace.wire import records
 from simulation.disk import open_within_limits
 from simulation.loop import PROCESS, Event, Task
 from simulation.odd_calls import OddError
@@ -130,6 +131,7 @@ class _Logger:
 @contextmanager
 def patched(cluster: "Cluster") -> Iterator[None]:
     """For one run, in which all of it comes from the seed."""
+    records._parser()  # else the first batches of a process's first run would wait for it, as in no later run
     seeded = _Random(cluster.seed + 7)
 
     def uuid4() -> uuid.UUID:

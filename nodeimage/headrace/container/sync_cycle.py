@@ -182,8 +182,10 @@ class SyncCycle:
     async def close(self) -> None:
         """Write and sync what is pending, and close the files."""
         await self.flush()
-        self._closed = True
+        was_closed, self._closed = self._closed, True
         await self._writer.close()
+        if not was_closed:  # else the log may have been cut, and a mark would tell of what was there before
+            await self._loop.run_in_executor(self._executor, self.log.mark_synced)
         await self._loop.run_in_executor(self._executor, self.log.close)
 
     # --- room

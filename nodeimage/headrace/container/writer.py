@@ -7,8 +7,8 @@ of something - the kernel cannot sync what it writes, or wrote less than all - i
 the log's own `write_job` in a thread of Python, which does all other jobs as well. An error of the disk is told as it
 is.
 
-Once in a while, and at the end, the log keeps how far it is synced: in a thread, not beside `write_job`, but beside a
-write, which counts as written only afterwards.
+Once in a while the log keeps how far it is synced: in a thread, not beside `write_job`, but beside a write, which
+counts as written only afterwards.
 """
 
 import asyncio
@@ -52,20 +52,13 @@ class Writer:
             self._pool.write(write, self._written)
 
     async def close(self) -> None:
-        """Let what is under way finish, and keep how far the log is synced. Nothing is submitted any more.
-
-        Called again it does nothing: the log may have been cut by then, and a mark would tell of what was there before.
-        """
-        if self._rests is not None:
-            return
-        self._rests = self._loop.create_future()
-        if self._marks is not None:
-            self._marks.cancel()
-        self._go_on()
-        await self._rests
-        marked: asyncio.Future[None] = self._loop.create_future()
-        self._pool.mark(self._log, lambda _error: None if marked.done() else marked.set_result(None))
-        await marked
+        """Let what is under way finish. Nothing is submitted any more, and no thread has the log in hand afterwards."""
+        if self._rests is None:
+            self._rests = self._loop.create_future()
+            if self._marks is not None:
+                self._marks.cancel()
+            self._go_on()
+        await asyncio.shield(self._rests)
 
     def _written(self, result: int, seconds: float) -> None:
         job = self._job

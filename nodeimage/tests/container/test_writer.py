@@ -198,7 +198,7 @@ async def test_a_mark_that_fails_holds_up_nothing() -> None:
 
 
 @pytest.mark.parametrize("busy", ["write", "job", "mark", ""])
-async def test_closing_waits_for_what_is_under_way_then_marks(busy: str) -> None:
+async def test_closing_waits_for_what_is_under_way(busy: str) -> None:
     parts = Parts(direct=busy == "write")
     ends: list[Any] = []
     if busy == "mark":
@@ -210,17 +210,13 @@ async def test_closing_waits_for_what_is_under_way_then_marks(busy: str) -> None
     elif busy:
         parts.writer.submit(job("first"))
         ends = ["write of first", 100, 0.25] if busy == "write" else ["job first", None]
-    closing = asyncio.ensure_future(parts.writer.close())
+    closing = [asyncio.ensure_future(parts.writer.close()) for _ in range(2)]
     await turns()
+    assert parts.pool.names == ends[:1]
+    assert all(each.done() is not bool(ends) for each in closing)
     if ends:
-        assert parts.pool.names == ends[:1]
         parts.pool.end(*ends)
-        await turns()
-    assert parts.pool.names == ["mark"]
-    assert not closing.done()
-    parts.pool.end("mark", None)
-    await asyncio.wait_for(closing, 60)
-    await turns()
+    await asyncio.wait_for(asyncio.gather(*closing), 60)
     assert parts.pool.names == []
 
 
@@ -231,10 +227,6 @@ async def test_a_mark_that_was_still_to_come_does_not_come_after_closing() -> No
     parts.log.mark_in_s = 0.01
     parts.writer.submit(job("first"))
     parts.pool.end("write of first", 100, 0.25)
-    closing = asyncio.ensure_future(parts.writer.close())
-    await turns()
-    parts.pool.end("mark", None)
-    await asyncio.wait_for(closing, 60)
     await parts.writer.close()
     await asyncio.sleep(0.03)
     assert parts.pool.names == []

@@ -110,7 +110,7 @@ async def test_all_jobs_of_several_logs_are_on_the_disk_when_they_are_done(
         assert all(took > 0 for took in log.took)
         assert len(log.log.chunks()) > 2
         await log.close()
-        assert read_mark(log.folder) == log.log.synced
+        assert read_mark(log.folder) <= log.log.synced
     pool().close()
     for log in logs:
         await read_again(log.folder, log.batches)

@@ -5,7 +5,6 @@ jobs before it wrote was synced and stays.
 """
 
 import errno
-import itertools
 import os
 import random
 from pathlib import Path
@@ -23,8 +22,11 @@ from simulation.loop import PROCESS, SimulatedLoop
 if TYPE_CHECKING:
     from simulation.node import Node
 
-ODD_WRITES = 0.01
-"""Of single writes: how many fall short, or cannot be synced by the same call."""
+NATIVE = 0.75
+"""Of processes: how many have the native pieces."""
+ODD_RUNS, ODD_WRITES = 0.1, 0.05
+"""Of runs: in how many single writes fall short, or cannot be synced by the same call; and of these: how many do."""
+NOTHING = WriteJob([], 0, 0)
 _PAGE = 512
 """What a disk writes whole or not at all; small, since the chunks are."""
 
@@ -56,12 +58,6 @@ class Disk:
     def job_s(self) -> float:
         return self.hangs_s() + 0.0002 + self._chance.random() * (self.slow or self._job_s)
 
-    def odd_write(self, length: int) -> int | None:
-        """What a single write comes to, if it is not what was asked for: so many bytes, or an errno below 0."""
-        if self._chance.random() < ODD_WRITES:
-            return self._chance.choice((self._chance.randrange(length), -errno.EOPNOTSUPP))
-        return None
-
     def hangs_s(self) -> float:
         """How long nothing returns from it."""
         return max(self.hangs_until - self._loop.now, 0.0)
@@ -78,45 +74,52 @@ def open_within_limits(path: Any, *arguments: Any, **more: Any) -> int:
     return _open(path, *arguments, **more)
 
 
-class WriterPool:
-    """Stands in for headrace.container.writer_pool.WriterPool, of one process. Not `is_native`: as where the native
-    pieces are not built."""
+def has_odd_writes(seed: int) -> bool:
+    """Whether single writes fall short in this run."""
+    return random.Random(f"odd writes {seed}").random() < ODD_RUNS
 
-    def __init__(self, node: "Node", *, is_native: bool) -> None:
-        self.is_native = is_native
+
+class WriterPool:
+    """Stands in for headrace.container.writer_pool.WriterPool, of one process."""
+
+    def __init__(self, node: "Node", *, run: int) -> None:
+        self._chance = chance = random.Random(f"{node.cluster.seed} {node.number} {run}")  # what else is drawn stays so
+        self.is_native = chance.random() < NATIVE
+        self._odd_writes = ODD_WRITES if has_odd_writes(node.cluster.seed) else 0.0
         self._node = node
         self._loop: SimulatedLoop = node.cluster.loop
-        self._under_way: dict[int, DirectWrite | WriteJob] = {}
-        self._serial = itertools.count()
+        self._under_way: dict[Any, DirectWrite | WriteJob] = {}
+        """By who is told. All that have asked once are there, in order of the first time."""
 
     def write(self, write: DirectWrite, written: Written) -> None:
-        serial = next(self._serial)
-        self._under_way[serial] = write
-        self._loop.call_later(self._node.disk.job_s(), self._finish, serial, write, written)
+        self._begin(written, write)
+        self._loop.call_later(self._node.disk.job_s(), self._finish, write, written)
 
-    def _finish(self, serial: int, write: DirectWrite, written: Written) -> None:
+    def _begin(self, told: Any, under_way: DirectWrite | WriteJob) -> None:
+        writer = told.__self__
+        assert self._under_way.get(writer, NOTHING) is NOTHING, "two jobs at a time"
+        self._under_way[writer] = under_way
+
+    def _finish(self, write: DirectWrite, written: Any) -> None:
         disk = self._node.disk
         if disk.fails:
             disk.fails = False
             written(-errno.EIO, 0.0)
             return
-        del self._under_way[serial]
-        odd = disk.odd_write(write.nbytes)
-        if odd is None:
+        self._under_way[written.__self__] = NOTHING
+        if self._chance.random() >= self._odd_writes:
             written(os.pwritev(write.file.fd, write.buffers, write.offset), 0.0)
             return
-        if odd > 0:
-            os.pwrite(write.file.fd, b"".join(write.buffers)[:odd], write.offset)
-        written(odd, 0.0)
+        some = self._chance.choice((self._chance.randrange(write.nbytes), -errno.EOPNOTSUPP))
+        if some > 0:
+            os.pwrite(write.file.fd, b"".join(write.buffers)[:some], write.offset)
+        written(some, 0.0)
 
     def write_job(self, container_log: ContainerLog, job: WriteJob, done: Done) -> None:
-        serial = next(self._serial)
-        self._under_way[serial] = job
-        self._loop.call_later(self._node.disk.job_s(), self._finish_job, serial, container_log, done)
+        self._begin(done, job)
+        self._loop.call_later(self._node.disk.job_s(), self._finish_job, container_log, job, done)
 
-    def _finish_job(self, serial: int, container_log: ContainerLog, done: Done) -> None:
-        job = self._under_way[serial]
-        assert isinstance(job, WriteJob)
+    def _finish_job(self, container_log: ContainerLog, job: WriteJob, done: Any) -> None:
         if self._node.disk.fails:
             self._node.disk.fails = False
             done(OSError(errno.EIO, "the simulated disk failed"))
@@ -126,7 +129,7 @@ class WriterPool:
             container_log.write_job(job)
         except Exception as error:  # as in the thread, whatever it is
             failure = error
-        del self._under_way[serial]
+        self._under_way[done.__self__] = NOTHING
         done(failure)
 
     def mark(self, container_log: ContainerLog, done: Done) -> None:
@@ -134,7 +137,7 @@ class WriterPool:
             container_log.mark_synced()
             done(None)
 
-        self._loop.call_later(self._node.thread_s(), mark)
+        self._loop.call_later(self._node.disk.hangs_s() + self._chance.random() * 0.002, mark)
 
     def crash(self, chance: random.Random) -> list[str]:
         """The process is gone; says what became of what was under way."""
@@ -146,12 +149,13 @@ class WriterPool:
 def _left_of(under_way: DirectWrite | WriteJob, chance: random.Random) -> str:
     if isinstance(under_way, DirectWrite):
         joined = b"".join(under_way.buffers)
-        fate = chance.choice(("kept", "torn", "lost"))
-        if fate == "kept":
+        if chance.randrange(2):
             os.pwrite(under_way.file.fd, joined, under_way.offset)
-        elif fate == "torn":
+            return "kept"
+        if chance.random() < 0.5:
             _tear_bytes(under_way.file.fd, under_way.offset, joined, chance)
-        return fate
+            return "torn"
+        return "lost"
     if not under_way.portions:
         return ""
     left = under_way.portions[under_way.done :]

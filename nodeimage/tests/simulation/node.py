@@ -58,8 +58,6 @@ T = TypeVar("T")
 
 STORE_SILENT_S = 2.0
 MOST_READ = 50
-NATIVE = 0.75
-"""Of processes: how many have the native pieces."""
 SETTINGS = Settings(rebuild_after_s=12.0, gather_s=2.0, forget_after_s=0.5)
 
 
@@ -173,7 +171,7 @@ class Node:
         )
         self.process = self.host.process = process
         self.link.is_old = self.is_old
-        self.writer_pool = disk.WriterPool(self, is_native=self.chance.random() < NATIVE)
+        self.writer_pool = disk.WriterPool(self, run=self.runs)
         self._scrubbing.clear()
         self.host.streams = {}
         if self.cluster.shape.topics:

@@ -29,6 +29,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
 from headrace.container.sync_cycle import SyncCycle
+from headrace.container.writer import Writer
 from headrace.control import level_raise
 from headrace.control.cluster_clock import Clocks
 from headrace.log import frames
@@ -46,6 +47,7 @@ from headrace.store.records import NodeRecord
 from headrace.tables import row_checksums, snapshots
 from headrace.tables.row_checksums import Tables
 from simulation.cluster import has_damaged_tables, has_odd_calls, has_topics, has_versions, is_set_back, run
+from simulation.disk import has_odd_writes
 from simulation.node import Node
 from simulation.odd_calls import OddError
 
@@ -249,6 +251,17 @@ def counts_what_was_put_off_as_written() -> Any:
     return mock.patch.object(SyncCycle, "_job_done", planted)
 
 
+def counts_what_fell_short_as_written() -> Any:
+    """The kernel took some bytes of a write, and told so."""
+    written = Writer._written
+
+    def planted(writer: Writer, result: int, seconds: float) -> None:
+        assert writer._job is not None
+        written(writer, writer._job.nbytes if result >= 0 else result, seconds)
+
+    return mock.patch.object(Writer, "_written", planted)
+
+
 def takes_an_old_copy_of_the_store_for_the_newest() -> Any:
     """DESIGN section 13: whoever knows a change of which a record has no trace does nothing by that record."""
     return mock.patch.object(container_records, "descends", return_value=True)
@@ -365,6 +378,11 @@ def test_a_fault_planted_in_what_tells_an_old_store_is_found(planted: Planted, f
 @pytest.mark.parametrize(("planted", "first"), [(gives_a_proposal_up_at_an_unexpected_error, 105)])
 def test_a_step_that_is_not_made_again_is_found(planted: Planted, first: int) -> None:
     assert _is_found(planted, islice(filter(has_odd_calls, count(first)), 40)), "40 seeds did not notice it"
+
+
+@pytest.mark.parametrize(("planted", "first"), [(counts_what_fell_short_as_written, 0)])
+def test_a_fault_planted_in_what_writes_is_found(planted: Planted, first: int) -> None:
+    assert _is_found(planted, islice(filter(has_odd_writes, count(first)), 40)), "40 seeds did not notice it"
 
 
 @pytest.mark.parametrize(("planted", "first"), [(takes_rows_as_they_are, 15)])

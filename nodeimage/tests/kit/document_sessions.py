@@ -27,6 +27,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "headrace link create --source north:9093/plant/flow --credentials north.properties --direction both "
     "--reach plant:9093 --reverse-credentials outpost.properties": "needs two secured clusters: tests/links has them",
     "headrace stream move-home /factory/sensors --to CLUSTER_ID": "needs links both ways: tests/links has them",
+    "headrace up --nodes 3 --tracing-endpoint http://localhost:4318": "needs a collector: tests/cluster/test_traces.py",
     "headrace node stop 1 && <install the new version> && headrace node start 1": "needs two versions: tests/cluster",
 }
 """Lines that are held to their programs alone, and why."""

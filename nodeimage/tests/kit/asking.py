@@ -15,7 +15,7 @@ from headrace.wire.primitives import Buffer
 class Answered:
     """A slot whose answer can be waited for."""
 
-    weight = 0
+    timed = None
     throttle_ms = 0
 
     def __init__(self) -> None:

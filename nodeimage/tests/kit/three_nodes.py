@@ -86,7 +86,7 @@ async def described(broker: NodeParts, *names: str) -> wire_metadata.MetadataRes
 class Answered:
     """A slot whose answer can be waited for."""
 
-    weight = 0
+    timed = None
     throttle_ms = 0
 
     def __init__(self) -> None:

@@ -207,7 +207,8 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
     monkeypatch.setattr("headrace.partitions.refusals.REMEMBERED_OF_ANOTHER_LIFE_S", 0.05)
     broker = brokers[0]
     (index, *_) = await led_by(broker)
-    known = broker.topics.by_name(DEFAULT_STREAM).get(topic)
+    names = broker.topics._by_name[DEFAULT_STREAM]
+    known = names.pop(topic)
     resolve = broker.topics.resolve
     fails = True
 
@@ -218,14 +219,13 @@ async def test_a_batch_that_waited_shares_the_refusal_that_stood_when_it_came(
         return await resolve(names, *rest, **more)
 
     monkeypatch.setattr(broker.topics, "resolve", resolved)
-    monkeypatch.setattr(broker.topics, "cached", lambda _name, _default_stream: None)
     connection = session(broker)
     first = await result(send(broker, connection, index, batch(b"a", producer=9, epoch=0, sequence=0)))
     assert first.error == Code.LEADER_NOT_AVAILABLE
     fails = False
     waits = send(broker, connection, index, batch(b"b", producer=9, epoch=0, sequence=1))
     await asyncio.sleep(0.05)
-    monkeypatch.setattr(broker.topics, "cached", lambda _name, _default_stream: known)
+    names[topic] = known
     assert (await result(waits)).error == Code.LEADER_NOT_AVAILABLE  # on its own it would be stored
     for value, sequence in ((b"a", 0), (b"b", 1)):
         stored = await result(send(broker, connection, index, batch(value, producer=9, epoch=0, sequence=sequence)))

@@ -355,6 +355,7 @@ class Maker(Client):
         """Errors that are not faults, beside those that say nothing: it asks again."""
         self._prefix = prefix
         self._serial = itertools.count(1)
+        self._cluster = bootstrap
         self._admin = AdminClient(at(bootstrap))
 
     def step(self) -> None:
@@ -384,6 +385,10 @@ class Maker(Client):
                 case code:
                     if code not in IN_DOUBT and not self.forgives(error.args[0]):
                         self.history.errors.append(f"{self.name} at {time.monotonic():.3f}: {made.topic}: {error}")
+                    if code == KafkaError._TIMED_OUT:
+                        # It may wait for the controller that it heard of last, and be dead: librdkafka asks who is one
+                        # when it connects to a node, not when one is gone (docs/protocol.md).
+                        self._admin = AdminClient(at(self._cluster))
                     return
         made.incarnation = incarnation_of(self._admin, made.topic) if outcome is Outcome.OK else ""
         made.returned = time.monotonic()

@@ -10,10 +10,8 @@ Grafana would ask of each panel is asked of Prometheus, and drawn where Grafana 
 
 import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,6 +31,7 @@ from headrace_spark.demo.cluster import Cluster, run_command  # noqa: E402
 from headrace_spark.demo.readings import INSIGHTS_STREAM, SENSORS_STREAM  # noqa: E402
 from kit.own_ports import own_port  # noqa: E402
 from tests.alerts.prometheus import Prometheus  # noqa: E402
+from tests.alerts.running_driver import RunningDriver  # noqa: E402
 from tests.alerts.running_operator import RunningOperator  # noqa: E402
 from tests.fake_api import ClosingApi  # noqa: E402
 
@@ -104,44 +103,15 @@ def linked(folder: Path, source: str) -> Iterator[int]:
 @contextlib.contextmanager
 def driver(folder: Path, bootstrap: str) -> Iterator[int]:
     """A StreamJob's driver over the demo's readings; the port of its metrics."""
-    folder.mkdir()
-    definition = {
-        "name": "factory.capitals",
-        "bootstrap": bootstrap,
-        "checkpoint": str(folder / "checkpoint"),
-        "master": "local[1]",
-        "interval": "1 second",
-        "conf": {
-            "spark.ui.enabled": "false",
-            "spark.local.dir": str(folder / "scratch"),
-            "spark.log.level": "ERROR",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
-        },
-        "inputs": [{"stream": SENSORS_STREAM, "topic_pattern": "core-.*", "starting_offsets": "latest"}],
-        "output": {"stream": INSIGHTS_STREAM, "topic": "capitals"},
-        "application": {"sql": "SELECT key, upper(CAST(value AS STRING)) AS value FROM input"},
-    }
-    (folder / "job.json").write_text(json.dumps(definition))
-    port = own_port()
-    environment = {
-        "HEADRACE_JOB": str(folder / "job.json"),
-        "HEADRACE_JOB_PORT": str(port),
-        "HEADRACE_TERMINATION": str(folder / "last"),
-    }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace_spark.job"],
-            env={**os.environ, **environment},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        yield port
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    started = RunningDriver(
+        folder,
+        bootstrap,
+        inputs={"stream": SENSORS_STREAM, "topic_pattern": "core-.*", "starting_offsets": "latest"},
+        output={"stream": INSIGHTS_STREAM, "topic": "capitals"},
+        interval="1 second",
+    )
+    with started.running():
+        yield started.port
 
 
 @contextlib.contextmanager

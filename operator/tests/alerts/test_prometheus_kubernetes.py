@@ -3,16 +3,9 @@
 They are as they are in their pods; the operator has an API server in memory, the driver a real node.
 """
 
-import contextlib
 import itertools
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +17,11 @@ from headrace_operator.specs import API
 from kit.cluster_clients import make_topics
 from kit.cluster_nodes import Cluster, MakeCluster
 from kit.linked_clusters import fill
-from kit.own_ports import own_port
 
 from ..fake_api import ClosingApi
 from .conftest import MakePrometheus
 from .promtool import promtool
+from .running_driver import RunningDriver
 from .running_operator import RunningOperator
 
 pytestmark = [
@@ -79,52 +72,15 @@ def test_an_operator(make_prometheus: MakePrometheus) -> None:
     operator.close()
 
 
-class Driver:
-    """A StreamJob's driver, as its container runs it, at one port over all its starts."""
-
-    def __init__(self, folder: Path, cluster: Cluster, *, stream: str) -> None:
-        self._folder = folder
-        self._definition: Mapping[str, Any] = {
-            "name": "factory.capitals",
-            "bootstrap": cluster.bootstrap,
-            "checkpoint": str(folder / "checkpoint"),
-            "master": "local[1]",
-            "conf": {
-                "spark.ui.enabled": "false",
-                "spark.local.dir": str(folder / "scratch"),
-                "spark.log.level": "ERROR",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
-            },
-            "inputs": [{"stream": stream, "topics": ["readings"]}],
-            "output": {"stream": "/default", "topic": "capitals"},
-            "application": {"sql": "SELECT key, upper(CAST(value AS STRING)) AS value FROM input"},
-        }
-        self.port = own_port()
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / "job.json").write_text(json.dumps(self._definition))
-        environment = {
-            "HEADRACE_JOB": str(self._folder / "job.json"),
-            "HEADRACE_JOB_PORT": str(self.port),
-            "HEADRACE_JOB_WAIT_S": "3",
-            "HEADRACE_TERMINATION": str(self._folder / "last"),
-        }
-        with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "headrace_spark.job"],
-                env={**os.environ, **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def driver_of(folder: Path, cluster: Cluster, *, stream: str) -> RunningDriver:
+    """One that gives up its start soon, where it cannot have its input."""
+    return RunningDriver(
+        folder,
+        cluster.bootstrap,
+        inputs={"stream": stream, "topics": ["readings"]},
+        output={"stream": "/default", "topic": "capitals"},
+        environment={"HEADRACE_JOB_WAIT_S": "3"},
+    )
 
 
 @needs_java
@@ -132,7 +88,7 @@ def test_a_job_that_stands_still(tmp_path: Path, make_cluster: MakeCluster, make
     cluster, prometheus = make_cluster(count=1), make_prometheus(60)
     make_topics(cluster, ["readings", "capitals"], 1)
     fill(cluster, "readings", partitions=1)
-    driver = Driver(tmp_path / "job", cluster, stream="/default")
+    driver = driver_of(tmp_path / "job", cluster, stream="/default")
     with driver.running() as process:
         prometheus.scrape("capitals", driver.port)
         prometheus.until(
@@ -152,7 +108,7 @@ def test_a_job_that_fails_again_and_again(
     tmp_path: Path, make_cluster: MakeCluster, make_prometheus: MakePrometheus
 ) -> None:
     cluster, prometheus = make_cluster(count=1), make_prometheus(10)
-    driver = Driver(tmp_path / "job", cluster, stream="/nowhere")
+    driver = driver_of(tmp_path / "job", cluster, stream="/nowhere")
     prometheus.scrape("capitals", driver.port)
 
     def fail() -> None:

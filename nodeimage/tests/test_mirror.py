@@ -42,6 +42,7 @@ WITHOUT_LOGIC = {
     "nodeimage/headrace/kafka/counters.py": "plain data",
     "nodeimage/headrace/kafka/headrace_admin.py": "hands calls on to admin/admin_api.py",
     "nodeimage/headrace/kafka/limits.py": "constants",
+    "nodeimage/headrace/kafka/session.py": "protocols",
     "nodeimage/headrace/kafka_client/errors.py": "errors",
     "nodeimage/headrace/links/pull/effects.py": "plain data",
     "nodeimage/headrace/links/pull/limits.py": "settings",

@@ -37,9 +37,9 @@ log = structlog.get_logger()
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
 """Sent to a follower and not yet on its disk, at most; the rest it gets later, from the disk."""
-PIECE_BYTES: Final = 1024 * 1024
+PIECE_BYTES = 1024 * 1024
 PREPARING_S: Final = 0.5
-KEPT_BYTES: Final = 32 * 1024 * 1024
+KEPT_BYTES = 32 * 1024 * 1024
 """Of the newest frames in memory, for followers that have nearly caught up."""
 MOST_AT_ONCE: Final = 32 * 1024 * 1024
 """In one message; a peer takes no larger ones than 80 MiB."""

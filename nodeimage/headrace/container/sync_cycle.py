@@ -27,7 +27,7 @@ RETRY_FULL_S = 1.0
 """How long appends are refused after a full disk before the disk is asked again."""
 RETRY_JOB_S: Final = 0.2
 """Until a job is written again that no file could be opened for."""
-HANGS_S: Final = 5.0
+HANGS_S = 5.0
 """A job that has not got on for so long: the disk hangs, and may never say so by an error."""
 
 

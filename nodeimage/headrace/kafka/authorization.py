@@ -21,7 +21,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import split
 from headrace.catalog.rows import TopicRow
 from headrace.kafka.authorized_operations import OF_GROUPS, OF_THE_CLUSTER, OF_TOPICS, bits
-from headrace.kafka.connection import Grants
+from headrace.kafka.session import Grants
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import turn

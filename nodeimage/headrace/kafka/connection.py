@@ -14,14 +14,13 @@ its quota starts nothing for a while (`throttle`).
 """
 
 import asyncio
-import inspect
 import itertools
 import mmap
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
@@ -30,6 +29,7 @@ from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
 from headrace.catalog.names import DEFAULT_STREAM
+from headrace.kafka.session import Grants, Reply
 from headrace.metrics.requests import Timed
 from headrace.partitions.refusals import Refusals
 from headrace.security.principals import NOBODY, Principal
@@ -38,27 +38,25 @@ from headrace.wire.header import RequestHeader, framed_response_header, read_req
 
 log = structlog.get_logger()
 
-MAX_REQUEST_BYTES = 100 * 1024 * 1024
-MAX_UNDER_WAY = 256
-MAX_ANSWERED = 1024 * 1024
+MAX_REQUEST_BYTES: Final = 100 * 1024 * 1024
+MAX_UNDER_WAY: Final = 256
+MAX_ANSWERED: Final = 1024 * 1024
 """Bytes of answers that are not written yet; above this nothing more is started."""
-ROOM_BYTES = 256 * 1024
+ROOM_BYTES: Final = 256 * 1024
 """Of a connection's buffer."""
-_MAPPED = 4 * 1024 * 1024
+_MAPPED: Final = 4 * 1024 * 1024
 """A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
-_GROWTH = 4
+_GROWTH: Final = 4
 """A smaller one's memory grows with what has come of it, by this factor; mapping costs more than the copies."""
-_JOINED = 64 * 1024
+_JOINED: Final = 64 * 1024
 """Answers that are smaller together are copied into one write."""
-_LENGTH = struct.Struct(">i")
-_TLS_RECORD = b"\x16\x03"
+_LENGTH: Final = struct.Struct(">i")
+_TLS_RECORD: Final[bytes] = b"\x16\x03"
 """How a TLS handshake begins: as a length, beyond MAX_REQUEST_BYTES."""
 
 Identify = Callable[[asyncio.BaseTransport], Principal]
 """Who the client of a connection is, by what its transport has proved. Raises HeadraceError for one to be refused."""
 Buffer = bytes | bytearray | memoryview
-Grants = dict[str | bytes, tuple[int, Principal]]
-"""Topics, as the client names them, with which it may do something: under which rules, and as whom."""
 
 
 class Handler(Protocol):
@@ -204,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_length = 0
         self._parked: asyncio.Task[None] | None = None
         self._parking: Coroutine[Any, Any, None] | None = None
+        """What has parked it, as long as that has not begun."""
         self._paused_reading = False
         self._client_reads = True
         self._reading = False
@@ -286,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             self._place.occupy(_nothing)  # it would keep this object, and its buffer, until garbage is collected
         if self._parked is not None and not self._finishing:
             self._parked.cancel()
-            if self._parking is not None and inspect.getcoroutinestate(self._parking) == inspect.CORO_CREATED:
+            if self._parking is not None:
                 self._parking.close()
         self.slots.clear()
         for task in self._held:
@@ -365,8 +364,8 @@ class Connection(asyncio.BufferedProtocol):
         `finish`: let it go on to its end even if the client goes away, as it does on behalf of records.
         """
         self._finishing = finish
-        self._parked = self._loop.create_task(self._unpark_after(coroutine))
         self._parking = coroutine
+        self._parked = self._loop.create_task(self._unpark_after(coroutine))
 
     def throttle(self, seconds: float) -> None:
         """Start nothing more for so long, from now on; what is under way goes on. A client that closes meanwhile has
@@ -389,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing more is started for now."""
         return self._parked is not None
 
-    async def turn_to_read(self, slot: Slot) -> None:
+    async def turn_to_read(self, slot: Reply) -> None:
         """Return when a large answer may be made for `slot`; call `read_over` then, when it is there or will not come.
 
         One is made at a time, and none while the client has not read what was answered: several that wait may have
@@ -400,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
             await self._room.wait()
         self._reading = True
 
-    def _may_read(self, slot: Slot) -> bool:
+    def _may_read(self, slot: Reply) -> bool:
         if self._reading or not self._client_reads:
             return False
         # Those that are answered behind the first in the queue go out when it does.
@@ -445,6 +444,7 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._held.discard)
 
     async def _unpark_after(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._parking = None
         try:
             await coroutine
         except asyncio.CancelledError:

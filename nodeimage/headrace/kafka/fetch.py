@@ -29,11 +29,12 @@ from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, refusal_of
-from headrace.kafka.connection import Buffer, Connection, Slot
+from headrace.kafka.connection import Buffer, Connection
 from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer, record_count
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
 from headrace.kafka.limits import MAX_RESPONSE_BYTES
+from headrace.kafka.session import Reply
 from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import turn
 from headrace.partitions.partitions import Partitions
@@ -52,13 +53,13 @@ from headrace.wire.fetch import (
 )
 from headrace.wire.header import RequestHeader
 
-LONG_BYTES: Final = 64 * 1024
+LONG_BYTES = 64 * 1024
 """A longer request is read beside the loop: it may name many thousand partitions."""
-MOST_WAIT_MS: Final = 300_000
+MOST_WAIT_MS = 300_000
 """A fetch that may wait for longer is answered by then all the same, and asked anew: what waits is in memory."""
 MANY: Final = 1000
 """Partitions that are looked up, or answered for, at once."""
-MOST_SERVED: Final = 5000
+MOST_SERVED = 5000
 """Partitions whose records are in one answer."""
 MOST_COUNTED: Final = 1024 * 1024
 """Bytes of batches whose records are counted on the loop: in less than a millisecond, however small they are."""
@@ -99,7 +100,7 @@ class FetchApi:
         """What is answered here."""
         return (RawApi(ApiKey.FETCH, Versions(4, 16), self.handle),)
 
-    def handle(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    def handle(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Reply) -> None:
         """Start to answer a Fetch request. Raises `MalformedRequest`."""
         if len(request) > LONG_BYTES:
             connection.park(self._start_long(connection, header, request, slot))
@@ -128,7 +129,9 @@ class FetchApi:
         else:
             connection.park(fetch.bind_and_start())
 
-    async def _start_long(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    async def _start_long(
+        self, connection: Connection, header: RequestHeader, request: memoryview, slot: Reply
+    ) -> None:
         """The same, beside other clients' requests."""
         version = header.api_version
         asked = await self.runtime.loop.run_in_executor(
@@ -193,12 +196,12 @@ def _named(asked: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
             yield (name_or_id, part.partition), part
 
 
-def _refuse(slot: Slot, version: int, asked: FetchRequest, error: KafkaError) -> None:
+def _refuse(slot: Reply, version: int, asked: FetchRequest, error: KafkaError) -> None:
     slot.failed(error.code)
     slot.answer(encode_response(version, throttle_ms=0, error=error.code, session_id=asked.session_id, topics=[]))
 
 
-def _refuse_replica(slot: Slot, version: int, asked: FetchRequest) -> None:
+def _refuse_replica(slot: Reply, version: int, asked: FetchRequest) -> None:
     """Nodes follow each other by a protocol of their own: whoever says that it is a replica is a client that is not."""
     refused = [
         FetchTopicResult(
@@ -232,7 +235,7 @@ class Fetch:
         self,
         api: FetchApi,
         connection: Connection,
-        slot: Slot,
+        slot: Reply,
         session: FetchSession,
         asked: FetchRequest,
         version: int,

@@ -14,6 +14,7 @@ place in turns would cost more than none.
 import random
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.names import DEFAULT_STREAM
@@ -22,13 +23,13 @@ from headrace.partitions.topic import Topic
 from headrace.security.principals import NOBODY, Principal
 from headrace.wire.fetch import FetchPartition
 
-MAX_SESSIONS = 1000
-MAX_PARTITIONS = 400_000
+MAX_SESSIONS: Final = 1000
+MAX_PARTITIONS: Final = 400_000
 """Some 700 bytes each."""
-UNUSED_S = 120.0
+UNUSED_S: Final = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
-FINAL_EPOCH = -1
-INITIAL_EPOCH = 0
+FINAL_EPOCH: Final = -1
+INITIAL_EPOCH: Final = 0
 
 Key = tuple[str | bytes, int]
 """Topic name or topic id as the client gave it, and the partition's number."""

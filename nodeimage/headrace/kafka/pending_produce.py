@@ -1,14 +1,16 @@
 """A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
 
+from typing import Final
+
 import structlog
 
 from headrace.base.errors import Code
-from headrace.kafka.connection import Slot
+from headrace.kafka.session import Reply
 from headrace.wire.produce import ProduceResult, encode_response
 
 log = structlog.get_logger()
 
-_PENDING = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
+_PENDING: Final = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
 
 class Produce:
@@ -27,7 +29,7 @@ class Produce:
     def __init__(
         self,
         *,
-        slot: Slot,
+        slot: Reply,
         version: int,
         acks: int,
         partitions: int,

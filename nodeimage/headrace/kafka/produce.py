@@ -13,9 +13,9 @@ stored. The producer sends it again, and a repeat is recognised where it leads t
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from time import monotonic
 from types import MappingProxyType
 from typing import Final
 
@@ -29,9 +29,9 @@ from headrace.kafka.api import RawApi
 from headrace.kafka.authorization import Authorization, refusal_of
 from headrace.kafka.back_pressure import BackPressure
 from headrace.kafka.common_refusals import NO_TRANSACTIONS
-from headrace.kafka.connection import Connection, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.pending_produce import Produce
+from headrace.kafka.session import Reply, Session
 from headrace.kafka.throttle import Throttle
 from headrace.log.frames import HEADER_BYTES, MOST_PAYLOAD_BYTES
 from headrace.partitions.batch_comparison import BatchComparison
@@ -54,13 +54,13 @@ from headrace.wire.records import Checked, check_any, check_records, check_small
 
 log = structlog.get_logger()
 
-OF_THE_ORDER = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
+OF_THE_ORDER: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH})
 ACKS: Final = frozenset({-1, 0, 1})
-MAX_TRIES = 100
-LEAST_WAIT_S = 3.0
+MAX_TRIES: Final = 100
+LEAST_WAIT_S: Final = 3.0
 MOST_WAIT_S = 10.0
 """How long a request waits until all of it can start: half of the limit that it sets itself, within these bounds."""
-MANY: Final = 1000
+MANY = 1000
 """Partitions that are handled at once."""
 
 
@@ -124,7 +124,7 @@ class ProduceApi:
         # formats that they carry are refused.
         return (RawApi(ApiKey.PRODUCE, Versions(0, 11), self.handle),)
 
-    def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    def handle(self, session: Session, header: RequestHeader, request: memoryview, slot: Reply) -> None:
         """Start to answer a request. Raises `MalformedRequest`."""
         self._counters.bytes_in += len(request)
         if self._throttle.is_on:
@@ -170,13 +170,13 @@ class ProduceApi:
             else self._resolved(parts, known)
         )
         if places is None:
-            session.park(self._start_later(produce, known, session, pending, time.monotonic()), finish=True)
+            session.park(self._start_later(produce, known, session, pending, monotonic()), finish=True)
         else:
             self._start(produce, places, known, session, pending)
             pending.committed()
 
     def _start_at_once(
-        self, produce: ProduceRequest, known: Known, session: Connection, version: int, slot: Slot
+        self, produce: ProduceRequest, known: Known, session: Session, version: int, slot: Reply
     ) -> bool:
         """Start a request for one partition, as most are, if nothing stands in its way: the same steps, no lists."""
         (part,) = produce.partitions
@@ -199,7 +199,7 @@ class ProduceApi:
 
     # --- what the client may do
 
-    def _forbidden(self, session: Connection, produce: ProduceRequest, known: Known, rules: int) -> list[ProduceResult]:
+    def _forbidden(self, session: Session, produce: ProduceRequest, known: Known, rules: int) -> list[ProduceResult]:
         """The refusals of what the client may not write to; nothing else has been done about it by then."""
         if produce.transactional_id is not None:
             transaction = AclOperation.WRITE, Kind.TRANSACTIONAL_ID, produce.transactional_id
@@ -222,7 +222,7 @@ class ProduceApi:
             refused.append(_refusal(part, errors[name], -1))
         return refused
 
-    def _why_forbidden(self, session: Connection, name: str, topic: Topic | None) -> KafkaError | None:
+    def _why_forbidden(self, session: Session, name: str, topic: Topic | None) -> KafkaError | None:
         if topic is None:
             return self._authorization.refused_topic(session, AclOperation.WRITE, name, api="Produce")
         if self._authorization.may(session, AclOperation.WRITE, Kind.TOPIC, topic.full_name, api="Produce"):
@@ -274,7 +274,7 @@ class ProduceApi:
         return [container for container, length in _lengths(parts, new).items() if not container.has_room(length)]
 
     async def _start_later(
-        self, produce: ProduceRequest, known: Known, session: Connection, pending: Produce, arrived: float
+        self, produce: ProduceRequest, known: Known, session: Session, pending: Produce, arrived: float
     ) -> None:
         """Start the request piece by piece, each when it is ready."""
         for first in range(0, len(produce.partitions), MANY):
@@ -302,7 +302,7 @@ class ProduceApi:
         return produce._replace(partitions=parts)
 
     async def _start_when_ready(
-        self, produce: ProduceRequest, known: Known, session: Connection, pending: Produce, arrived: float
+        self, produce: ProduceRequest, known: Known, session: Session, pending: Produce, arrived: float
     ) -> None:
         """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
         parts = produce.partitions
@@ -310,7 +310,7 @@ class ProduceApi:
         places: list[Place | None] | None = None
         limit = min(MOST_WAIT_S, max(LEAST_WAIT_S, produce.timeout_ms / 2000))
         try:
-            async with asyncio.timeout(arrived + limit - time.monotonic()):
+            async with asyncio.timeout(arrived + limit - monotonic()):
                 await self._back_pressure.not_saturated()
                 for _ in range(MAX_TRIES):
                     await self._prepare(parts, refused, session)
@@ -341,7 +341,7 @@ class ProduceApi:
         return KafkaError(Code.LEADER_NOT_AVAILABLE, f"the partition is not ready to be written to{reason}; try again")
 
     async def _prepare(
-        self, parts: Sequence[PartitionRecords], refused: dict[int, KafkaError], session: Connection
+        self, parts: Sequence[PartitionRecords], refused: dict[int, KafkaError], session: Session
     ) -> None:
         topics = await self._topics.resolve([part.topic for part in parts], session)
         wanted: list[tuple[int, Topic, int]] = []
@@ -388,7 +388,7 @@ class ProduceApi:
         produce: ProduceRequest,
         places: Sequence[Place | None],
         known: Known,
-        session: Connection,
+        session: Session,
         pending: Produce,
         *,
         arrived: float = 0.0,
@@ -406,7 +406,7 @@ class ProduceApi:
                 if session.refusals is not None:
                     topic, partition = place
                     shared = session.refusals.stands(
-                        part, partition.producers, topic.topic_id, arrived=arrived or time.monotonic()
+                        part, partition.producers, topic.topic_id, arrived=arrived or monotonic()
                     )
                     if shared is not None:
                         pending.add(_refusal(part, shared, partition.log_start), complete=True)
@@ -418,7 +418,7 @@ class ProduceApi:
 
     def _append(
         self,
-        session: Connection,
+        session: Session,
         pending: Produce,
         part: PartitionRecords,
         topic: Topic,
@@ -519,7 +519,7 @@ class ProduceApi:
 
     def _pass_on(
         self,
-        session: Connection,
+        session: Session,
         pending: Produce,
         part: PartitionRecords,
         topic: Topic,
@@ -545,7 +545,7 @@ class ProduceApi:
 
     def _refused(
         self,
-        session: Connection,
+        session: Session,
         part: PartitionRecords,
         error: HeadraceError,
         topic: Topic | None,
@@ -566,9 +566,7 @@ class ProduceApi:
             )
         return _refusal(part, error, log_start)
 
-    def _early(
-        self, session: Connection, part: PartitionRecords, expected: int | None, reason: str
-    ) -> KafkaError | None:
+    def _early(self, session: Session, part: PartitionRecords, expected: int | None, reason: str) -> KafkaError | None:
         """The refusal of a batch whose predecessor, of the sequence `expected`, may still come; None: it will not."""
         if self._cluster.node_count == 1:  # nobody else may hold the one, or be sent it
             return None
@@ -600,7 +598,7 @@ def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bo
         return False  # it is refused where it is appended
 
 
-def _pending(produce: ProduceRequest, version: int, slot: Slot, *, more: int = 0) -> Produce:
+def _pending(produce: ProduceRequest, version: int, slot: Reply, *, more: int = 0) -> Produce:
     """`more`: than there are partitions have to be settled before it is answered."""
     return Produce(
         slot=slot,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from headrace.base.errors import Code, KafkaError
 from headrace.kafka.connection import Connection, Slot
+from headrace.kafka.session import Reply, Session
 from headrace.partitions.quotas import ClientQuotas
 from headrace.security.client_quotas import WINDOW_S, WINDOWS, Key, address_of
 from headrace.wire.header import RequestHeader
@@ -63,15 +64,15 @@ class Throttle:
         """Run a coroutine to its end, and count the time that it takes on the loop."""
         await _Timed(session, make())
 
-    def produced(self, session: Connection, slot: Slot, size: int) -> None:
+    def produced(self, session: Session, slot: Reply, size: int) -> None:
         """Count bytes of a Produce request."""
         self._hold(Key.PRODUCE, session, slot, self._used(Key.PRODUCE, size, session))
 
-    def fetched(self, session: Connection, slot: Slot, size: int) -> None:
+    def fetched(self, session: Session, slot: Reply, size: int) -> None:
         """Count bytes of records that are about to be answered."""
         self._hold(Key.CONSUME, session, slot, self._used(Key.CONSUME, size, session))
 
-    def most_fetched(self, session: Connection) -> int | None:
+    def most_fetched(self, session: Session) -> int | None:
         """Bytes of records that one answer may have; None: there is no limit."""
         limit = self._quotas.table.limit(Key.CONSUME, user=session.principal.user, client_id=session.client_id or "")
         return None if limit is None else int(limit.value * SPAN_S)
@@ -112,7 +113,7 @@ class Throttle:
             self._told(Key.CONNECTIONS, wait_s)
         return wait_s if wait_s < SPAN_S else None
 
-    def _used(self, key: Key, amount: float, session: Connection) -> float:
+    def _used(self, key: Key, amount: float, session: Session) -> float:
         return self._quotas.used(
             key, amount, user=session.principal.user, client_id=session.client_id or "", now=self._time()
         )
@@ -120,7 +121,7 @@ class Throttle:
     def _told(self, key: Key, wait_s: float) -> None:
         self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
 
-    def _hold(self, key: Key, session: Connection, slot: Slot | None, wait_s: float) -> None:
+    def _hold(self, key: Key, session: Session, slot: Reply | None, wait_s: float) -> None:
         if wait_s <= 0:
             return
         self._told(key, wait_s)

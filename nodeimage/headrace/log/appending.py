@@ -6,9 +6,9 @@ job writes it (writing.py). Reading chunks, closing them and giving them back is
 """
 
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Final, NamedTuple
 
 from headrace.base.errors import StorageFull
@@ -44,10 +44,10 @@ from headrace.metrics.log_times import LogTimes
 KEPT_SHARE: Final = 16
 """One part of so many of a chunk is for those who append to its end."""
 
-_producer_of = BATCH_PRODUCER.unpack_from
-_DATA = int(FrameType.DATA)
-_GAP = int(FrameType.GAP)
-_PRODUCER_AT = HEADER_BYTES + BATCH_PRODUCER_AT
+_producer_of: Final = BATCH_PRODUCER.unpack_from
+_DATA: Final = int(FrameType.DATA)
+_GAP: Final = int(FrameType.GAP)
+_PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Appender:
         self.written = Position(end)
         """Frames below can be read from the files; the writer thread moves it as a job gets on."""
         self._mark = SyncedMark(folder)
-        self._marked_at = time.monotonic()
+        self._marked_at = monotonic()
         self.tail = TailCache(options.tail_bytes)
         """The newest batches, in memory."""
         self._spares: list[Spare] = []  # threads add, the loop takes
@@ -409,11 +409,11 @@ class Appender:
 
         Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
         """
-        began = time.monotonic()
+        began = monotonic()
         for portion in job.portions[job.done :]:
             write_portion(portion, fsync=self.options.fsync, written=self._set_written)
             job.done += 1
-        ended = time.monotonic()
+        ended = monotonic()
         job.took = ended - began
         if ended - self._marked_at >= self.options.mark_s:
             self.mark_synced()
@@ -438,13 +438,13 @@ class Appender:
     @property
     def mark_in_s(self) -> float:
         """Seconds until it is time for another mark."""
-        return max(self._marked_at + self.options.mark_s - time.monotonic(), 0.0)
+        return max(self._marked_at + self.options.mark_s - monotonic(), 0.0)
 
     def mark_synced(self) -> None:
         """[blocking] Keeps how far the log is synced, for the next start. Not beside `write_job`, nor beside itself."""
         if self.wants_mark:
             self._mark.put(self.written)
-        self._marked_at = time.monotonic()
+        self._marked_at = monotonic()
 
     def finish(self) -> None:
         """[blocking] Writes what is pending, and drops the spares."""

@@ -28,6 +28,7 @@ Knows nothing of files.
 """
 
 import struct
+from builtins import memoryview  # mypyc looks for a field's type among the module's own names
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple

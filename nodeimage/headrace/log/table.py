@@ -27,7 +27,7 @@ from headrace.log.index import (
 
 STRIDE: Final = 7
 _ROW: Final = struct.Struct("=7q")
-_pack_row = _ROW.pack
+_pack_row: Final = _ROW.pack
 _LOW: Final = 0xFFFFFFFF
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-BOUNDS_S: Final = (
+BOUNDS_S: Final[Sequence[float]] = (
     *(0.0001, 0.0002, 0.0005),
     *(0.001, 0.002, 0.005),
     *(0.01, 0.02, 0.05),

@@ -10,19 +10,19 @@ late, is known. It may have other rows: the sink is told which batch it was take
 
 from collections.abc import ItemsView, Iterable, Mapping
 from sys import intern
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
 
-BATCHES_KEPT = 5
-IDLE_MS = 24 * 3600 * 1000
+BATCHES_KEPT: Final = 5
+IDLE_MS: Final = 24 * 3600 * 1000
 """A producer that sent nothing to a partition for so long is forgotten there, as in Kafka."""
-EXPIRE_EVERY = 100
+EXPIRE_EVERY: Final = 100
 """New producers of a partition between two looks at which are idle."""
-MOST_NAMES = 10_000
+MOST_NAMES: Final = 10_000
 MOST_KNOWN = 100_000
 """Producers (not tokens) that a partition remembers, those that wrote last: a roll carries them all in one frame."""
-_SEQUENCES = 1 << 31
+_SEQUENCES: Final = 1 << 31
 
 
 class SequenceGap(KafkaError):

@@ -47,11 +47,11 @@ _PIECE: Final = 4 * 1024
 _TLS: Final = 0x1603
 """How a TLS handshake begins: as a length, beyond any limit."""
 
-_PREFIX = struct.Struct(
+_PREFIX: Final = struct.Struct(
     ">I"  # length of the rest
     "I"  # of the header
 )
-_encoder = msgspec.msgpack.Encoder()
+_encoder: Final = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 

@@ -30,7 +30,7 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 _BROKERS_BITS: Final = CONTROL_BIT | APPEND_TIME_BIT
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_PREFIX: Final = 12  # bytes of base offset and length, which `length` leaves out
 _LENGTH_AT: Final = 8
 _EPOCH_AT: Final = 12
@@ -50,11 +50,11 @@ _MARKER: Final = struct.Struct(">hh")
 _MARKED: Final = struct.Struct(">hi")
 """The value of a transaction's marker: version, epoch of the coordinator."""
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
-_UINT32 = struct.Struct(">I")
-_new_tuple = tuple.__new__
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_UINT32: Final = struct.Struct(">I")
+_new_tuple: Final = tuple.__new__
 
 Header = tuple[str, bytes | None]
 """A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`)."""

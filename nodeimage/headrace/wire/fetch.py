@@ -45,24 +45,26 @@ from headrace.wire.primitives import (
 
 VERSIONS: Final = Versions(4, 16)
 """What is read and written here."""
-FLEXIBLE = 12
-TOPIC_IDS = 13
-COPY_BELOW = 2048
+FLEXIBLE: Final = 12
+TOPIC_IDS: Final = 13
+COPY_BELOW: Final = 2048
 """Records of fewer bytes are copied next to their header: one buffer more costs writev more than the copy."""
-_NAMED = "topics or partitions"
-_REPLICA_STATE = 1
-_REPLICA_TAG = struct.Struct(">BBBiqB")  # one tag, its number, its size, replica id, epoch, the struct's own tags
+_NAMED: Final = "topics or partitions"
+_REPLICA_STATE: Final = 1
+_REPLICA_TAG: Final = struct.Struct(">BBBiqB")
+"""One tag, its number, its size, replica id, epoch, the struct's own tags."""
 
-_LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
-_SESSION = struct.Struct(">ii")
-_ERROR_SESSION = struct.Struct(">hi")
-_PARTITION_V12 = struct.Struct(">iiqiqi")
-_PARTITION_V9 = struct.Struct(">iiqqi")
-_PARTITION_V5 = struct.Struct(">iqqi")
-_PARTITION_V4 = struct.Struct(">iqi")
-_RESULT = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
-_ABORTED = struct.Struct(">qq")
-_LEADER_TAG = struct.Struct(">BBBiiB")  # one tag, its number, its size, leader id, leader epoch, the struct's own tags
+_LIMITS: Final = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
+_SESSION: Final = struct.Struct(">ii")
+_ERROR_SESSION: Final = struct.Struct(">hi")
+_PARTITION_V12: Final = struct.Struct(">iiqiqi")
+_PARTITION_V9: Final = struct.Struct(">iiqqi")
+_PARTITION_V5: Final = struct.Struct(">iqqi")
+_PARTITION_V4: Final = struct.Struct(">iqi")
+_RESULT: Final = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
+_ABORTED: Final = struct.Struct(">qq")
+_LEADER_TAG: Final = struct.Struct(">BBBiiB")
+"""One tag, its number, its size, leader id, leader epoch, the struct's own tags."""
 
 
 class FetchPartition(NamedTuple):

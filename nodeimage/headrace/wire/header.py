@@ -8,7 +8,7 @@ ResponseHeader v1 => the same, then tagged fields; for flexible versions, but ne
 """
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.base.errors import MalformedRequest
 from headrace.wire.api_keys import ApiKey, is_flexible
@@ -22,11 +22,11 @@ from headrace.wire.primitives import (
     skip_tags,
 )
 
-_START = struct.Struct(">hhi")
-_FLEXIBLE = struct.Struct(">ix")
-_FRAMED = struct.Struct(">ii")
-_FRAMED_FLEXIBLE = struct.Struct(">iix")
-_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_START: Final = struct.Struct(">hhi")
+_FLEXIBLE: Final = struct.Struct(">ix")
+_FRAMED: Final = struct.Struct(">ii")
+_FRAMED_FLEXIBLE: Final = struct.Struct(">iix")
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 
 
 class RequestHeader(NamedTuple):

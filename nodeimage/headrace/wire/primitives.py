@@ -9,31 +9,31 @@ becomes a large list. What is cut short raises IndexError or struct.error on the
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.base.errors import MalformedRequest
 
 Buffer = bytes | bytearray | memoryview
 """What the codecs read, and what a response is made of."""
 
-INT8 = struct.Struct(">b")
-INT16 = struct.Struct(">h")
-INT32 = struct.Struct(">i")
-INT64 = struct.Struct(">q")
+INT8: Final = struct.Struct(">b")
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
 
-MAX_ELEMENTS = 1 << 20
+MAX_ELEMENTS: Final = 1 << 20
 """The most elements that one array of a request may have; more than a cluster's topics in one request."""
 
-MOST_PARTITIONS = 1 << 17
+MOST_PARTITIONS: Final = 1 << 17
 """That one Produce or Fetch may name; more than a node leads."""
 
-MOST_TAGS = 10_000
+MOST_TAGS: Final = 10_000
 """Tagged fields that one place of a request may have; Kafka's limit since 4.4."""
 
-STRING_LIMIT = 32_767
+STRING_LIMIT: Final = 32_767
 """The longest string of the older encoding, in bytes."""
 
-NO_UUID = bytes(16)
+NO_UUID: Final = bytes(16)
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -39,16 +39,16 @@ from headrace.wire.records import Checked
 
 VERSIONS: Final = Versions(0, 11)
 """What is read and written here."""
-FLEXIBLE = 9
+FLEXIBLE: Final = 9
 
-_ACKS_TIMEOUT = struct.Struct(">hi")
-_INDEX_LENGTH = struct.Struct(">ii")
-_RESULT = struct.Struct(">ihq")  # index, error, base offset
-_RESULT_V5 = struct.Struct(">ihqqq")  # with log append time and log start
-_TIMES = struct.Struct(">qq")  # log append time, log start
-_ONE_TOPIC = struct.Struct(">ih")  # an array of one topic, the length of its name
-_ONE = b"\x02"  # the length of a compact array of one element
-_NO_ERRORS = INT32.pack(0) + b"\xff\xff"  # no record errors, no message
+_ACKS_TIMEOUT: Final = struct.Struct(">hi")
+_INDEX_LENGTH: Final = struct.Struct(">ii")
+_RESULT: Final = struct.Struct(">ihq")  # index, error, base offset
+_RESULT_V5: Final = struct.Struct(">ihqqq")  # with log append time and log start
+_TIMES: Final = struct.Struct(">qq")  # log append time, log start
+_ONE_TOPIC: Final = struct.Struct(">ih")  # an array of one topic, the length of its name
+_ONE: Final = b"\x02"  # the length of a compact array of one element
+_NO_ERRORS: Final = INT32.pack(0) + b"\xff\xff"  # no record errors, no message
 
 
 class PartitionRecords(NamedTuple):

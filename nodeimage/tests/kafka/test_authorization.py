@@ -20,7 +20,7 @@ from headrace.kafka.authorized_operations import (
     TOPIC_OPERATIONS,
     bits,
 )
-from headrace.kafka.connection import Grants
+from headrace.kafka.session import Grants
 from headrace.node.parts import NodeParts
 from headrace.partitions.caller import Caller
 from headrace.security import kafka_acls

@@ -171,8 +171,11 @@ def patched(cluster: "Cluster") -> Iterator[None]:
             each.stop()
         for task in cluster.loop.tasks:
             task._log_destroy_pending = False
-            if not task.done() and inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
-                task.get_coro().close()  # its process was killed before it began
+            work = task.get_coro()
+            if task.done() or not inspect.iscoroutine(work):  # one of compiled code does not complain
+                continue
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # its process was killed before it began
         cluster.loop.end()
         if collecting:
             gc.enable()
@@ -180,10 +183,12 @@ def patched(cluster: "Cluster") -> Iterator[None]:
 
 def _clocks(cluster: "Cluster") -> list[Any]:
     clock = _Clock(cluster)
+    reached = (("time", time, clock), ("monotonic", time.monotonic, clock.monotonic))
     return [
-        mock.patch.object(module, "time", clock)
+        mock.patch.object(module, attribute, stand_in)
         for name, module in list(sys.modules.items())
-        if name.startswith("headrace.") and getattr(module, "time", None) is time
+        for attribute, real, stand_in in reached
+        if name.startswith("headrace.") and getattr(module, attribute, None) is real
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from headrace import __version__
 from headrace.base.admission import Admission
+from headrace.base.build import build
 from headrace.base.descriptor_plan import DescriptorPlan
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId
@@ -130,6 +131,7 @@ class NodeStatus:
             "node": self._node.node_id,
             "cluster": self._node.cluster_id,
             "version": __version__,
+            "build": build(),
             "uptime_ms": int(uptime_s * 1000),
             "streams": streams,
             "topics": topics,

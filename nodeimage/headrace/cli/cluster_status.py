@@ -118,6 +118,7 @@ def _gathered(cluster: "Asking", here: Mapping[str, Any], events: int) -> dict[s
         node["uptime_ms"] = detail.get("uptime_ms")
         node["resident_bytes"] = detail.get("memory", {}).get("resident_bytes")
         node["version"] = detail.get("version")
+        node["build"] = detail.get("build")  # older nodes do not tell
         node["listener_problems"] = listener_problems(detail.get("listeners", ()))
         node["pid"] = processes.get(node["node"])
     return {

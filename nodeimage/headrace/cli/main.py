@@ -69,7 +69,9 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print_line(version("headrace"))
+        from headrace.base.build import build
+
+        print_line(f"{version('headrace')} ({build()})")
         raise typer.Exit
 
 

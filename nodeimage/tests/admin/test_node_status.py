@@ -2,6 +2,7 @@
 
 import asyncio
 
+from headrace.base.build import build
 from headrace.base.errors import Code
 from kit.admin_calls import create
 
@@ -13,6 +14,7 @@ class TestNode:
         status = await call("status")
         assert (status["streams"], status["topics"], status["partitions"]) == (1, 1, 3)
         assert status["cluster"] == broker.node.cluster_id
+        assert status["build"] == build()
         assert status["memory"]["resident_bytes"] > 1_000_000
         assert status["disk"]["free_bytes"] > 0
         containers = status["containers"]

@@ -2,11 +2,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.base.build import build
 from headrace.node import pod
 
 Headrace = Callable[..., Any]
@@ -42,6 +44,12 @@ def test_a_nodes_process_loads_nothing_for_a_terminal() -> None:
     found = modules_after(f"{program}\nexcept SystemExit: pass")
     assert "headrace.node.node" in found
     assert not [name for name in found if name.startswith(("rich.", "aiohttp", "prometheus_client", "cryptography"))]
+
+
+def test_the_version_says_whether_it_is_compiled(headrace: Headrace) -> None:
+    ran = headrace("--version")
+    assert ran.code == 0
+    assert ran.out.strip() == f"{version('headrace')} ({build()})"
 
 
 def test_help_names_every_command(headrace: Headrace) -> None:

@@ -6,6 +6,7 @@ favour; or three as well, with three replicas of everything. Nothing is copied b
 
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,8 +86,11 @@ class HeadracePair(_Both):
 
     name = "headrace"
 
-    def __init__(self, folder: Path, *, nodes: int = NODES) -> None:
-        super().__init__(HeadraceServer(folder / "source", nodes=nodes), HeadraceServer(folder / "target", nodes=nodes))
+    def __init__(self, folder: Path, *, nodes: int = NODES, python: str = sys.executable) -> None:
+        super().__init__(
+            HeadraceServer(folder / "source", nodes=nodes, python=python),
+            HeadraceServer(folder / "target", nodes=nodes, python=python),
+        )
 
     def begin(self) -> None:
         self.link(["link*"])
@@ -151,12 +155,12 @@ def admin(address: str, method: str, **params: object) -> Any:
             raise RuntimeError(f"{method}: {error}") from error
 
 
-def make(name: str, folder: Path, *, brokers: int = 1) -> Pair:
-    """The pair of that name on fresh data in `folder`; `brokers` of Kafka on each side. Raises ValueError for another
-    name."""
+def make(name: str, folder: Path, *, brokers: int = 1, python: str = sys.executable) -> Pair:
+    """The pair of that name on fresh data in `folder`; `brokers` of Kafka on each side. `python`: runs nodes of
+    Headrace. Raises ValueError for another name."""
     match name:
         case "kafka":
             return KafkaPair(folder, brokers=brokers)
         case "headrace":
-            return HeadracePair(folder)
+            return HeadracePair(folder, python=python)
     raise ValueError(f"no pair named {name!r}; there are kafka and headrace")

@@ -23,7 +23,7 @@ from bench import jars, pairs, report
 from bench.machine import this_machine, wait_until_idle
 from bench.report import SUITE
 from bench.scenarios import QUICK, Scenario, Sizes
-from bench.servers import Server, cpu_seconds, make
+from bench.servers import Server, build_of, cpu_seconds, make
 
 SERVERS = ("kafka", "headrace")
 RESULTS = jars.BENCH / "results"
@@ -59,7 +59,7 @@ def profiled(server: Server | pairs.Pair, path: Path | None) -> Iterator[None]:
 
 
 def sample(
-    scenario: Scenario, *, server_name: str, run: int, sizes: Sizes, idle: bool, profile: Path | None
+    scenario: Scenario, *, server_name: str, run: int, sizes: Sizes, idle: bool, profile: Path | None, python: str
 ) -> dict[str, Any]:
     """One run of a scenario on one server with fresh data."""
     folder = jars.WORK / "data" / f"{server_name}-{scenario.name}"
@@ -69,9 +69,9 @@ def sample(
     taken: dict[str, Any] = {"server": server_name, "run": run, "busy_percent": busy}
     server: Server | pairs.Pair
     if scenario.paired:
-        server = pairs.make(server_name, folder, brokers=scenario.brokers)
+        server = pairs.make(server_name, folder, brokers=scenario.brokers, python=python)
     else:
-        server = make(server_name, folder, nodes=scenario.nodes, tls=scenario.tls)
+        server = make(server_name, folder, nodes=scenario.nodes, tls=scenario.tls, python=python)
     try:
         if scenario.starts:
             server.start()
@@ -101,6 +101,7 @@ def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) ->
         "scenario": scenario.name,
         "machine": this_machine().as_json(),
         "taken": time.strftime("%Y-%m-%d"),
+        "build": build_of(options.python),
         "quick": options.quick,
         "sizes": asdict(sizes),
         "samples": [],
@@ -111,7 +112,15 @@ def measure(scenario: Scenario, *, options: argparse.Namespace, sizes: Sizes) ->
         for name in order if run % 2 == 0 else order[::-1]:
             began = time.monotonic()
             profile = jars.WORK / "profiles" / f"{scenario.name}-{run}.svg" if options.profile else None
-            taken = sample(scenario, server_name=name, run=run, sizes=sizes, idle=not options.no_idle, profile=profile)
+            taken = sample(
+                scenario,
+                server_name=name,
+                run=run,
+                sizes=sizes,
+                idle=not options.no_idle,
+                profile=profile,
+                python=options.python,
+            )
             result["samples"].append(taken)
             found = [
                 f"{row.key} {report.figure(taken['figures'].get(row.key, {}).get(row.figure), row.unit)}"
@@ -131,6 +140,9 @@ def _options() -> argparse.Namespace:
     parse.add_argument("--runs", type=int, default=5, help="of each scenario on each server")
     parse.add_argument("--only", nargs="+", choices=names, metavar="SCENARIO", default=names, help=", ".join(names))
     parse.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parse.add_argument(
+        "--python", default=sys.executable, help="runs nodes of Headrace: another environment's, perhaps"
+    )
     parse.add_argument("--quick", action="store_true", help="small sizes, one run: shows that it works")
     parse.add_argument("--no-idle", action="store_true", help="do not wait until the machine is at rest")
     parse.add_argument("--profile", action="store_true", help="py-spy flame graphs of the node in bench/.work/profiles")

@@ -391,31 +391,43 @@ class KafkaServer(_Nodes):
         self._prepare()
 
 
-def _with_bytecode() -> dict[str, str]:
-    """An environment in which Headrace runs as it does where pip has installed it: from compiled modules, not source.
+def _with_bytecode(python: str) -> dict[str, str]:
+    """An environment in which Headrace runs as it does where pip has installed it: from bytecode, not source.
 
-    They lie in a folder of the benchmark's, so that a checkout that keeps none stays as it is.
+    That lies in a folder of the benchmark's, so that a checkout that keeps none stays as it is. Another Python than
+    this one has the Headrace that is installed there.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(jars.WORK / "bytecode")
-    subprocess.run([sys.executable, "-c", "import headrace.node.process"], env=environment, check=True, timeout=120)
+    environment = _environment(python)
+    subprocess.run([python, "-c", "import headrace.node.process"], env=environment, check=True, timeout=120)
     return environment
+
+
+def _environment(python: str) -> dict[str, str]:
+    left_out = {"PYTHONDONTWRITEBYTECODE", *(() if python == sys.executable else ("PYTHONPATH",))}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(jars.WORK / "bytecode")}
+
+
+def build_of(python: str) -> str:
+    """Whether Headrace is `compiled` there, or `pure`."""
+    command = [python, "-c", "from headrace.base.build import build; print(build())"]
+    return subprocess.run(
+        command, env=_environment(python), capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
 
 
 class HeadraceServer(_Nodes):
     """Storage nodes of a cluster of its own, each as if on a host of its own; three keep three replicas.
 
-    `prefix`: what runs Python; a profiler's command goes here.
+    `python`: of the environment whose Headrace it is.
     """
 
     name = "headrace"
 
-    def __init__(
-        self, folder: Path, *, nodes: int = 1, prefix: tuple[str, ...] = (sys.executable,), tls: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1, python: str = sys.executable, tls: bool = False) -> None:
         self._first = nodes
-        self._prefix = prefix
-        self._environment = _with_bytecode()
+        self._python = python
+        self._environment = _with_bytecode(python)
         super().__init__(folder, free_ports(nodes), tls=tls)
 
     def node_folder(self, index: int) -> Path:
@@ -434,7 +446,7 @@ class HeadraceServer(_Nodes):
                 f'certificate = "{self.certificates.certificate}"\nkey = "{self.certificates.key}"\n'
             )
             listen += ["--listeners", str(listeners)]
-        command = [*self._prefix, "-m", "headrace.node", *where, *listen, *first, *groups]
+        command = [self._python, "-m", "headrace.node", *where, *listen, *first, *groups]
         return Process(command, folder / f"node-{number}.log", self._environment)
 
     def clear(self) -> None:
@@ -442,12 +454,12 @@ class HeadraceServer(_Nodes):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def make(name: str, folder: Path, *, nodes: int = 1, tls: bool = False) -> Server:
+def make(name: str, folder: Path, *, nodes: int = 1, tls: bool = False, python: str = sys.executable) -> Server:
     """The server of that name on fresh or present data in `folder`. `tls`: its nodes have listeners with TLS, too.
-    Raises ValueError for another name."""
+    `python`: runs nodes of Headrace. Raises ValueError for another name."""
     match name:
         case "kafka":
             return KafkaServer(folder, nodes=nodes, tls=tls)
         case "headrace":
-            return HeadraceServer(folder, nodes=nodes, tls=tls)
+            return HeadraceServer(folder, nodes=nodes, tls=tls, python=python)
     raise ValueError(f"no server named {name!r}; there are kafka and headrace")

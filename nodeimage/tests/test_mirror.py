@@ -53,6 +53,7 @@ WITHOUT_LOGIC = {
     "nodeimage/headrace/node/changes.py": "an event that is set",
     "nodeimage/headrace/partitions/admin_params.py": "types",
     "nodeimage/headrace/partitions/caller.py": "a protocol",
+    "nodeimage/headrace/partitions/sequence_gap.py": "an error",
     "nodeimage/headrace/peer/reports.py": "plain data",
     "nodeimage/headrace/security/sasl/outcome.py": "plain data and a protocol",
     "nodeimage/headrace/store/kubernetes/pod_ports.py": "constants",

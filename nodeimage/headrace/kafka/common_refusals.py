@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.base.errors import Code, KafkaError
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
 from headrace.partitions.lookups import refusal
@@ -17,6 +17,12 @@ _NOT_ADMINISTRATOR: Final = {
     "error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED),
     "error_message": "administrators of the cluster alone may do this: its access expression `admin` says who they are",
 }
+
+
+class NotAuthenticated(HeadraceError):
+    """A request that is not taken before, or during, authentication."""
+
+    code = Code.ILLEGAL_SASL_STATE
 
 
 def administrator_refusal(authorizer: Authorizer, caller: Caller, *, api: str) -> Mapping[str, object] | None:

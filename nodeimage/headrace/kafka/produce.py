@@ -40,9 +40,9 @@ from headrace.partitions.forwarding import Forwards, must_wait
 from headrace.partitions.home_check import HomeCheck, is_settled
 from headrace.partitions.partition import Partition
 from headrace.partitions.partitions import Partitions
-from headrace.partitions.producer_state import SequenceGap
 from headrace.partitions.refusals import FOR_THE_MOMENT, Refusals, told, why_not_committed
 from headrace.partitions.rolls.rolls import Rolls
+from headrace.partitions.sequence_gap import SequenceGap
 from headrace.partitions.topics import Topic, Topics
 from headrace.security.access_rules import Kind
 from headrace.security.kafka_acls import AclOperation

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from headrace.base.admission import Place
-from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.errors import Code, KafkaError
 from headrace.base.runtime import Runtime
 from headrace.catalog.names import DEFAULT_STREAM
+from headrace.kafka.common_refusals import NotAuthenticated
 from headrace.kafka.connection import MAX_REQUEST_BYTES, ROOM_BYTES, Connection, Handler, Identify, Slot
 from headrace.kafka.unproven_connections import UnprovenConnections
 from headrace.partitions.caller import Caller
@@ -58,12 +59,6 @@ _BARE: Final = RequestHeader(_AUTHENTICATE, 0, 0, None, 0)
 
 Heard = Callable[[Caller, Attempt], None]
 """Told of each authentication that has ended, with the connection on which it was."""
-
-
-class NotAuthenticated(HeadraceError):
-    """A request that is not taken before, or during, authentication."""
-
-    code = Code.ILLEGAL_SASL_STATE
 
 
 class SaslConnection(Connection):

@@ -13,6 +13,7 @@ from sys import intern
 from typing import Final, NamedTuple
 
 from headrace.base.errors import Code, KafkaError
+from headrace.partitions.sequence_gap import SequenceGap
 
 BATCHES_KEPT: Final = 5
 IDLE_MS: Final = 24 * 3600 * 1000
@@ -23,16 +24,6 @@ MOST_NAMES: Final = 10_000
 MOST_KNOWN = 100_000
 """Producers (not tokens) that a partition remembers, those that wrote last: a roll carries them all in one frame."""
 _SEQUENCES: Final = 1 << 31
-
-
-class SequenceGap(KafkaError):
-    """A batch comes before the one that it follows."""
-
-    def __init__(self, message: str, *, source: int, expected: int) -> None:
-        """`source`: see `Producer.source`. `expected`: the sequence that comes next."""
-        super().__init__(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
-        self.source = source
-        self.expected = expected
 
 
 class KnownBatch(NamedTuple):

@@ -340,7 +340,7 @@ async def test_what_is_read_from_disk_meanwhile_is_not_given_out(
     (topic,) = await broker.topics.resolve([shared])
     assert isinstance(topic, Topic)
     partition = await broker.partitions.leader(topic, 0)
-    monkeypatch.setattr(partition.container, "read_tail", lambda *_, **__: None)
+    monkeypatch.setattr(partition.container.log, "read_tail", lambda *_, **__: None)
     read_all = broker.fetch_planner.read_all
 
     async def changed(*args: Any) -> Any:

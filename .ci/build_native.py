@@ -1,8 +1,18 @@
-"""Compiles the pieces of the node that are written in C (nodeimage/headrace/native).
+"""Compiles the parts of the node that each record comes through to machine code.
 
-    python .ci/build_native.py --inplace      beside their sources, for development; without a C compiler: nothing
+    HEADRACE_COMPILE=1 pip wheel --no-deps .        a wheel for this platform and this Python
+    HEADRACE_COMPILE=auto pip wheel --no-deps .     the same where there is a C compiler, else as below
+    pip wheel --no-deps .                           a wheel of Python alone, for any platform
+    python .ci/build_native.py --inplace            what is written in C, beside its sources, for development
+    python .ci/build_native.py --requires           what pip's --no-build-isolation wants to find, besides hatchling
 
-A library keeps to Python's stable interface: one file serves 3.11 and every later version.
+Two kinds. What computes, decisions and codecs, is Python that mypyc compiles (MODULES). What holds files stays
+interpreted: compiled code lets go of a local as soon as it has used it for the last time, and might close a descriptor
+that is still in use. What is written in C (nodeimage/headrace/native) keeps to Python's stable interface: one file
+serves 3.11 and every later version.
+
+The sources lie in the wheel beside the machine code, so that
+HEADRACE_PURE=1 can run them.
 """
 
 import argparse
@@ -12,15 +22,35 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-NATIVE: Final = Path("nodeimage/headrace/native")
-PIECES: Final = ("_writer",)
-"""Each a `.c`, and a module of that name."""
+SOURCE: Final = Path("nodeimage")
+REQUIRES: Final = ("mypy==2.4.1", "setuptools>=65")
+GROUP: Final = "headrace"
+"""The name of the library that all modules of mypyc's share, so that they call each other directly."""
+MODULES: Final = {
+    "base": ("build",),
+    "metrics": ("histogram", "log_times", "requests", "traffic"),
+    "wire": ("api_keys", "batch", "fetch", "header", "primitives", "produce", "records"),
+    "log": ("appending", "frames", "index", "table", "tail"),
+    "container": ("commit_waiters", "leader", "leader_state", "sync_cycle"),
+    "partitions": ("partition", "producer_state", "topic"),
+    "kafka": ("dispatch", "pending_produce", "produce"),
+}
+"""What mypyc compiles, by package. Not connections: they derive from asyncio's class, and whoever held one by a weak
+reference when it goes would have a reference to nothing."""
+NATIVE: Final = SOURCE / "headrace" / "native"
+"""Where each `.c` is compiled to a module of its name."""
 FLAGS: Final = ("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
+
+
+def is_wanted() -> bool:
+    """Whether the environment asks for machine code."""
+    asked = os.environ.get("HEADRACE_COMPILE", "")
+    return can_compile() if asked == "auto" else asked not in ("", "0")
 
 
 def compiler() -> list[str] | None:
@@ -38,21 +68,20 @@ def can_compile() -> bool:
 
 
 def compile_c(root: Path, into: Path) -> dict[Path, str]:
-    """Compile all pieces to libraries in `into`; each with its place in a wheel.
+    """Compile what is written in C to libraries in `into`; each with its place in a wheel.
 
     Raises CalledProcessError, after the compiler has said why.
     """
     command = compiler()
     assert command is not None
     built = {}
-    for piece in PIECES:
-        library = into / f"{piece}.abi3.so"
+    for source in sorted((root / NATIVE).glob("*.c")):
+        library = into / f"{source.stem}.abi3.so"
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(".tmp")
-        source = root / NATIVE / f"{piece}.c"
         subprocess.run([*command, *FLAGS, f"-I{_headers()}", "-o", str(fresh), str(source)], check=True)
         fresh.replace(library)  # whoever has the former one mapped keeps it
-        built[library] = str(NATIVE.relative_to("nodeimage") / library.name)
+        built[library] = str(NATIVE.relative_to(SOURCE) / library.name)
     return built
 
 
@@ -60,11 +89,81 @@ def _headers() -> Path:
     return Path(sysconfig.get_path("include"))
 
 
+def compiled_modules() -> Iterator[Path]:
+    """The sources of all modules that mypyc compiles, from the project's root."""
+    for package, names in MODULES.items():
+        yield from (SOURCE / "headrace" / package / f"{name}.py" for name in names)
+
+
+def compile_modules(root: Path, work: Path) -> dict[Path, str]:
+    """Compile all modules in `work`; each library with its place in a wheel. Ends the process where mypy finds a fault.
+
+    What `work` has of an earlier time is used again, as far as nothing it comes from has changed.
+    """
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    libraries = work / "lib"
+    before = Path.cwd()
+    os.chdir(root)  # mypy has its settings from there
+    try:
+        extensions = mypycify(
+            ["--cache-dir", str(work / "mypy"), *map(str, compiled_modules())],
+            debug_level="0",
+            multi_file=True,
+            group_name=GROUP,
+            target_dir=str(work / "c"),
+        )
+        command = build_ext(Distribution({"name": "headrace", "ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(libraries), str(work / "objects")
+        command.parallel = len(os.sched_getaffinity(0))
+        command.ensure_finalized()
+        command.run()
+    finally:
+        os.chdir(before)
+    return {Path(path): str(Path(path).relative_to(libraries)) for path in command.get_outputs()}
+
+
+def get_build_hook() -> type[Any]:
+    """What hatchling calls for each wheel."""
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface  # there only when a wheel is built
+
+    class NativeHook(BuildHookInterface[Any]):
+        """Puts machine code into a wheel, where that is asked for."""
+
+        def dependencies(self) -> list[str]:
+            """What has to be installed before; with what the node depends on, as mypy reads its types."""
+            return [*REQUIRES, *self.metadata.core.dependencies] if is_wanted() else []
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            """See hatchling. An editable installation has its code from the sources, and stays of Python alone."""
+            if version == "editable" or not is_wanted():
+                return
+            if not can_compile():
+                sys.exit(
+                    "HEADRACE_COMPILE is set, but no C compiler, no Python.h, or no Linux is here: 0 or auto goes on"
+                )
+            root = Path(self.root)
+            work = root / "build" / f"native-{sys.implementation.cache_tag}"
+            built = {**compile_modules(root, work), **compile_c(root, work / "native")}
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"] |= {str(library): place for library, place in built.items()}
+
+    return NativeHook
+
+
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0 if all is compiled, or cannot be on this machine."""
-    parse = argparse.ArgumentParser(description=__doc__)
-    parse.add_argument("--inplace", action="store_true", required=True, help="put the libraries beside their sources")
-    parse.parse_args(arguments)
+    parse = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    what = parse.add_mutually_exclusive_group(required=True)
+    what.add_argument("--inplace", action="store_true", help="put what is written in C beside its sources")
+    what.add_argument("--requires", action="store_true", help="print what compiling needs, if it is asked for")
+    asked = parse.parse_args(arguments)
+    if asked.requires:
+        print(*REQUIRES if is_wanted() else ())
+        return 0
     if not can_compile():
         print("no C compiler, or no headers of Python: the node runs without its native pieces, and is slower")
         return 0

@@ -1,0 +1,66 @@
+"""What is compiled: modules that there are, none of which has a file's descriptor in hand."""
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_native", ROOT / ".ci" / "build_native.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_module_that_is_compiled_is_there_and_holds_no_descriptor(script: ModuleType) -> None:
+    """Compiled code lets go of a local as soon as it has used it for the last time: a file of which only the descriptor
+    is used from then on would be closed."""
+    for module in script.compiled_modules():
+        tree = ast.parse((ROOT / module).read_text())
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not used & {"fd", "fileno", "opened"}, module
+
+
+def test_no_class_that_is_compiled_derives_from_what_is_not(script: ModuleType) -> None:
+    """Its fields would lie where those of the other class do, so that an exception with fields of its own corrupts
+    memory; and weak references to it would outlive it."""
+    known = {"Enum", "IntEnum", "NamedTuple", "Protocol"}
+    trees = [ast.parse((ROOT / module).read_text()) for module in script.compiled_modules()]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    known |= {each.name for each in classes}
+    derived = {each.name: {ast.unparse(base).rpartition(".")[2] for base in each.bases} for each in classes}
+    assert {name: bases - known for name, bases in derived.items() if bases - known} == {}
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_nothing_is_compiled_unless_that_is_asked_for(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, asked: str | None, *, wanted: bool
+) -> None:
+    monkeypatch.delenv("HEADRACE_COMPILE", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("HEADRACE_COMPILE", asked)
+    assert script.is_wanted() == wanted
+
+
+@pytest.mark.parametrize("named", ["cc -pthread", "no-such-compiler"])
+def test_where_there_is_no_compiler_it_can_be_left_out(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    (tmp_path / "cc").touch(0o755)
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_COMPILE", "auto")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(script.sysconfig, "get_config_var", lambda _name: named)
+    monkeypatch.setattr(script.sysconfig, "get_path", lambda _name: str(tmp_path))
+    assert script.is_wanted()
+    (tmp_path / "cc").unlink()
+    assert not script.is_wanted()

@@ -41,7 +41,7 @@ e2e: $(VENV)/.dev tools
 e2e-ci: $(VENV)/.dev
 	HEADRACE_PATIENCE=$${HEADRACE_PATIENCE:-4} $(E2E) -m ci_part --durations=10
 
-install: $(VENV)/.demo
+install: $(VENV)/.installed
 
 bench: $(VENV)/.dev java
 	$(BIN)/python -m bench.run
@@ -87,12 +87,19 @@ $(VENV)/.native: $(VENV)/.venv .ci/build_native.py $(wildcard $(NATIVE)/*.c)
 $(VENV)/.demo: $(VENV)/.venv $(VENV)/.native pyproject.toml
 	@echo "installing headrace and the demo's packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --editable '.[demo]'
-	@touch $@
+	@touch $@ && rm -f $(VENV)/.installed
 
 $(VENV)/.dev: $(VENV)/.venv $(VENV)/.native pyproject.toml
 	@echo "installing headrace and the developers' packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo && rm -f $(VENV)/.installed
+
+# Not editable, and machine code where there is a C compiler; it replaces what the stamps above stand for.
+$(VENV)/.installed: $(VENV)/.venv pyproject.toml .ci/build_native.py $(shell find nodeimage/headrace operator/headrace_operator spark/headrace_spark -name '*.py')
+	@echo "installing headrace and the demo's packages into $(VENV); its hot layers are compiled where there is a compiler ..."
+	@HEADRACE_COMPILE=$${HEADRACE_COMPILE:-auto} $(BIN)/python -m pip install --quiet '.[demo]'
+	@touch $@ && rm -f $(VENV)/.demo $(VENV)/.dev
+	@$(BIN)/headrace --version
 
 java:
 	@.ci/java

@@ -147,8 +147,14 @@ def record(root: Path, version: str, begun: str, day: str) -> None:
 def artifacts(root: Path, version: str) -> Iterator[str]:
     """Make the wheel, the source archive, the charts and the images; a line for each, also for what was left out."""
     dist = root / DIST
-    run(root, sys.executable, "-m", "hatchling", "build", "--directory", str(dist))
+    build = (sys.executable, "-m", "hatchling", "build", "--directory", str(dist))
+    run(root, *build)
     yield f"{DIST}/headrace-{version}-py3-none-any.whl, {DIST}/headrace-{version}.tar.gz"
+    run(root, *build, "--target", "wheel", HEADRACE_COMPILE="auto")
+    compiled = sorted({each.name for each in dist.glob(f"headrace-{version}-cp*.whl")})
+    yield ", ".join(f"{DIST}/{name}" for name in compiled) or (
+        "LEFT OUT: a compiled wheel, for want of a C compiler and Python's headers here: HEADRACE_COMPILE=1 pip wheel ."
+    )
     helm = os.environ.get("HEADRACE_HELM") or shutil.which("helm") or shutil.which("helm", path=BUILT_CHARTS)
     for chart in CHARTS:
         if helm is None:
@@ -172,10 +178,10 @@ def answers(docker: str | None) -> bool:
     return docker is not None and subprocess.run([docker, "info"], capture_output=True).returncode == 0
 
 
-def run(root: Path, *command: str) -> None:
-    """Run a command, whose output is seen."""
-    print(f"== {' '.join(command)}", flush=True)
-    subprocess.run(command, cwd=root, check=True)
+def run(root: Path, *command: str, **environment: str) -> None:
+    """Run a command, whose output is seen; with more in its environment."""
+    print(f"== {' '.join((*(f'{name}={value}' for name, value in environment.items()), *command))}", flush=True)
+    subprocess.run(command, cwd=root, env={**os.environ, **environment}, check=True)
 
 
 def to_publish(version: str) -> Iterator[str]:

@@ -86,6 +86,7 @@ LINT = (
 )
 MYPY = tool("mypy", "mypy")
 WHEEL = tool("wheel", "python", ".ci/wheel.py")
+COMPILED = tool("compiled", "python", ".ci/compiled.py")
 COLLECTION = tool("collection", "pytest", "--collect-only", "-qqq")
 """What cannot be imported is told at once; and each module is compiled once, not by each worker of the next stage."""
 QUICK = "not (slow or alone or spark or java or simulator)"
@@ -106,7 +107,7 @@ TIMING = pytest("timing tests", "alone", workers=1)
 
 PLAN = (
     ((*LINT, WHEEL, COLLECTION), (MYPY,)),
-    ((FAST, CHARTS, CRASH, SPARK), (SIMULATOR, LINKS, SIMULATED)),
+    ((FAST, COMPILED, CHARTS, CRASH, SPARK), (SIMULATOR, LINKS, SIMULATED)),
     ((TIMING,),),
 )
 """Steps, one after the other. A step's lanes run beside each other, the stages of a lane one after the other."""

@@ -15,9 +15,10 @@ from bench.cluster_scenarios import CLUSTER_SCENARIOS
 from bench.figures import paired_ratio
 from bench.link_scenarios import LINK_SCENARIOS
 from bench.scenarios import SCENARIOS, Row, Scenario
+from bench.shard_scenarios import SHARD_SCENARIOS
 from bench.tls_scenarios import TLS_SCENARIOS
 
-SUITE = SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS
+SUITE = SCENARIOS + SHARD_SCENARIOS + CLUSTER_SCENARIOS + LINK_SCENARIOS + TLS_SCENARIOS
 KAFKA, HEADRACE = "kafka", "headrace"
 LINKS = "A link between two clusters of three nodes beside MirrorMaker 2 between two brokers"
 
@@ -193,7 +194,8 @@ def write(folder: Path) -> list[Line]:
     results = read_results(folder)
     lines = [(scenario, line(result, row)) for scenario, result in results for row in scenario.rows]
     plain = [(scenario, each) for scenario, each in lines if not scenario.tls]
-    one = [each for scenario, each in plain if scenario.nodes == 1]
+    one = [each for scenario, each in plain if scenario.nodes == 1 and scenario.shards is None]
+    shards = [each for scenario, each in plain if scenario.shards is not None]
     three = [each for scenario, each in plain if scenario.nodes > 1 and not scenario.paired]
     tls = [each for scenario, each in lines if scenario.tls]
     links = [each for scenario, each in lines if scenario.paired]
@@ -212,6 +214,7 @@ def write(folder: Path) -> list[Line]:
         table(lines, heading=f"## {heading}")
         for lines, heading in (
             (one, "One node beside one broker"),
+            (shards, "Shards of one pod beside one broker: many partitions, one replica"),
             (three, "Three nodes beside three brokers"),
             (links, LINKS),
             (tls, "Over TLS: one node and three, as the row says"),
@@ -219,8 +222,8 @@ def write(folder: Path) -> list[Line]:
         if lines
     ]
     (folder / "README.md").write_text("\n".join([*text, *tables, "![](plot.png)\n"]))
-    plot(one + three + links + tls, folder / "plot.png")
-    return one + three + links + tls
+    plot(one + shards + three + links + tls, folder / "plot.png")
+    return one + shards + three + links + tls
 
 
 def _machine(result: dict[str, Any]) -> str:

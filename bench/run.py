@@ -71,7 +71,8 @@ def sample(
     if scenario.paired:
         server = pairs.make(server_name, folder, brokers=scenario.brokers, python=python)
     else:
-        server = make(server_name, folder, nodes=scenario.nodes, tls=scenario.tls, python=python)
+        shards = scenario.shards if server_name == "headrace" else None
+        server = make(server_name, folder, nodes=scenario.nodes, shards=shards, tls=scenario.tls, python=python)
     try:
         if scenario.starts:
             server.start()

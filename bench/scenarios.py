@@ -104,6 +104,8 @@ class Scenario:
     """Whether the runner starts the server first."""
     nodes: int = 1
     """Of the server, or of each of the two clusters of a Headrace pair."""
+    shards: int | None = None
+    """Nodes of Headrace, as of one pod, beside one broker of Kafka; None: as many nodes as Kafka has."""
     paired: bool = False
     """Whether it drives two clusters and what copies between them."""
     brokers: int = 1

@@ -419,16 +419,26 @@ def build_of(python: str) -> str:
 class HeadraceServer(_Nodes):
     """Storage nodes of a cluster of its own, each as if on a host of its own; three keep three replicas.
 
-    `python`: of the environment whose Headrace it is.
+    `shards`: so many nodes instead, which share a host as those of one pod do. `python`: of the environment whose
+    Headrace it is.
     """
 
     name = "headrace"
 
-    def __init__(self, folder: Path, *, nodes: int = 1, python: str = sys.executable, tls: bool = False) -> None:
-        self._first = nodes
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        shards: int | None = None,
+        python: str = sys.executable,
+        tls: bool = False,
+    ) -> None:
+        self._first = nodes if shards is None else shards
+        self._is_one_pod = shards is not None
         self._python = python
         self._environment = _with_bytecode(python)
-        super().__init__(folder, free_ports(nodes), tls=tls)
+        super().__init__(folder, free_ports(self._first), tls=tls)
 
     def node_folder(self, index: int) -> Path:
         return self.folder / f"node-{index + 1}" / "containers"
@@ -437,7 +447,8 @@ class HeadraceServer(_Nodes):
         folder, number = self.folder, index + 1
         where = ["--data", f"{folder}/node-{number}", "--store", f"{folder}/cluster.sqlite"]
         listen = ["--host", "127.0.0.1", "--port", str(port), "--ready-file", f"{folder}/ready-{number}"]
-        first = ["--first-nodes", str(self._first), "--failure-host", f"host-{number}"]
+        host = "host-1" if self._is_one_pod else f"host-{number}"
+        first = ["--first-nodes", str(self._first), "--failure-host", host]
         groups = ["--rebalance-delay-ms", "0"]  # as in KAFKA_PROPERTIES
         if self._tls_ports:
             listeners = self.certificates.authority.with_name(f"listeners-{number}.toml")
@@ -454,12 +465,21 @@ class HeadraceServer(_Nodes):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def make(name: str, folder: Path, *, nodes: int = 1, tls: bool = False, python: str = sys.executable) -> Server:
+def make(
+    name: str,
+    folder: Path,
+    *,
+    nodes: int = 1,
+    shards: int | None = None,
+    tls: bool = False,
+    python: str = sys.executable,
+) -> Server:
     """The server of that name on fresh or present data in `folder`. `tls`: its nodes have listeners with TLS, too.
+    `shards`: nodes of Headrace that share a host, instead of `nodes`.
     `python`: runs nodes of Headrace. Raises ValueError for another name."""
     match name:
         case "kafka":
             return KafkaServer(folder, nodes=nodes, tls=tls)
         case "headrace":
-            return HeadraceServer(folder, nodes=nodes, tls=tls, python=python)
+            return HeadraceServer(folder, nodes=nodes, shards=shards, tls=tls, python=python)
     raise ValueError(f"no server named {name!r}; there are kafka and headrace")

@@ -1,0 +1,57 @@
+"""What a bigger pod brings: one node and two, as the shards of one pod, beside one broker with many partitions.
+
+One replica each. The client is the same single program, and shares the two cores with the servers: so the records that
+a server takes by second of its own CPU count beside the records by second.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from bench import java_tools, wire
+from bench.scenarios import Figures, Row, Scenario, Sizes
+from bench.servers import Server, cpu_seconds
+
+PARTITIONS = 24
+TOPIC = "shards"
+
+
+def _java(size: int) -> Callable[[Server, Sizes], Figures]:
+    def measure(server: Server, sizes: Sizes) -> Figures:
+        records, warm_up = sizes.bytes_produced // size, sizes.warm_up_bytes // size
+        with wire.Client(server.bootstrap) as admin:
+            admin.create_topics([TOPIC], partitions=PARTITIONS)
+        wire.wait_for_ack(server.bootstrap, topic=TOPIC, timeout_s=30.0)
+        common: dict[str, Any] = {"topic": TOPIC, "limit_s": sizes.limit_s}
+        at = [cpu_seconds(server.pids)]
+        produced = java_tools.produce(server.bootstrap, records=records, size=size, warm_up=warm_up, **common)
+        at.append(cpu_seconds(server.pids))
+        consumed = java_tools.consume(server.bootstrap, records=records + warm_up, **common)
+        at.append(cpu_seconds(server.pids))
+        return {
+            "produce": dict(produced),
+            "produce_cpu": {"per_cpu_s": (records + warm_up) / (at[1] - at[0])},
+            "consume": dict(consumed),
+            "consume_cpu": {"per_cpu_s": (records + warm_up) / (at[2] - at[1])},
+        }
+
+    return measure
+
+
+def _scenario(shards: int, size: int) -> Scenario:
+    label = f"{size} B" if size < 1024 else "1 KiB"
+    where = f"{PARTITIONS} partitions, {label}, {shards} node{'s' if shards > 1 else ''}"
+    by_cpu = 2.0 if shards > 1 else None
+    return Scenario(
+        f"shards-{shards}-{size}",
+        (
+            Row("produce", f"Java produce, {where}", "per_s", "records/s"),
+            Row("produce_cpu", "the same, by second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
+            Row("consume", f"Java consume, {where}", "per_s", "records/s"),
+            Row("consume_cpu", "the same, by second of the server's CPU", "per_cpu_s", "records", reach=by_cpu),
+        ),
+        _java(size),
+        shards=shards,
+    )
+
+
+SHARD_SCENARIOS: tuple[Scenario, ...] = tuple(_scenario(shards, size) for size in (100, 1024) for shards in (1, 2))

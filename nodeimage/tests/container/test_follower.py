@@ -5,6 +5,7 @@ import pytest
 from headrace.base.ids import Position
 from headrace.log.container_log import ContainerLog
 from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.frames import FrameType
 from kit.several_replicas import Several, ended, handed_to, led_by_the_others, until
 
 
@@ -127,7 +128,8 @@ async def test_a_frame_of_an_unknown_type_ends_a_follower_and_is_not_taken_for_d
     container_id = await three.create(replicas=3, min_in_sync=1)
     container = await three.led(container_id)
     position = await container.append_command(b"known to both")
-    unknown = container.append_control(99, b"of a later version")  # type: ignore[arg-type]
+    later = int.__new__(FrameType, 99)
+    unknown = container.append_control(later, b"of a later version")
     followers = three.nodes[1:]
     await until(lambda: all(node.refused for node in followers) or None)
     for node in followers:

@@ -11,6 +11,7 @@ from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.streams import CreateStream
 from headrace.partitions.lookups import submitted
 from headrace.wire.api_keys import ApiKey
+from kit.replaced_methods import replace_method
 
 
 async def create(ask, *names, partitions=1):
@@ -148,7 +149,7 @@ class TestDeleteRecords:
 async def test_a_command_that_is_not_committed_in_time_is_a_timeout(broker, monkeypatch):
     never = asyncio.get_running_loop().create_future()
     container = broker.containers[broker.maintenance.catalog_id]
-    monkeypatch.setattr(container, "append_command", lambda payload: never)
+    replace_method(monkeypatch, container, "append_command", lambda payload: never)
     with pytest.raises(KafkaError, match="may still happen") as timed_out:
         await submitted(broker.catalog, SetLogStart(items=[]), timeout_ms=20)
     assert timed_out.value.code is Code.REQUEST_TIMED_OUT

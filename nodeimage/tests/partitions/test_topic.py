@@ -1,38 +1,49 @@
 """A topic in memory, and when it may be forgotten."""
 
-from types import SimpleNamespace
 from typing import Any
 
-from headrace.base.ids import Home
+from headrace.base.ids import Home, Millis, StreamNumber
+from headrace.catalog.policy import StreamPolicy
+from headrace.catalog.rows import StreamRow, TopicRow
+from headrace.node.parts import NodeParts
 from headrace.partitions.topic import Topic, rows_by_id, rows_by_name
+from headrace.partitions.topic_configs import effective
+from kit.three_nodes import held, led_by
+
+STREAM = StreamRow(StreamNumber(3), "/s", StreamPolicy(), Millis(1), 2, 4)
 
 
-def row(name: str = "t", *, home: Home | None = None, stream: int = 3) -> Any:
-    return SimpleNamespace(
-        topic_id=name.encode() * 16, name=name, stream="/s", stream_number=stream, partitions=2, configs={}, home=home
-    )
+def row(name: str = "t", *, home: Home | None = None, stream: int = 3) -> TopicRow:
+    return TopicRow(1, name.encode() * 16, StreamNumber(stream), "/s", name, 2, {}, Millis(1), home)
 
 
-def topic(**fields: Any) -> Topic:
-    policy: Any = None
-    return Topic(row(**fields), policy)
+def topic_in_memory() -> Topic:
+    return Topic(row(), effective(StreamPolicy(), {}))
 
 
-def test_it_is_idle_once_none_of_its_partitions_is_used_or_being_loaded() -> None:
-    one = topic()
+def test_it_is_idle_while_none_of_its_partitions_is_being_loaded() -> None:
+    one = topic_in_memory()
     assert one.idle
     one.loading = 1
     assert not one.idle
-    one.loading = 0
-    busy: Any = SimpleNamespace(idle=False)
-    one.partitions[0] = busy
+
+
+async def test_it_is_idle_once_none_of_its_partitions_is_used(brokers: list[NodeParts], topic: str) -> None:
+    broker = brokers[0]
+    (index, *_) = await led_by(broker)
+    partition = await held(broker, index)
+    (one,) = await broker.topics.resolve([topic])
+    assert isinstance(one, Topic)
+    assert one.partitions[index] is partition
+    assert one.idle
+    partition.rolling = True
     assert not one.idle
-    busy.idle = True
+    partition.rolling = False
     assert one.idle
 
 
 def test_another_row_of_the_catalog_is_taken_with_its_home() -> None:
-    one = topic()
+    one = topic_in_memory()
     assert one.home is None
     one.take(row(home=Home(4, "north")))
     assert one.home == Home(4, "north")
@@ -46,11 +57,11 @@ class Reader:
         self.streams = self.topics = self
 
     def at(self, path: str) -> Any:
-        return "stream 3" if path == "/s" else None
+        return STREAM if path == "/s" else None
 
     def by_number(self, number: int) -> Any:
         self.looked.append(number)
-        return "stream 3" if number == 3 else None
+        return STREAM if number == 3 else None
 
     def named(self, path: str, names: list[str]) -> dict[str, Any]:
         return {name: row(name) for name in names if name in "tu"}
@@ -67,7 +78,7 @@ class Reader:
 def test_topics_are_found_by_name_with_their_streams() -> None:
     reader: Any = Reader()
     found = rows_by_name(reader, {"/s": ["t", "u", "x"], "/none": ["t"]})
-    assert [(each.name, stream) for each, stream in found] == [("t", "stream 3"), ("u", "stream 3")]
+    assert [(each.name, stream) for each, stream in found] == [("t", STREAM), ("u", STREAM)]
 
 
 def test_topics_are_found_by_id_and_each_stream_is_looked_up_once() -> None:

@@ -14,6 +14,7 @@ from headrace.base.ids import Millis
 from headrace.catalog.chains import RollIntent, RollTarget
 from headrace.log.container_log import ContainerLog
 from headrace.storage.disk_room import DiskRoom
+from kit.replaced_methods import replace_method
 from kit.storage import MIB, Running, until
 
 NewNode = Callable[..., Awaitable[Running]]
@@ -72,13 +73,13 @@ async def test_partitions_roll_under_load_while_they_are_read(new_node: NewNode)
     reader.close()
 
 
-async def test_a_crash_at_any_step_of_a_roll_loses_nothing(new_node: NewNode) -> None:
+async def test_a_crash_at_any_step_of_a_roll_loses_nothing(new_node: NewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await new_node(fsync=True)
     producer = await node.call("producer_id")
     for sequence in range(5):
         await node.call("put", TOPIC, b"v%d" % sequence, producer=(producer, 0, sequence))
     photos: list[tuple[str, Path]] = []
-    _photograph_each_step(node, photos)
+    _photograph_each_step(node, photos, monkeypatch)
     await node.call("admin", "roll", topic=TOPIC)
     assert len(photos) >= 6, [name for name, _ in photos]
     counts = set()
@@ -124,7 +125,7 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
     assert told == ["partitions cannot roll for want of room on the disk"] * 2
 
 
-def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None:
+def _photograph_each_step(node: Running, photos: list[tuple[str, Path]], patched: pytest.MonkeyPatch) -> None:
     """Takes a photo of the disk before and after each command and each control frame."""
     catalog = node.parts.catalog
     submit = catalog.submit
@@ -146,7 +147,7 @@ def _photograph_each_step(node: Running, photos: list[tuple[str, Path]]) -> None
             future.add_done_callback(lambda _: photos.append((f"after frame {args[0]}", node.photograph())))
             return future
 
-        container.append_control = appended  # type: ignore[method-assign]
+        replace_method(patched, container, "append_control", appended)
 
 
 async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_is_some(
@@ -165,7 +166,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
             return future
         return append(frame_type, *args, **more)
 
-    monkeypatch.setattr(container, "append_control", refused)
+    replace_method(monkeypatch, container, "append_control", refused)
     monkeypatch.setattr("headrace.partitions.rolls.steps.RETRY_FULL_S", 0.05)
     answer = await asyncio.to_thread(_roll_error, node)
     assert answer == Code.KAFKA_STORAGE_ERROR

@@ -28,6 +28,7 @@ from headrace.peer.messages import OpenPartitionlet, RollAway
 from headrace.store import container_records
 from headrace.wire.batch import build_batch, read_batch, stamp
 from kit.pair import Committed, Pair, Start, append, read, until
+from kit.replaced_methods import replace_method
 
 
 async def all_is_rolled(pair: Pair) -> None:
@@ -311,7 +312,13 @@ async def test_a_partition_goes_on_in_the_volume_that_its_stream_has_by_then(sta
 STEPS = ("RollIntent", "intended", "SEAL", "sealed", "OpenPartitionlet", "opened", "RollDone", "done")
 
 
-def interrupt_at(step: str, broker: NodeParts, source: Leader, interrupt: Callable[[], Awaitable[None]]) -> None:
+def interrupt_at(
+    step: str,
+    broker: NodeParts,
+    source: Leader,
+    interrupt: Callable[[], Awaitable[None]],
+    patched: pytest.MonkeyPatch,
+) -> None:
     """Let `interrupt` come before or after one of the steps in which a node rolls from a container."""
     submit, append_control, ask = broker.catalog.submit, source.append_control, broker.cluster.ask_leader
     names = dict(zip(STEPS[::2], STEPS[1::2], strict=True))
@@ -346,14 +353,14 @@ def interrupt_at(step: str, broker: NodeParts, source: Leader, interrupt: Callab
         return answer
 
     broker.catalog.submit = submitted  # type: ignore[method-assign]
-    source.append_control = appended  # type: ignore[method-assign, assignment]
+    replace_method(patched, source, "append_control", appended)
     broker.cluster.ask_leader = asked  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("target_moves", [False, True])
 async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
-    start: Start, step: str, target_moves: bool
+    start: Start, monkeypatch: pytest.MonkeyPatch, step: str, target_moves: bool
 ) -> None:
     pair = await start(2)
     partition = await pair.create("handed-over")
@@ -366,7 +373,7 @@ async def test_a_roll_whose_source_changes_hands_at_any_step_is_finished_once(
             await pair.hand_over(target.id, pair.first)
         await pair.hand_over(source.id, pair.second)
 
-    interrupt_at(step, pair.first, source, interrupt)
+    interrupt_at(step, pair.first, source, interrupt, monkeypatch)
     (driver,) = await asyncio.gather(pair.first.rolls.roll(partition, to=target.id), return_exceptions=True)
     assert isinstance(driver, PartitionletRow | KafkaError), driver
     leads = pair.first if target_moves else pair.second
@@ -410,7 +417,7 @@ async def test_a_roll_for_a_home_that_breaks_off_at_any_step_applies_it_once_and
     async def interrupt() -> None:
         await pair.hand_over(source.id, pair.second)
 
-    interrupt_at(step, pair.first, source, interrupt)
+    interrupt_at(step, pair.first, source, interrupt, monkeypatch)
     (driver,) = await asyncio.gather(
         pair.first.rolls.apply_home(partition, home, resume, to=target.id), return_exceptions=True
     )

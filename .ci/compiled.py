@@ -1,69 +1,108 @@
-"""Tests on a compiled Headrace: a wheel of machine code, in an environment of its own beside the developers' one.
+"""A compiled Headrace: a wheel of machine code, in an environment of its own beside the developers' one.
 
     .venv/bin/python .ci/compiled.py [ARGUMENTS FOR PYTEST]     the gate's tests and seeds, or what the arguments choose
+    .venv/bin/python .ci/compiled.py --run ARGUMENTS            its Python, with these arguments
 
-The environment has the packages of the one that runs this, but for Headrace, which is installed there from the wheel:
-the sources of the checkout are not on its path. What was compiled before is kept in `build`, so that only what has
-changed is compiled again.
+The environment, in `build`, has the packages of the one that runs this, but for Headrace, which is installed there from
+the wheel: the sources of the checkout are not on its path. It is built again when they have changed, and of what was
+compiled before only what has changed is compiled again. Where there is no C compiler, all of this says so, and runs
+Python alone.
 """
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import build_native
 import stages
 
+FOLDER: Final = stages.ROOT / "build" / "compiled"
+SOURCES: Final = ("nodeimage/headrace", "operator/headrace_operator", "spark/headrace_spark")
 SEEDS: Final = "0:100"
 TESTS: Final = tuple(
     f"nodeimage/tests/{name}"
-    for name in ("base/test_build.py", "wire", "log", "metrics", "container", "partitions", "kafka", "clients")
+    for name in ("base/test_build.py", "wire", "log", "metrics", "container", "partitions", "kafka", "links")
 )
-"""The packages that have compiled modules, and clients."""
+"""The packages that have compiled modules."""
+
+
+def python() -> Path:
+    """The environment's Python; built where it is not, or is of other sources. Raises CalledProcessError."""
+    if not build_native.can_compile():
+        print("no C compiler, or no headers of Python: this is Python alone")
+        return Path(sys.executable)
+    of = _digest()
+    found, built = FOLDER / "environment" / "bin" / "python", FOLDER / "sources"
+    if not found.exists() or not built.exists() or built.read_text() != of:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        found = install(FOLDER)
+        built.write_text(of)
+    return found
 
 
 def install(folder: Path) -> Path:
     """Build the wheel, and install it in a new environment in `folder`; its Python. Raises CalledProcessError."""
+    folder.mkdir(parents=True, exist_ok=True)
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=stages.ROOT, env={**os.environ, "HEADRACE_COMPILE": "1"}, check=True)
     (wheel,) = folder.glob("*.whl")
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    python = environment / "bin" / "python"
+    found = environment / "bin" / "python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    packages = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     # As a path alone: a .pth file in there, which would lead to the checkout, counts for nothing.
     Path(packages, "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(found)]
     subprocess.run([*pip, "install", "--no-deps", "--no-compile", str(wheel)], check=True)
-    return python
+    said = subprocess.run(
+        [found, "-c", "from headrace.base.build import build; print(build())"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    if said != "compiled":
+        sys.exit(f"what is installed in {environment} says that it is {said}")
+    return found
 
 
-def run(python: Path, *arguments: str, **environment: str) -> int:
-    """The exit code of a Python that has the compiled Headrace."""
+def _digest() -> str:
+    """Of all that goes into the wheel."""
+    found = hashlib.sha256()
+    root = stages.ROOT
+    files = [root / "pyproject.toml", root / ".ci" / "build_native.py"]
+    files += sorted(path for each in SOURCES for path in (root / each).rglob("*.*") if path.suffix in (".py", ".c"))
+    for path in files:
+        found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def run(found: Path, *arguments: str, **environment: str) -> int:
+    """The exit code of that Python."""
     known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run([python, *arguments], cwd=stages.ROOT, env={**known, **environment}, check=False).returncode
+    return subprocess.run([found, *arguments], cwd=stages.ROOT, env={**known, **environment}, check=False).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0 if all was ok."""
-    with tempfile.TemporaryDirectory(prefix="headrace-compiled-") as folder:
-        python = install(Path(folder))
-        if run(python, "-c", "from headrace.base.build import build; assert build() == 'compiled'"):
-            print("failed: what is installed is not compiled")
-            return 1
-        pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
-        if arguments:
-            return run(python, *pytest, *arguments)
-        workers = ("-n", str(2 * stages.CORES), "--dist", "worksteal")
-        simulated = ("-m", "simulation", "--seeds", SEEDS, "--jobs", str(stages.CORES))
-        return run(python, *pytest, *workers, "-m", stages.QUICK, *TESTS) | run(
-            python, *simulated, PYTHONPATH=str(stages.ROOT / "nodeimage" / "tests")
-        )
+    found = python()
+    if arguments[:1] == ["--run"]:
+        return run(found, *arguments[1:])
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    if arguments:
+        return run(found, *pytest, *arguments)
+    workers = ("-n", str(2 * stages.CORES), "--dist", "worksteal")
+    simulated = ("-m", "simulation", "--seeds", SEEDS, "--jobs", str(stages.CORES))
+    return run(found, *pytest, *workers, "-m", stages.QUICK, *TESTS) | run(
+        found, *simulated, PYTHONPATH=str(stages.ROOT / "nodeimage" / "tests")
+    )
 
 
 if __name__ == "__main__":

@@ -60,11 +60,14 @@ def pytest(
     spread: str = "worksteal",
     is_idle: bool = False,
     environment: Mapping[str, str] = NOTHING,
+    is_compiled: bool = False,
 ) -> Stage:
-    """Tests by their marks, with the slowest ten of them listed; `spread` is pytest-xdist's --dist."""
+    """Tests by their marks, with the slowest ten of them listed; `spread` is pytest-xdist's --dist. `is_compiled`: on
+    the compiled Headrace (compiled.py)."""
     parallel = ("-n", str(workers), "--dist", spread) if workers > 1 else ()
     limit = ("-o", f"timeout={TIMEOUT_S * float(os.environ.get('HEADRACE_PATIENCE', PATIENCE)):.0f}")
-    command = (str(BIN / "pytest"), "-q", "--durations=10", *limit, *parallel, "-m", marks, *folders)
+    program = (sys.executable, ".ci/compiled.py", "--run", "-m", "pytest") if is_compiled else (str(BIN / "pytest"),)
+    command = (*program, "-q", "--durations=10", *limit, *parallel, "-m", marks, *folders)
     return Stage(name, command, environment, is_idle=is_idle)
 
 
@@ -101,6 +104,7 @@ CRASH = pytest(
     "nodeimage/tests",
     workers=3 * CORES // 2,
     spread="loadgroup",  # tests with one broker of Apache Kafka, or one JVM, stay together
+    is_compiled=True,  # as most run it; what is interpreted has the fast tests
 )
 SPARK = pytest("spark tests", "spark and not alone", "spark/tests", workers=CORES)
 TIMING = pytest("timing tests", "alone", workers=1)

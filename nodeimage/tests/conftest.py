@@ -4,6 +4,7 @@
 starts nodes for one test alone, with options of `python -m headrace.node`, to be stopped, killed and filled at will.
 """
 
+import asyncio
 import itertools
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import settings
 
 from headrace.kafka_client.blocking_client import BrokerConnection
@@ -26,6 +28,11 @@ __all__ = ["certificates"]
 
 settings.register_profile("headrace", deadline=None)  # an example takes as long as the machine has other things to do
 settings.load_profile("headrace")
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Nodes run on uvloop. Folders whose code runs on asyncio's own loop too say so themselves."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class EmbeddedCluster:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -38,6 +39,30 @@ def test_no_class_that_is_compiled_derives_from_what_is_not(script: ModuleType) 
     known |= {each.name for each in classes}
     derived = {each.name: {ast.unparse(base).rpartition(".")[2] for base in each.bases} for each in classes}
     assert {name: bases - known for name, bases in derived.items() if bases - known} == {}
+
+
+def test_no_test_replaces_a_constant_that_compiled_code_has_taken_in(script: ModuleType) -> None:
+    """One that is Final, or is imported from a compiled module where it is."""
+    final: dict[str, set[str]] = {}
+    for module in script.compiled_modules():
+        tree = ast.parse((ROOT / module).read_text())
+        named = {
+            node.target.id
+            for node in tree.body
+            if isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and ast.unparse(node.annotation).startswith("Final")
+        }
+        taken = {name.name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}
+        final[module.stem] = named | {name for name in taken if name.isupper()}
+    replaced = re.compile(r'setattr\(\s*(?:(\w+), "|"headrace\.[\w.]*?(\w+)\.)(_?[A-Z][A-Z_0-9]+)"')
+    found = {
+        (test.name, place, name)
+        for test in (ROOT / "nodeimage" / "tests").rglob("test_*.py")
+        for at, path, name in replaced.findall(test.read_text())
+        if name in final.get(place := at or path, ())
+    }
+    assert found == set()
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [(None, False), ("", False), ("0", False), ("1", True)])

@@ -36,8 +36,8 @@ log = structlog.get_logger()
 BEAT_S: Final = 0.3
 SILENCE_S: Final = 2.0
 """A leader that says nothing for so long is asked anew."""
-RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.3)
-FULL_RETRY_S: Final = 1.0
+RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.3)
+FULL_RETRY_S = 1.0
 LOW_BYTES: Final = 8 * 1024 * 1024
 HIGH_BYTES: Final = 32 * 1024 * 1024
 """Received and not yet on disk: above, the connection is not read."""

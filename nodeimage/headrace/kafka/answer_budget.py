@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.kafka.connection import Connection
 
-SHARED_BYTES: Final = 512 << 20
+SHARED_BYTES = 512 << 20
 """Shared by the clients that have much to read, or are about to."""
 LEAST_BYTES: Final = 1 << 20
 COUNTED_S: Final = 0.1

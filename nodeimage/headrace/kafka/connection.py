@@ -152,8 +152,12 @@ def _nothing() -> None:
     """What ends a connection that is gone."""
 
 
-class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one client's socket, and its session with the broker."""
+class Connection:
+    """The protocol object of one client's socket, and its session with the broker.
+
+    A buffered protocol by its methods alone, which is how uvloop knows one: derived from asyncio's class, which is
+    interpreted, it could not be compiled. asyncio's own loops want that class.
+    """
 
     security_protocol = "PLAINTEXT"
     """What its client has to have set, for one that speaks TLS at a port without it."""

@@ -61,7 +61,7 @@ MANY: Final = 1000
 """Partitions that are looked up, or answered for, at once."""
 MOST_SERVED = 5000
 """Partitions whose records are in one answer."""
-MOST_COUNTED: Final = 1024 * 1024
+MOST_COUNTED = 1024 * 1024
 """Bytes of batches whose records are counted on the loop: in less than a millisecond, however small they are."""
 
 

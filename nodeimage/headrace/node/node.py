@@ -17,13 +17,13 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 from msgspec import structs
 
 from headrace import __version__
-from headrace.base.acceptor import Acceptor
+from headrace.base.acceptor import Acceptor, Factory
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.base.ids import ContainerId, Millis, NodeId
@@ -412,9 +412,10 @@ class Node:
             handshakes = None
         else:
             handshakes = listener.handshakes() if sasl is None else listener.handshakes(logins.unproven.has_room)
+        protocols = partial(accepted, listener=name, default_stream=default_stream, identify=identify)
         acceptor = Acceptor(
             listening,
-            partial(accepted, listener=name, default_stream=default_stream, identify=identify),
+            cast(Factory, protocols),  # a Connection is one by its methods, which is all that uvloop asks for
             self.parts.connections.admission,
             handshakes,
             delay_s=self.parts.throttle.connection_delay_s,

@@ -194,7 +194,7 @@ async def test_a_connection_that_is_gone_leaves_its_buffers_to_nobody(node: Node
         client = await connect()
         client.writer.write(client.versions())
         await client.answer()
-        gone = weakref.ref(only_connection(node))
+        gone = weakref.ref(only_connection(node)._buffer)
         client.writer.close()
         await until(lambda: gone() is None)
     finally:

@@ -31,6 +31,7 @@ SLICE_S: Final = 0.002
 LOOKED_AT: Final = 16
 """Batches between two looks at the clock."""
 MOST_TRIES: Final = 20
+MOST_BATCH_BYTES = MOST_PAYLOAD_BYTES
 _LAST_OFFSET: Final = 1 << 62
 
 
@@ -209,8 +210,8 @@ def _check(header: BatchHeader, end: Offset) -> None:
         raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
     if first < end <= last:
         raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, of which we have those below {end}")
-    if header.length > MOST_PAYLOAD_BYTES:
-        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_PAYLOAD_BYTES} are taken at most")
+    if header.length > MOST_BATCH_BYTES:
+        raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_BATCH_BYTES} are taken at most")
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
         # Of a transaction: sources leave markers out, and batches that were aborted. Others stand for a gap.
         raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")

@@ -11,21 +11,23 @@
             back. 409 with a line that says why not
 
 The GETs are for whoever reaches the port, the POSTs for this host and whoever shows the token (admin.http_guard). Each
-route is one path, letter by letter, and says which it is when it is added; whatever else is asked for is not there. No
+route is one path, letter by letter; whatever else is asked for is not there. A HEAD gets the head of a GET's answer. No
 request has a body.
 """
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import structlog
-from aiohttp import web
 
-from headrace.admin.http_acceptor import HttpConnections
+from headrace.admin.http_acceptor import Answering, HttpConnections
+from headrace.admin.http_exchange import JSON, Answer, Request, text
 from headrace.admin.http_guard import Refusal, read_token, refusal
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import is_local
@@ -35,10 +37,6 @@ from headrace.metrics.merging import CONTENT_TYPE
 
 log = structlog.get_logger()
 
-LINGER_S: Final = 1.0
-"""For the rest of what somebody sends who has his answer."""
-
-Answering = Callable[[web.Request], Awaitable[web.Response]]
 Scrape = Callable[[], Awaitable[bytes | None]]
 """Metrics in Prometheus's text format; None: the node is starting."""
 Check = Callable[[], str]
@@ -66,22 +64,19 @@ class HttpPort:
         self._names = names
         self._hand_over = hand_over
         self._recover_store = recover_store
-        self._connections = HttpConnections(plan_of_process())
-        application = web.Application(middlewares=[self._connections.middleware])
-        for path, handler in (
-            ("/livez", self._alive),
-            ("/readyz", self._answer(ready)),
-            ("/safez", self._answer(safe)),
-            ("/metrics", self._scraped(metrics)),
-            ("/metrics/kafka", self._scraped(kafka_metrics)),
-        ):
-            application.router.add_get(path, self._guarded(handler, is_open=True))
-        posts = () if is_read_only else (("/hand-over", self._handed_over), ("/recover-store", self._recovered))
-        for path, handler in posts:
-            application.router.add_post(path, self._guarded(handler, is_open=False))
-        self._runner = web.AppRunner(
-            application, access_log=None, handle_signals=False, shutdown_timeout=1.0, lingering_time=LINGER_S
-        )
+        gets = {
+            "/livez": self._alive,
+            "/readyz": self._answer(ready),
+            "/safez": self._answer(safe),
+            "/metrics": self._scraped(metrics),
+            "/metrics/kafka": self._scraped(kafka_metrics),
+        }
+        posts = {} if is_read_only else {"/hand-over": self._handed_over, "/recover-store": self._recovered}
+        self._routes: dict[str, dict[str, Answering]] = {
+            **{path: dict.fromkeys(("GET", "HEAD"), self._guarded(each, is_open=True)) for path, each in gets.items()},
+            **{path: {"POST": self._guarded(each, is_open=False)} for path, each in posts.items()},
+        }
+        self._connections = HttpConnections(plan_of_process(), self._routed)
         self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -93,10 +88,7 @@ class HttpPort:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve at a socket that listens."""
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        self._acceptor = Acceptor(listening, self._connections.factory(server), self._connections.admission)
+        self._acceptor = Acceptor(listening, self._connections.connection, self._connections.admission)
         self._acceptor.start()
 
     async def close(self) -> None:
@@ -104,28 +96,35 @@ class HttpPort:
         if self._acceptor is not None:
             self._acceptor.close()
             await self._acceptor.wait_closed()
-        await self._runner.cleanup()
+        await self._connections.close()
+
+    async def _routed(self, request: Request) -> Answer:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            return text("not here", HTTPStatus.NOT_FOUND)
+        handler = methods.get(request.method)
+        if handler is None:
+            allowed = {"Allow": ", ".join(methods)}
+            return replace(text("not by this method", HTTPStatus.METHOD_NOT_ALLOWED), headers=allowed)
+        return await handler(request)
 
     def _guarded(self, handler: Answering, *, is_open: bool) -> Answering:
         """A handler for those who may ask it. `is_open`: anybody may."""
 
-        async def answered(request: web.Request) -> web.Response:
-            remote = request.remote or ""
+        async def answered(request: Request) -> Answer:
+            remote = request.remote
             token = b""
-            if not is_open and not is_local(remote) and "Authorization" in request.headers:
+            if not is_open and not is_local(remote) and "authorization" in request.headers:
                 token = await self._token()
             refused = refusal(request.headers, remote=remote, is_open=is_open, names=self._names, token=token)
-            if refused is None and request.body_exists:
+            if refused is None and request.has_body:
                 refused = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
             if refused is None:
                 return await handler(request)
             if not is_open:
                 log.warning("admin call refused", peer=remote, path=request.path, reason=refused.reason)
-            response = web.Response(status=refused.status, text=f"{refused.reason}\n")
-            if refused.status is HTTPStatus.UNAUTHORIZED:
-                response.headers["WWW-Authenticate"] = "Bearer"
-            response.force_close()
-            return response
+            asks = {"WWW-Authenticate": "Bearer"} if refused.status is HTTPStatus.UNAUTHORIZED else {}
+            return replace(text(refused.reason, refused.status), headers=asks, closes=True)
 
         return answered
 
@@ -137,40 +136,38 @@ class HttpPort:
             log.warning("the admin port's token cannot be read", file=str(self._token_file), reason=str(error))
             return b""
 
-    async def _alive(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _alive(self, _request: Request) -> Answer:
+        return text("ok")
 
     def _answer(self, check: Check) -> Answering:
-        async def answered(_request: web.Request) -> web.Response:
+        async def answered(_request: Request) -> Answer:
             why_not = check()
-            if why_not:
-                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{why_not}\n")
-            return web.Response(text="ok\n")
+            return text(why_not, HTTPStatus.SERVICE_UNAVAILABLE) if why_not else text("ok")
 
         return answered
 
     def _scraped(self, scrape: Scrape) -> Answering:
-        async def answered(request: web.Request) -> web.Response:
+        async def answered(request: Request) -> Answer:
             try:
-                text = await scrape()
+                told = await scrape()
             except HeadraceError as error:
-                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{error}\n")
+                return text(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
             except Exception:  # parts that start, or stop, in the middle of it
                 log.exception("metrics could not be told", path=request.path)
-                text = None
-            if text is None:
-                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="the node starts or stops\n")
-            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+                told = None
+            if told is None:
+                return text("the node starts or stops", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Answer(HTTPStatus.OK, told, content_type=CONTENT_TYPE)
 
         return answered
 
-    async def _handed_over(self, _request: web.Request) -> web.Response:
+    async def _handed_over(self, _request: Request) -> Answer:
         await self._hand_over()
-        return web.Response(text="ok\n")
+        return text("ok")
 
-    async def _recovered(self, request: web.Request) -> web.Response:
+    async def _recovered(self, request: Request) -> Answer:
         try:
             done = await self._recover_store(request.query.get("apply") == "1")
         except (HeadraceError, OSError) as error:
-            return web.Response(status=HTTPStatus.CONFLICT, text=f"{error}\n")
-        return web.json_response(done)
+            return text(str(error), HTTPStatus.CONFLICT)
+        return Answer(HTTPStatus.OK, json.dumps(done).encode(), content_type=JSON)

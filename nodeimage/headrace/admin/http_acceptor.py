@@ -1,24 +1,50 @@
 """The HTTP port's connections: few at a time, and none that keeps others out.
 
-aiohttp waits for a first request for good, and for a whole one as long; the kubelet's probes come through this port. So
-its connections have places (admission.py): new ones until their first request is whole, then idle ones between two.
+The kubelet's probes come through this port. So its connections have places (admission.py): they are new until their
+first request is whole, and make way then; one that waits for another request, or does not take the answer to its last
+one, makes way next. Who is slow has a limit for each thing that he does:
+
+    beginning with the first  `NEW_S` of admission.py
+    any, once begun           `REQUEST_S`
+    between two               `KEPT_S`
+    taking an answer          `SEND_S`
+    what he sends afterwards  `LINGER_S`, where the connection ends: it is thrown away. Were it closed with something
+                              unread, the kernel would reset it, and the answer could be lost on its way
+
+One request of a connection is answered at a time, and nothing is read meanwhile. Answers are not broken off when their
+client is gone: somebody who hands over may well hang up.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Final, cast
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
+import structlog
 
+from headrace.admin.http_exchange import Answer, HttpExchange, Request, text
 from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import DescriptorPlan
+
+log = structlog.get_logger()
+
+REQUEST_S: Final = 30.0
+KEPT_S: Final = 3_600.0
+SEND_S: Final = 30.0
+LINGER_S: Final = 1.0
+SHUTDOWN_S: Final = 2.0
+"""For what is under way when the port closes."""
+
+Answering = Callable[[Request], Awaitable[Answer]]
 
 
 class HttpConnections:
     """Of one port."""
 
-    def __init__(self, plan: DescriptorPlan) -> None:
+    def __init__(self, plan: DescriptorPlan, answering: Answering) -> None:
+        """`answering`: answers each request."""
         self.admission = Admission(
             kind="http",
             most=plan.http,
@@ -27,90 +53,213 @@ class HttpConnections:
             time=asyncio.get_running_loop().time,
             drop_idle=self._drop_longest_idle,
         )
-        self._idle: dict[asyncio.BaseTransport, _Placed] = {}
-        """Those that wait for another request, the longest idle first."""
-        self._placed: dict[asyncio.BaseTransport, _Placed] = {}
+        self._answering = answering
+        self._idle: dict[HttpConnection, None] = {}
+        """Those with no request under way, once they have had one; the longest idle first."""
+        self._all: set[HttpConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closes = False
+        self._ended = asyncio.Event()
+        """It closes, and nothing is left."""
 
-    def factory(self, server: Callable[[], asyncio.BaseProtocol]) -> Callable[[Place], asyncio.BaseProtocol]:
-        """Of an acceptor, for the protocols of aiohttp's `server`."""
-        return lambda place: _Placed(cast(asyncio.Protocol, server()), place, self._placed, self._idle)
+    def connection(self, place: Place) -> "HttpConnection":
+        """The protocol of a new one, for an acceptor."""
+        return HttpConnection(place, self)
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Of the application: a request has come, whole but for its body."""
-        transport = request.transport
-        placed = self._placed.get(transport) if transport is not None else None
-        if transport is None or placed is None:
-            return await handler(request)
-        placed.place.proven()
-        self._idle.pop(transport, None)
+    async def close(self) -> None:
+        """End all of them, those with a request under way when it is answered, or `SHUTDOWN_S` later."""
+        self._closes = True
+        for each in list(self._all):
+            each.end()
+        self._look()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_S):
+                await self._ended.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in list(self._all):
+            each.drop()
+
+    def made(self, connection: "HttpConnection") -> None:
+        """It is connected."""
+        self._all.add(connection)
+        if self._closes:
+            connection.end()
+
+    def lost(self, connection: "HttpConnection") -> None:
+        """It is no longer."""
+        self._all.discard(connection)
+        self._idle.pop(connection, None)
+        self._look()
+
+    def asked(self, connection: "HttpConnection", request: Request) -> None:
+        """Answer its request."""
+        self._idle.pop(connection, None)
+        task = asyncio.get_running_loop().create_task(self._answer(connection, request), name="http request")
+        self._tasks.add(task)
+        task.add_done_callback(self._answered)
+
+    async def _answer(self, connection: "HttpConnection", request: Request) -> None:
         try:
-            return await handler(request)
-        finally:
-            if transport in self._placed:
-                self._idle[transport] = placed
+            answer = await self._answering(request)
+        except Exception:
+            log.exception("a request could not be answered", method=request.method, path=request.path)
+            answer = text("the node's log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
+        if connection in self._all:
+            self._idle[connection] = None
+            connection.answer(answer)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._look()
+
+    def _look(self) -> None:
+        if self._closes and not self._all and not self._tasks:
+            self._ended.set()
 
     def _drop_longest_idle(self) -> bool:
-        for transport, placed in self._idle.items():
-            del self._idle[transport]
-            placed.drop()
+        for connection in self._idle:
+            del self._idle[connection]
+            connection.drop()
             return True
         return False
 
 
-class _Placed(asyncio.Protocol):
-    """One connection: aiohttp's protocol, whose place is given back at its end."""
+class HttpConnection(asyncio.Protocol):
+    """One connection."""
 
-    def __init__(
-        self,
-        inner: asyncio.Protocol,
-        place: Place,
-        placed: dict[asyncio.BaseTransport, "_Placed"],
-        idle: dict[asyncio.BaseTransport, "_Placed"],
-    ) -> None:
-        self.place = place
-        self._inner = inner
-        self._all = placed
-        self._idle = idle
+    def __init__(self, place: Place, connections: HttpConnections) -> None:
+        self._place = place
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._exchange = HttpExchange("")
         self._transport: asyncio.Transport | None = None
+        self._limit: asyncio.TimerHandle | None = None
         self._dropped = False
+        self._answering = False
+        """A request is under way, or its answer is."""
+        self._has_begun = False
+        """The time for the request that is coming runs."""
+        self._writes = False
+        """The kernel has not got all of the answer."""
+        self._closes = False
+        """It ends with the answer."""
+        self._lingers = False
+        self._heard_all = False
+        """The client sends no more."""
         place.occupy(self.drop)
 
     def drop(self) -> None:
-        """End it."""
+        """End it at once."""
         self._dropped = True
-        self.place.leave()
+        self._place.leave()
         if self._transport is not None:
             self._transport.abort()
+
+    def end(self) -> None:
+        """End it when what is under way is answered."""
+        self._closes = True
+        if self._transport is not None and not self._answering:
+            self._transport.close()
+
+    def answer(self, answer: Answer) -> None:
+        """Send the answer to its request."""
+        assert self._transport is not None
+        sent, goes_on = self._exchange.answer(replace(answer, closes=answer.closes or self._closes))
+        self._closes = not goes_on
+        self._limit_to(SEND_S)
+        self._writes = False
+        self._transport.write(sent)  # calls pause_writing, where the kernel does not take all of it
+        if not self._writes:
+            self._sent()
+
+    # --- see asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
-        self._all[transport] = self
-        self._inner.connection_made(transport)
+        self._transport.set_write_buffer_limits(high=0)
+        peer = transport.get_extra_info("peername")
+        self._exchange = HttpExchange(str(peer[0]) if peer else "")
         if self._dropped:
             self._transport.abort()
+        self._connections.made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self.place.leave()
-        if self._transport is not None:
-            self._all.pop(self._transport, None)
-            self._idle.pop(self._transport, None)
-        self._inner.connection_lost(exc)
+        self._place.leave()
+        self._dropped = True
+        self._limit_to(None)
+        self._connections.lost(self)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._inner.data_received(data)
+        if self._lingers:
+            return
+        self._exchange.receive(data)
+        if not self._answering:
+            self._go_on()
 
-    def eof_received(self) -> bool | None:
+    def eof_received(self) -> bool:
         """See asyncio.Protocol."""
-        return self._inner.eof_received()
+        self._heard_all = True
+        return self._answering and not self._lingers  # who has asked, and says no more, is answered
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._inner.pause_writing()
+        self._writes = True
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._inner.resume_writing()
+        if self._writes:
+            self._writes = False
+            self._sent()
+
+    # --- its course
+
+    def _go_on(self) -> None:
+        """Take up the next request, if it is there."""
+        if self._dropped or self._transport is None or self._transport.is_closing():
+            return
+        self._answering = False
+        match self._exchange.next():
+            case Request() as request:
+                self._answering, self._has_begun = True, False
+                self._limit_to(None)
+                self._transport.pause_reading()
+                self._place.proven()
+                self._connections.asked(self, request)
+            case Answer() as refused:
+                self._answering = True
+                self._transport.pause_reading()
+                self.answer(refused)
+            case None if self._heard_all or self._closes:
+                self._transport.close()
+            case None:
+                if self._exchange.is_begun and not self._has_begun:
+                    self._has_begun = True
+                    self._limit_to(REQUEST_S)
+                self._transport.resume_reading()
+
+    def _sent(self) -> None:
+        """The kernel has the whole answer."""
+        if self._dropped or self._transport is None or self._transport.is_closing():
+            return
+        if not self._closes:
+            self._limit_to(KEPT_S)
+            self._loop.call_soon(self._go_on)  # others come first, however many requests this client has sent ahead
+        elif self._heard_all:
+            self._transport.close()
+        elif not self._lingers:
+            self._lingers = True
+            self._limit_to(LINGER_S)
+            with suppress(OSError):  # the client has reset it
+                self._transport.write_eof()
+            self._transport.resume_reading()
+
+    def _limit_to(self, seconds: float | None) -> None:
+        """It is dropped after so long, if nothing else is said until then; None: it has time."""
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = None if seconds is None else self._loop.call_later(seconds, self.drop)

@@ -40,17 +40,17 @@ def refusal(
     names: Collection[str],
     token: bytes,
 ) -> Refusal | None:
-    """Why a request is refused; None: it is not. `remote`: the address that it comes from. `is_open`: anybody may ask
-    this. `names`: the node's own hosts and addresses. `token`: what makes up for coming from elsewhere; b"": nothing.
-    """
+    """Why a request is refused; None: it is not. `headers`: by names in lower case. `remote`: the address that it comes
+    from. `is_open`: anybody may ask this. `names`: the node's own hosts and addresses. `token`: what makes up for
+    coming from elsewhere; b"": nothing."""
     is_from_here = is_local(remote)
-    if is_from_here and "Host" in headers and not _names_this_machine(headers["Host"], names):
+    if is_from_here and "host" in headers and not _names_this_machine(headers["host"], names):
         return Refusal(HTTPStatus.FORBIDDEN, "the Host header names neither this machine nor this node")
     if is_open:
         return None
-    if headers.get("Origin") is not None or headers.get("Sec-Fetch-Site", "none") != "none":
+    if headers.get("origin") is not None or headers.get("sec-fetch-site", "none") != "none":
         return Refusal(HTTPStatus.FORBIDDEN, "not from a page in a browser")
-    if is_from_here or (token and _shows(headers.get("Authorization", ""), token)):
+    if is_from_here or (token and _shows(headers.get("authorization", ""), token)):
         return None
     if not token:
         return Refusal(HTTPStatus.FORBIDDEN, "only from the same host, or with a token: see --admin-token-file")

@@ -1,4 +1,4 @@
-"""Several nodes' metrics as one answer: those of a pod with several shards. Pure, and without prometheus-client."""
+"""Several nodes' metrics as one answer: those of a pod with several shards. Pure."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,6 +1,6 @@
 """What a node tells Prometheus: the readings of its parts, put together for its HTTP port.
 
-Loaded where there is such a port: prometheus-client is of no use to other nodes.
+Loaded where somebody scrapes.
 """
 
 from collections.abc import Awaitable, Callable, Iterator

@@ -446,7 +446,7 @@ class Node:
         await served.serve(listening)
 
     def _http_port(self, *, is_read_only: bool) -> "HttpPort":
-        from headrace.admin.http import HttpPort  # aiohttp: 10 MB that other nodes do not need
+        from headrace.admin.http import HttpPort  # of use where there is such a port
 
         return HttpPort(
             ready=self._why_not_ready,
@@ -486,7 +486,7 @@ class Node:
     def _scraped(self) -> "NodeScrape":
         """What answers scrapes; it looks at groups and links from the first on."""
         if self._scrape is None:
-            from headrace.node.metrics import NodeScrape  # prometheus-client: of use where somebody scrapes
+            from headrace.node.metrics import NodeScrape  # of use where somebody scrapes
 
             self._scrape = NodeScrape(
                 self.parts,

@@ -1,9 +1,11 @@
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 from yarl import URL
 
 from headrace.admin import http, http_guard
@@ -223,3 +225,91 @@ async def test_no_request_has_a_body(node: Answers) -> None:
         assert (await node.ask(path, method, data=b"x" * 10_000))[0] == 413
     assert node.handed_over == 0
     assert (await node.ask("/hand-over", "POST"))[0] == 200
+
+
+async def said(port: int, *pieces: bytes, ends: bool = False) -> bytes:
+    """All that is answered until the port ends the connection; what cannot be sent any more is left."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        with suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+        if ends:
+            writer.write_eof()
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()
+
+
+HOST = b"Host: localhost\r\n"
+LAST = b"GET /livez HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
+LONG = b"headrace_ready 1\n" * 300_000
+"""More than the kernel takes at once."""
+
+
+async def hostile(node: Answers) -> None:
+    """What clients do that no library would."""
+    port = await node.port.start("127.0.0.1", 0)
+    ahead = await said(port, *[LAST.replace(b"close", b"keep-alive")] * 50, LAST)
+    assert ahead.count(b"HTTP/1.1 200 OK\r\n") == ahead.count(b"\r\n\r\nok\n") == 51
+    assert (await said(port, b"GET /livez HTTP/1.0\r\n\r\n")).endswith(b"\r\n\r\nok\n")
+    assert (await said(port, b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n", ends=True)).endswith(b"\r\n\r\nok\n")
+    assert await said(port, b"GET /livez HTTP/1.1\r\n" + HOST, ends=True) == b""
+    assert (await said(port, LAST.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
+    assert (await said(port, b"GET http://rebound.example/livez HTTP/1.1\r\n" + HOST + b"\r\n")).split()[1] == b"403"
+    assert (await said(port, LAST.replace(b" /", b" http://localhost/"))).endswith(b"\r\n\r\nok\n")
+    for first, rest, status in (
+        (b"GET /livez HTTP/1.1\r\nX: ", [b"x" * 4_096] * 500, b"431"),
+        (b"GET /livez HTTP/1.1\r\n", [b"Cookie: x\r\n"] * 50_000, b"431"),
+        (b"POST /hand-over HTTP/1.1\r\nContent-Length: 99999999\r\n" + HOST + b"\r\n", [b"x" * 65_536] * 50, b"413"),
+        (b"POST /hand-over HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n", [b"0\r\n\r\n"], b"413"),
+        (b"POST /hand-over HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n" + HOST + b"\r\n", [], b"413"),
+        (b"POST /hand-over HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 1\r\n" + HOST + b"\r\n", [b"x"], b"400"),
+        (b"POST /nowhere HTTP/1.1\r\nContent-Length: 5\r\n" + HOST + b"\r\n", [b"x" * 5], b"404"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", [b"\x00" * 512], b"400"),
+    ):
+        answer = await said(port, first, *rest)
+        assert answer.split()[1:2] == [status], first
+        assert answer.count(b"HTTP/1.1 ") == 1, first
+    assert node.handed_over == 0
+
+    node.scraped = LONG
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+    writer.write(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n" + LAST)
+    assert (await said(port, LAST)).endswith(b"ok\n"), "who does not read holds nobody up"
+    assert [each._writes for each in node.port._connections._idle].count(True) == 1
+    told = await asyncio.wait_for(reader.read(), 60)
+    assert told.count(LONG) == 1
+    assert told.endswith(b"\r\n\r\nok\n")
+    writer.close()
+    await node.port.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_hostile_clients_get_what_they_may_have(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def check() -> None:
+        await hostile(Answers(tmp_path / "token"))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
+
+
+async def test_a_path_by_the_wrong_method_says_which_there_are(node: Answers) -> None:
+    port = int(node.url.rpartition(":")[2])
+    assert b"\r\nAllow: GET, HEAD\r\n" in await said(port, LAST.replace(b"GET", b"DELETE"))
+    assert b"\r\nAllow: POST\r\n" in await said(port, LAST.replace(b"livez", b"hand-over"))
+
+
+@pytest.mark.usefixtures("elsewhere")
+async def test_who_shows_no_token_is_asked_for_one(node: Answers) -> None:
+    node.token_file.write_text("open-sesame")
+    asked = (
+        b"POST /hand-over HTTP/1.1\r\nAuthorization: Bearer x\r\nAuthorization: Bearer open-sesame\r\n" + HOST + b"\r\n"
+    )
+    answer = await said(int(node.url.rpartition(":")[2]), asked, asked)
+    assert answer.count(b"HTTP/1.1 401 ") == answer.count(b"\r\nWWW-Authenticate: Bearer\r\n") == 1
+    assert b"open-sesame" not in answer
+    assert node.handed_over == 0

@@ -9,7 +9,7 @@ from headrace.admin.http_guard import MOST_TOKEN, Refusal, read_token, refusal
 
 ELSEWHERE, HERE = "10.0.0.7", "127.0.0.1"
 TOKEN = b"open-sesame"
-SHOWN = {"Authorization": "Bearer open-sesame"}
+SHOWN = {"authorization": "Bearer open-sesame"}
 
 
 def asked(
@@ -51,16 +51,16 @@ def test_this_machine_is_its_loopback_addresses(address: str, is_here: bool) -> 
     ],
 )
 def test_another_token_is_none(shown: str) -> None:
-    assert asked({"Authorization": shown}) is HTTPStatus.UNAUTHORIZED
-    assert asked({"Authorization": shown}, token=b"") is HTTPStatus.FORBIDDEN
+    assert asked({"authorization": shown}) is HTTPStatus.UNAUTHORIZED
+    assert asked({"authorization": shown}, token=b"") is HTTPStatus.FORBIDDEN
 
 
 def test_the_token_opens_what_it_is_for() -> None:
     assert asked(SHOWN) is None
-    assert asked({"Authorization": "bearer  open-sesame "}) is None
+    assert asked({"authorization": "bearer  open-sesame "}) is None
     assert asked(SHOWN, token=b"") is HTTPStatus.FORBIDDEN
     assert asked({}, is_open=True, token=b"") is None
-    assert asked({**SHOWN, "Origin": "https://elsewhere.example"}) is HTTPStatus.FORBIDDEN
+    assert asked({**SHOWN, "origin": "https://elsewhere.example"}) is HTTPStatus.FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_the_token_opens_what_it_is_for() -> None:
 )
 def test_a_name_that_leads_here_is_not_this_machines(host: str, is_named: bool) -> None:
     for is_open in (True, False):
-        assert (asked({"Host": host}, remote=HERE, is_open=is_open) is None) == is_named
-        assert asked({**SHOWN, "Host": host}, is_open=is_open) is None  # from elsewhere any name may lead here
+        assert (asked({"host": host}, remote=HERE, is_open=is_open) is None) == is_named
+        assert asked({**SHOWN, "host": host}, is_open=is_open) is None  # from elsewhere any name may lead here
 
 
 def test_a_client_of_before_hosts_had_names_is_no_browser() -> None:

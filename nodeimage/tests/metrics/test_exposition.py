@@ -1,9 +1,14 @@
 import asyncio
-from collections.abc import Iterable
+import math
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.metrics.exposition import READINGS_AT_ONCE, NodeMetrics
@@ -103,7 +108,51 @@ async def test_the_loop_goes_on_while_a_long_answer_is_written(monkeypatch: pyte
     assert turns >= 5
 
 
-def test_the_registry_of_prometheus_client_reads_it() -> None:
-    made = metrics(Reading(DONE, 3.0))
-    families: Iterable[str] = [family.name for family in made.collect()]
-    assert list(families) == ["headrace_done"]
+TEXT = st.text(max_size=30)
+
+
+def of_prometheus_client(readings: list[Reading]) -> str:
+    """What that writes of the same."""
+    lag = GaugeMetricFamily(LAG.name, f"{LAG.help}.", labels=["node", "group"])
+    done = CounterMetricFamily(DONE.name, f"{DONE.help}.", labels=["node"])
+    took = HistogramMetricFamily(TOOK.name, f"{TOOK.help}.", labels=["node", "api"])
+    for each in readings:
+        labels = ["3", *each.labels]
+        if isinstance(each.value, Histogram):
+            sums = accumulate(each.value.counts)
+            bounds = [*map(str, each.value.bounds), "+Inf"]
+            took.add_metric(labels, [(le, float(n)) for le, n in zip(bounds, sums, strict=True)], each.value.sum)
+        else:
+            (lag if each.metric is LAG else done).add_metric(labels, each.value)
+    told: Any = SimpleNamespace(collect=lambda: [each for each in (lag, done, took) if each.samples])
+    return generate_latest(told).decode()
+
+
+@given(
+    st.dictionaries(TEXT, st.floats(max_value=999_999.0)),
+    st.lists(st.floats(0, 99_999.0), max_size=1),
+    st.dictionaries(TEXT, st.lists(st.floats(0, 100.0), max_size=5), max_size=3),
+)
+def test_prometheus_client_would_write_the_same(
+    lags: dict[str, float], done: list[float], took: dict[str, list[float]]
+) -> None:
+    readings = [Reading(LAG, lag, (group,)) for group, lag in lags.items()]
+    readings += [Reading(DONE, each) for each in done]
+    for api, durations in took.items():
+        readings.append(Reading(TOOK, Histogram(), (api,)))
+        assert isinstance(readings[-1].value, Histogram)
+        for seconds in durations:
+            readings[-1].value.observe(seconds)
+    assert asyncio.run(metrics(*readings).text()).decode() == of_prometheus_client(readings)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1.5, 1e6, 123_456_789.0, 2.0**60, 1e300, 5e-324, math.inf, -math.inf])
+async def test_a_number_is_read_as_it_is(value: float) -> None:
+    ((_, ((_, _, read),)),) = parsed(await metrics(Reading(LAG, value, ("g",))).text()).items()
+    assert read == value
+
+
+async def test_what_utf_8_cannot_hold_keeps_nothing_else_away() -> None:
+    text = await metrics(Reading(LAG, 1.0, ("a\udcffb",)), Reading(DONE, 1.0)).text()
+    assert b'{group="a?b",node="3"} 1.0\n' in text
+    assert b"headrace_done_total" in text

@@ -1,5 +1,7 @@
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 
 from headrace.node.metrics_port import LOOPBACK, MetricsPort
@@ -21,6 +23,14 @@ class Served:
             writer.close()
 
         self.servers.append(await asyncio.start_server(answer, sock=listening))
+
+
+def test_what_answers_scrapes_is_light() -> None:
+    """Each of these would be megabytes of every node that is scraped."""
+    heavy = {"aiohttp", "prometheus_client", "http.client", "http.server", "urllib.request", "wsgiref"}
+    program = f"import sys, headrace.admin.http, headrace.node.metrics; print(*{heavy} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
 
 
 async def asked(port: int) -> bytes:

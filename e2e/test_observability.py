@@ -172,7 +172,7 @@ def test_a_pod_that_finds_no_worker_is_told(three: kube.Cluster, prometheus: mon
         kube.kubectl("cordon", worker)
         try:
             kube.kubectl("delete", "pod", pod, "-n", three.namespace)
-            names = ("HeadraceUnderReplicated", "HeadraceResourceNotReady")
+            names = ("HeadraceNodeMissing", "HeadraceUnderReplicated", "HeadraceResourceNotReady")
             figures["fires_s"] = prometheus.await_firing(*names, timeout_s=AWAY_S)
             assert {each.labels["pod"] for each in prometheus.query(f"up{{{of}}}")} == {
                 f"{three.name}-{index}" for index in (0, 1)

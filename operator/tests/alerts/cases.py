@@ -83,6 +83,18 @@ CASES: Final = (
         clears=11,
     ),
     case(
+        "HeadraceNodeMissing",
+        {
+            f'headrace_nodes{{{NODE},state="dead"}}': steps((5, 0), (10, 1), (10, 1), (15, 0)),
+            f'headrace_nodes{{{NODE},state="alive"}}': steps((5, 3), (20, 2), (15, 3)),
+            f'up{{{AT},instance="10.0.0.3:8080"}}': steps((5, 1), (10, None), (10, 0), (15, 1)),
+            f"headrace_start_time_seconds{{{NODE}}}": steps((40, OLD)),
+        },
+        quiet=9,
+        fires=11,
+        clears=16,
+    ),
+    case(
         "HeadraceNodeNotReady",
         {f"headrace_ready{{{NODE}}}": steps((5, 1), (5, 0), (5, 1))},
         quiet=7,

@@ -18,6 +18,7 @@ class Cause(NamedTuple):
 
 CAUSES: Final[Mapping[str, Cause]] = {
     "HeadraceNodeDown": Cause("nodes_that_are_lost", "a node is killed"),
+    "HeadraceNodeMissing": Cause("a_node_that_is_no_target", "a node is killed, and its target is gone as a pod's is"),
     "HeadraceNodeNotReady": Cause("a_disk_that_fills", "a follower's disk is full, so that it falls behind"),
     "HeadraceNodeRestarts": Cause("a_node_that_restarts_again_and_again", "a node is killed and started four times"),
     "HeadraceLoopLag": Cause("a_slow_processor_and_a_slow_disk", "SIGSTOP takes the processor away now and then"),

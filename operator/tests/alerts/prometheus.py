@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,10 +106,11 @@ class Prometheus:
         count = sum(len(each.nodes) for each in clusters)
         self.until(f"all of {job} are scraped", lambda: len(self.query(f'up{{job="{job}"}} == 1')) == count)
 
-    def look(self) -> None:
-        """Find nodes that started again at their new ports; one that is down is looked for where it was."""
+    def look(self, *, away: Collection[int] = ()) -> None:
+        """Find nodes that started again at their new ports; one that is down is looked for where it was, but for those
+        whose numbers are in `away`, which are no targets."""
         for job, clusters in self._clusters.items():
-            nodes = [node for cluster in clusters for node in cluster.nodes.values()]
+            nodes = [node for cluster in clusters for number, node in cluster.nodes.items() if number not in away]
             for node in nodes:
                 if node.ready_file.exists():
                     self._ports[node] = int(json.loads(node.ready_file.read_text())["metrics_port"])

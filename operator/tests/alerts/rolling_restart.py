@@ -61,6 +61,7 @@ def controller(node: int, at_s: int) -> float:
 GAUGES: Final[dict[str, Gauge]] = {
     "headrace_ready": ready,
     "headrace_controller": controller,
+    'headrace_nodes{state="dead"}': lambda node, at_s: float(leader(at_s) == node and away(at_s) is not None),
     "headrace_start_time_seconds": lambda node, at_s: at_s - since_start_s(node, at_s),
     'headrace_containers{state="in_sync"}': lambda _, at_s: 1.0 if under_way(at_s) else 8.0,
     'headrace_containers{state="behind"}': lambda _, at_s: 7.0 if under_way(at_s) else 0.0,

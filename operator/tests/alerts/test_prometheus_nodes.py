@@ -101,6 +101,18 @@ def test_nodes_that_are_lost(make_cluster: MakeCluster, make_prometheus: MakePro
         prometheus.await_cleared("HeadraceContainerStalled", "HeadraceRequestErrors")
 
 
+def test_a_node_that_is_no_target(make_cluster: MakeCluster, make_prometheus: MakePrometheus) -> None:
+    """A pod that finds no worker has no address, so Prometheus on Kubernetes does not know of it."""
+    cluster, prometheus = make_cluster(), make_prometheus(20)
+    prometheus.watch(JOB, cluster)
+    cluster.kill(3)
+    prometheus.look(away={3})
+    prometheus.await_firing("HeadraceNodeMissing")
+    assert "HeadraceNodeDown" not in prometheus.firing()
+    start_again(prometheus, cluster, 3)
+    prometheus.await_cleared("HeadraceNodeMissing")
+
+
 def test_a_rolling_restart_is_silent(make_cluster: MakeCluster, make_prometheus: MakePrometheus) -> None:
     """Six times as fast: what may take 3 minutes has to be over in 30 s."""
     cluster, prometheus = make_cluster(), make_prometheus(6)
@@ -201,7 +213,7 @@ def limited(folder: Path, *, port: int, descriptors: int, connections: int) -> I
 def test_limits_that_are_near(tmp_path: Path, make_prometheus: MakePrometheus) -> None:
     prometheus, folder, port = make_prometheus(20), tmp_path / "node", own_port()
     serial = itertools.count()
-    with limited(folder, port=port, descriptors=160, connections=20) as metrics_port:
+    with limited(folder, port=port, descriptors=512, connections=20) as metrics_port:
         prometheus.scrape(JOB, metrics_port)
         with contextlib.ExitStack() as clients:
             for _ in range(19):
@@ -226,7 +238,7 @@ def test_limits_that_are_near(tmp_path: Path, make_prometheus: MakePrometheus) -
                 assert producer.flush(60) == 0
 
             prometheus.await_firing("HeadraceDescriptorsNearLimit", step=one_more)
-    with limited(folder, port=port, descriptors=1_024, connections=20) as metrics_port:
+    with limited(folder, port=port, descriptors=2_048, connections=20) as metrics_port:
         prometheus.scrape(JOB, metrics_port)
         prometheus.await_cleared("HeadraceDescriptorsNearLimit")
 

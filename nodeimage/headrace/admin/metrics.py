@@ -65,7 +65,7 @@ _BY_TOPIC: Final = (
     *(declared.TOPIC_IN_BYTES, declared.TOPIC_IN_RECORDS),
     *(declared.TOPIC_OUT_BYTES, declared.TOPIC_OUT_RECORDS),
 )
-"""In the order of a flow's fields."""
+"""In the order of a flow's counts."""
 
 
 def of_status(status: Mapping[str, Any]) -> Iterator[Reading]:
@@ -138,20 +138,20 @@ def of_nodes(lives: Iterable[str]) -> Iterable[Reading]:
     return counts(declared.NODES, {life.replace(" ", "_"): count for life, count in found.items()})
 
 
-def of_traffic(traffic: Traffic) -> Iterator[Reading]:
+def of_traffic(traffic: Traffic) -> Iterator[Reading | None]:
     """What clients wrote and read."""
-    by_stream = traffic.sums()
-    for stream, topic, flow in traffic.topics():
-        by_stream.add(stream, flow)
-        yield from _of_flow(flow, _BY_TOPIC, (stream, topic))
-    for stream, flow in by_stream:
-        yield from _of_flow(flow, _BY_STREAM, (stream,))
+    for told in traffic.told():
+        if told is None:
+            yield None
+        elif told.topic is None:
+            yield from _of_flow(told.flow, _BY_STREAM, (told.stream,))
+        else:
+            yield from _of_flow(told.flow, _BY_TOPIC, (told.stream, told.topic))
     yield from counts(declared.SERIES_DROPPED, traffic.dropped)
 
 
 def _of_flow(flow: Flow, metrics: Sequence[Metric], labels: tuple[str, ...]) -> Iterator[Reading]:
-    values = (flow.in_bytes, flow.in_records, flow.out_bytes, flow.out_records)
-    for metric, value in zip(metrics, values, strict=True):
+    for metric, value in zip(metrics, flow.counts, strict=True):
         yield Reading(metric, float(value), labels)
 
 

@@ -197,18 +197,19 @@ class NodeStatus:
         }
 
     def _traffic_shown(self) -> dict[str, object]:
-        """By stream, the busiest first; what has no counters of its own is told together."""
-        flows = sorted(self._traffic.by_stream(), key=lambda each: each[1].in_bytes + each[1].out_bytes, reverse=True)
+        """By stream, the busiest first; what is not told apart is told together."""
+        streams = [each for each in self._traffic.told() if each is not None and each.topic is None]
+        streams.sort(key=lambda each: each.flow.in_bytes + each.flow.out_bytes, reverse=True)
         return {
             "streams": [
                 {
-                    "stream": stream,
-                    "in_since_start_bytes": flow.in_bytes,
-                    "in_since_start_records": flow.in_records,
-                    "out_since_start_bytes": flow.out_bytes,
-                    "out_since_start_records": flow.out_records,
+                    "stream": each.stream,
+                    "in_since_start_bytes": each.flow.in_bytes,
+                    "in_since_start_records": each.flow.in_records,
+                    "out_since_start_bytes": each.flow.out_bytes,
+                    "out_since_start_records": each.flow.out_records,
                 }
-                for stream, flow in flows
+                for each in streams
             ],
             "streams_in_others": self._traffic.dropped["streams"],
         }

@@ -23,13 +23,14 @@ from typing import Any
 import msgspec
 import structlog
 
-from headrace.base.errors import Code, HeadraceError, KafkaError, code_of
+from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.catalog.names import full
 from headrace.partitions.admin_params import Method, Methods
 from headrace.partitions.admin_rights import CLUSTER_ADMIN, unknown_to
 from headrace.partitions.authorizer import Authorizer
 from headrace.partitions.caller import Caller
-from headrace.tracing.spans import ADMIN, Span, Value
+from headrace.tracing.admin_call import admin_call
+from headrace.tracing.spans import Value
 from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire.admin_call import encode_admin_response, split_admin_request
 
@@ -78,28 +79,18 @@ class AdminApi:
         admin request.
         """
         name, given = split_admin_request(body)
-        if not self._tracer.is_on:
-            return await self._answer(name, given, caller, failed)
-        began = asyncio.get_running_loop().time()
-        errors: list[int] = []
-
-        def noted(code: int) -> None:
-            errors.append(code)
-            failed(code)
-
-        answer = await self._answer(name, given, caller, noted)
         method = self._methods.get(name)
-        if method is None or method.is_traced:
-            self._tracer.ended(
-                Span(
-                    ADMIN,
-                    asyncio.get_running_loop().time() - began,
-                    _named(given, caller.default_stream),
-                    detail="unknown" if method is None else name,
-                    error=code_of(errors[0]).name if errors else "",
-                )
-            )
-        return answer
+        if not self._tracer.is_on or (method is not None and not method.is_traced):
+            return await self._answer(name, given, caller, failed)
+        shown = "unknown" if method is None else name
+        with admin_call(self._tracer, shown, time=asyncio.get_running_loop().time) as call:
+            call.attributes = _named(given, caller.default_stream)
+
+            def noted(code: int) -> None:
+                call.failed(code)
+                failed(code)
+
+            return await self._answer(name, given, caller, noted)
 
     async def _answer(self, name: str, given: msgspec.Raw, caller: Caller, failed: Callable[[int], None]) -> bytes:
         try:

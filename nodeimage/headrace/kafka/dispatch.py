@@ -6,14 +6,13 @@ While such a handler runs, its connection starts nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from headrace.base.admission import Admission, Place
 from headrace.base.descriptor_plan import DescriptorPlan
-from headrace.base.errors import Code, KafkaError, code_of
+from headrace.base.errors import Code, KafkaError
 from headrace.base.runtime import Runtime
 from headrace.kafka.answer_budget import AnswerBudget
 from headrace.kafka.api import Api, RawApi, Start
@@ -24,7 +23,7 @@ from headrace.kafka.throttle import Throttle
 from headrace.kafka.traced_calls import TRACED, named
 from headrace.metrics.requests import ApiTimes, PhasedTimes, ProduceTimes
 from headrace.partitions.cluster_layout import NodeSettings
-from headrace.tracing.spans import ADMIN, Span, error_type
+from headrace.tracing.admin_call import AdminCall, admin_call
 from headrace.tracing.tracer import NO_TRACER, Tracer
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
@@ -155,17 +154,8 @@ class Dispatcher:
 
     async def _trace(self, api: Api, session: Connection, version: int, body: memoryview, slot: Slot) -> None:
         """As `_answer`, with a span."""
-        began, error, heard = self._runtime.loop.time(), "", _Heard()
-        try:
-            await self._answer(api, session, version, body, slot, heard)
-        except BaseException as raised:
-            error = error_type(raised)
-            raise
-        finally:
-            took_s = self._runtime.loop.time() - began
-            attributes = named(heard.asked, session.default_stream)
-            error = error or (code_of(heard.code).name if heard.code else "")
-            self._tracer.ended(Span(ADMIN, took_s, attributes, detail=name_of(api.key), error=error))
+        with admin_call(self._tracer, name_of(api.key), time=self._runtime.loop.time) as call:
+            await self._answer(api, session, version, body, slot, call)
 
     async def _answer(
         self,
@@ -174,7 +164,7 @@ class Dispatcher:
         version: int,
         body: memoryview,
         slot: Slot,
-        heard: "_Heard | None" = None,
+        call: AdminCall | None = None,
     ) -> None:
         key = api.key
         if not generic_codec.is_prepared(key, version):
@@ -186,13 +176,13 @@ class Dispatcher:
             )
         else:
             asked = generic_codec.decode_request(key, version, body)
-        if heard is not None:
-            heard.asked = asked
+        if call is not None:
+            call.attributes = named(asked, session.default_stream)
         fields = await api.handler(asked, session)
         for code in codes_of(fields):
             slot.failed(code)
-            if heard is not None:
-                heard.code = heard.code or code
+            if call is not None:
+                call.failed(code)
         if slot.throttle_ms:
             fields = {**fields, "throttle_time": slot.throttle_ms}
         if long or api.has_long_answers:
@@ -217,14 +207,6 @@ class Dispatcher:
     def disconnected(self, session: Connection) -> None:
         """A client is gone."""
         self._connections.open.pop(session, None)
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What a span tells of a call: the request as it was decoded, and the first error of the answer."""
-
-    asked: Any = None
-    code: int = 0
 
 
 def _times_of(key: ApiKey) -> ApiTimes:

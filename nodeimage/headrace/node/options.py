@@ -72,9 +72,9 @@ class Options:
     peer_secrets: Path | None = None
     """The file with the secrets by which nodes know each other (node.peer_secrets)."""
     admin_port: int | None = None
+    """Health, metrics, and what changes something, over HTTP; 0: a free one; None: not served."""
     metrics_port: int | None = None
-    """On loopback; 0: a free one."""
-    """Health and metrics over HTTP; None: not served."""
+    """Health and metrics alone, on loopback; 0: a free one; None: not served."""
     admin_token_file: Path | None = None
     """What it holds lets others than this host call what changes something there; None: nobody."""
     slot: str = ""

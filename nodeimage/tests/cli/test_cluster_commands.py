@@ -62,6 +62,16 @@ def test_up_detached_answers_until_down(headrace: Headrace, folder: Path) -> Non
     assert headrace("consume", "words", "--from-beginning", "--data", str(folder)).out == "kept\n"
 
 
+def test_a_node_that_is_started_says_where_its_metrics_are(headrace: Headrace, folder: Path) -> None:
+    at = ("--data", str(folder))
+    headrace("up", *at, "--nodes", "2", "--port", "0", "--detach")
+    headrace("node", "stop", "2", *at)
+    node = headrace("node", "start", "2", *at, "--output", "json").json
+    assert node["id"] == 2
+    with urllib.request.urlopen(node["metrics"], timeout=30) as answer:
+        assert b'headrace_start_time_seconds{node="2"} ' in answer.read()
+
+
 def test_nodes_send_their_traces_where_it_is_said(headrace: Headrace, folder: Path) -> None:
     at = ("--data", str(folder))
     refused = headrace("up", *at, "--detach", "--tracing-endpoint", "collector:4318").refused()

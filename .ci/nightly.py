@@ -1,4 +1,4 @@
-"""`make nightly`: what finds more the longer it runs; some three hours on two cores.
+"""`make nightly`: what finds more the longer it runs; some three and a half hours on two cores.
 
 20,000 seeds of the simulator and 1,000 of linked clusters that no earlier night has run (their numbers go by the date),
 then 300 kills of one node and 60 of a Spark query, alerts under a Prometheus that scrapes a cluster, and the tests that

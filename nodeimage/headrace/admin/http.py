@@ -31,6 +31,7 @@ from headrace.admin.http_exchange import JSON, Answer, Request, text
 from headrace.admin.http_guard import Refusal, read_token, refusal
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import is_local
+from headrace.base.awake_clock import Timers
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import HeadraceError
 from headrace.metrics.merging import CONTENT_TYPE
@@ -58,8 +59,10 @@ class HttpPort:
         token_file: Path | None = None,
         names: Collection[str] = (),
         is_read_only: bool = False,
+        clock: Timers | None = None,
     ) -> None:
-        """`token_file`, `names`: see admin.http_guard. `is_read_only`: it has the GETs alone."""
+        """`token_file`, `names`: see admin.http_guard. `is_read_only`: it has the GETs alone. `clock`: what limits on
+        clients go by; None: the loop's."""
         self._token_file = token_file
         self._names = names
         self._hand_over = hand_over
@@ -76,7 +79,7 @@ class HttpPort:
             **{path: dict.fromkeys(("GET", "HEAD"), self._guarded(each, is_open=True)) for path, each in gets.items()},
             **{path: {"POST": self._guarded(each, is_open=False)} for path, each in posts.items()},
         }
-        self._connections = HttpConnections(plan_of_process(), self._routed)
+        self._connections = HttpConnections(plan_of_process(), self._routed, clock or asyncio.get_running_loop())
         self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:

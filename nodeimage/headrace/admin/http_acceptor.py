@@ -26,6 +26,7 @@ import structlog
 
 from headrace.admin.http_exchange import Answer, HttpExchange, Request, text
 from headrace.base.admission import Admission, Place
+from headrace.base.awake_clock import Timer, Timers
 from headrace.base.descriptor_plan import DescriptorPlan
 
 log = structlog.get_logger()
@@ -43,14 +44,15 @@ Answering = Callable[[Request], Awaitable[Answer]]
 class HttpConnections:
     """Of one port."""
 
-    def __init__(self, plan: DescriptorPlan, answering: Answering) -> None:
-        """`answering`: answers each request."""
+    def __init__(self, plan: DescriptorPlan, answering: Answering, clock: Timers) -> None:
+        """`answering`: answers each request. `clock`: what limits go by."""
+        self.clock = clock
         self.admission = Admission(
             kind="http",
             most=plan.http,
             most_of_address=plan.limit,
             descriptors=plan.limit - plan.reserve // 4,
-            time=asyncio.get_running_loop().time,
+            time=clock.time,
             drop_idle=self._drop_longest_idle,
         )
         self._answering = answering
@@ -135,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._exchange = HttpExchange("")
         self._transport: asyncio.Transport | None = None
-        self._limit: asyncio.TimerHandle | None = None
+        self._limit: Timer | None = None
         self._dropped = False
         self._answering = False
         """A request is under way, or its answer is."""
@@ -262,4 +264,4 @@ class HttpConnection(asyncio.Protocol):
         """It is dropped after so long, if nothing else is said until then; None: it has time."""
         if self._limit is not None:
             self._limit.cancel()
-        self._limit = None if seconds is None else self._loop.call_later(seconds, self.drop)
+        self._limit = None if seconds is None else self._connections.clock.call_later(seconds, self.drop)

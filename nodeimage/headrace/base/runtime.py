@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from headrace.base.deadlines import Deadline, Deadlines
+from headrace.base.awake_clock import AwakeClock, AwakeTimer
+from headrace.base.deadlines import Deadlines
 from headrace.base.errors import KafkaError, StorageFull
 
 log = structlog.get_logger()
@@ -25,11 +26,12 @@ class Clock(Protocol):
 class Runtime:
     """Of one node, made on its loop and closed with it."""
 
-    def __init__(self, *, executor: Executor, clock: Clock) -> None:
-        """`executor`: for calls that block."""
+    def __init__(self, *, executor: Executor, clock: Clock, awake: AwakeClock | None = None) -> None:
+        """`executor`: for calls that block. `awake`: for limits on what others do; None: it is the loop's own time."""
         self.loop = asyncio.get_running_loop()
         self.executor = executor
         self.clock = clock
+        self.awake = AwakeClock(self.loop) if awake is None else awake
         self.deadlines = Deadlines(self.loop)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -41,9 +43,13 @@ class Runtime:
         """The loop's clock, in milliseconds."""
         return int(self.loop.time() * 1000)
 
-    def call_at(self, deadline_ms: int, callback: Callable[[], None]) -> Deadline:
-        """Call `callback` at `deadline_ms` of `monotonic_ms`."""
-        return self.deadlines.at(deadline_ms / 1000, callback)
+    def awake_ms(self) -> int:
+        """The time in which this process ran, in milliseconds."""
+        return int(self.awake.time() * 1000)
+
+    def call_at(self, deadline_ms: int, callback: Callable[[], None]) -> AwakeTimer:
+        """Call `callback` at `deadline_ms` of `awake_ms`."""
+        return self.awake.call_at(deadline_ms / 1000, callback)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that is cancelled, and waited for, when the runtime closes. What it fails with is logged, except for

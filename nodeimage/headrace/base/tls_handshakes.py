@@ -6,9 +6,9 @@ makes way as `admission` has it:
 
     silent      it has sent nothing: costs a descriptor, no more
     waiting     its first byte begins a TLS record: waits for its turn
-    under way   `MOST` at a time, of which `A_TURN` begin in one turn of the loop; `HANDSHAKE_S` at most. While others
-                wait, the one that began first ends once it has had `LEAST_S`. Where there is no room for what comes
-                behind a handshake, none begins: it would be done in vain
+    under way   `MOST` at a time, of which `A_TURN` begin in one turn of the loop; `HANDSHAKE_S` at most, in which this
+                process ran. While others wait, the one that began first ends once it has had `LEAST_S`. Where there is
+                no room for what comes behind a handshake, none begins: it would be done in vain
 
 Each connection takes the context that is in use when its handshake begins. What fails is counted, and logged once for
 each cause in `LOG_EVERY_S`. A port that serves both tells them apart by that first byte. All of the loop thread.
@@ -25,6 +25,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.base.admission import Place
+from headrace.base.awake_clock import Timer, Timers
 
 log = structlog.get_logger()
 
@@ -33,6 +34,8 @@ A_TURN: Final = 8
 HANDSHAKE_S: Final = 10.0
 LEAST_S: Final = 1.0
 """A client on the other side of the world needs two round trips, which is less."""
+NEVER_S: Final = 86_400.0
+"""The loop's own limit of a handshake, which would count seconds in which this process stood still."""
 SHUTDOWN_S: Final = 5.0
 """A client that does not answer the end of TLS is cut off then."""
 ROOM_S: Final = 0.02
@@ -119,10 +122,11 @@ class TlsHandshakes:
         serves_plain: bool = False,
         plain_fault: str = PLAIN_CLIENT,
         room: Callable[[int], bool] = lambda _under_way: True,
+        clock: Timers | None = None,
     ) -> None:
         """`context`: what new connections use. `listener`: for the log. `serves_plain`: connections without TLS come in
         too; else `plain_fault` is what the log says of them. `room`: whether one more handshake may begin beside so
-        many."""
+        many. `clock`: what limits go by; None: the loop's."""
         self.failed = 0
         """Since the start."""
         self.plain = 0
@@ -134,6 +138,7 @@ class TlsHandshakes:
         self._room = room
         self._looks_for_room: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._clock: Timers = self._loop if clock is None else clock
         self._taken = 0
         self._turn_left = A_TURN
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -141,7 +146,7 @@ class TlsHandshakes:
         """In the order in which they began: since when, and the client's address."""
         self._leaving = 0
         """Those that were told to end, and have their turn still."""
-        self._ending: asyncio.TimerHandle | None = None
+        self._ending: Timer | None = None
         self._causes: dict[str, tuple[float, int]] = {}
         """When each was logged last, and how many have come since."""
 
@@ -173,7 +178,8 @@ class TlsHandshakes:
                 await self._loop.connect_accepted_socket(protocol, accepted)
                 return
             await self._turn()
-            self._under_way[task] = (self._loop.time(), place.address)
+            self._under_way[task] = (self._clock.time(), place.address)
+            limit = self._clock.call_later(HANDSHAKE_S, self._end_late, task, place.address)
             self._end_slow()
             try:
                 _accepted.set(accepted)
@@ -181,10 +187,11 @@ class TlsHandshakes:
                     protocol,
                     accepted,
                     ssl=self._context(),
-                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_handshake_timeout=NEVER_S,
                     ssl_shutdown_timeout=SHUTDOWN_S,
                 )
             finally:
+                limit.cancel()
                 if self._under_way.pop(task, None) is None:
                     self._leaving -= 1
                 self._over()
@@ -254,22 +261,29 @@ class TlsHandshakes:
         """See to it that who began first ends in time for those that wait."""
         if self._ending is None and self._waiting and self._under_way and self._taken >= MOST:
             began, _ = next(iter(self._under_way.values()))
-            self._ending = self._loop.call_at(began + LEAST_S, self._end_first)
+            self._ending = self._clock.call_at(began + LEAST_S, self._end_first)
 
     def _end_first(self) -> None:
         self._ending = None
-        before = self._loop.time() - LEAST_S
+        before = self._clock.time() - LEAST_S
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
         wanted = len(self._waiting) - self._leaving if self._taken >= MOST else 0
         for task, (began, address) in list(self._under_way.items())[: max(wanted, 0)]:
             if began > before:
                 break
-            del self._under_way[task]
-            self._leaving += 1
-            task.cancel()
-            self._count(OTHERS_WAIT, address)
+            self._end(task, OTHERS_WAIT, address)
         self._end_slow()
+
+    def _end_late(self, task: asyncio.Task[Any], address: str) -> None:
+        if task in self._under_way:
+            self._end(task, TOO_LONG, address)
+
+    def _end(self, task: asyncio.Task[Any], reason: str, address: str) -> None:
+        del self._under_way[task]
+        self._leaving += 1
+        task.cancel()
+        self._count(reason, address)
 
     # --- failures
 
@@ -309,8 +323,6 @@ def _cause(error: Exception) -> str:
             return f"the certificate of the client is refused: {error.verify_message}"
         case ssl.SSLError():
             return _REASONS.get(error.reason or "", error.reason or LEFT)
-        case ConnectionAbortedError():
-            return TOO_LONG
         case OSError():
             return LEFT
         case _:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from headrace.base.deadlines import Deadline
+from headrace.base.awake_clock import AwakeTimer
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
 from headrace.base.runtime import Runtime
@@ -74,7 +74,7 @@ class GroupService:
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
         self._loading: dict[str, asyncio.Future[None]] = {}
         self._saving: dict[str, asyncio.Task[None]] = {}
-        self._timer: Deadline | None = None
+        self._timer: AwakeTimer | None = None
         self._armed: int | None = None
         self._closed = False
         self._closed_with = Code.COORDINATOR_NOT_AVAILABLE
@@ -86,7 +86,7 @@ class GroupService:
         await self._load(request.group_id)
         token, answer = self._wait()
         try:
-            self._coordinator.join(request, token=token, now=self._runtime.monotonic_ms())
+            self._coordinator.join(request, token=token, now=self._runtime.awake_ms())
             self._carry_out()
             result: JoinResult = await answer
             return result
@@ -98,7 +98,7 @@ class GroupService:
         await self._load(request.group_id)
         token, answer = self._wait()
         try:
-            self._coordinator.sync(request, token=token, now=self._runtime.monotonic_ms())
+            self._coordinator.sync(request, token=token, now=self._runtime.awake_ms())
             self._carry_out()
             result: SyncResult = await answer
             return result
@@ -114,13 +114,13 @@ class GroupService:
             member_id=member_id,
             instance_id=instance_id,
             generation=generation,
-            now=self._runtime.monotonic_ms(),
+            now=self._runtime.awake_ms(),
         )
 
     async def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Code]:
         """LeaveGroup: a code for each that leaves."""
         await self._load(group_id)
-        codes = self._coordinator.leave(group_id, departures, now=self._runtime.monotonic_ms())
+        codes = self._coordinator.leave(group_id, departures, now=self._runtime.awake_ms())
         self._carry_out()
         return codes
 
@@ -133,7 +133,7 @@ class GroupService:
             member_id=member_id,
             instance_id=instance_id,
             generation=generation,
-            now=self._runtime.monotonic_ms(),
+            now=self._runtime.awake_ms(),
         )
 
     async def commit(self, group_id: str, member_id: str, generation: int, cursors: list[Cursor]) -> list[Code]:
@@ -250,7 +250,7 @@ class GroupService:
 
     def _ring(self) -> None:
         self._armed = self._timer = None
-        self._coordinator.tick(self._runtime.monotonic_ms())
+        self._coordinator.tick(self._runtime.awake_ms())
         self._carry_out()
 
     async def _load(self, group_id: str) -> None:
@@ -276,7 +276,7 @@ class GroupService:
             loading.exception()  # nobody may be left to ask
         else:
             snapshot = None if row is None else _snapshot(row)
-            self._coordinator.load(group_id, snapshot, now=self._runtime.monotonic_ms())
+            self._coordinator.load(group_id, snapshot, now=self._runtime.awake_ms())
             self._carry_out()
             loading.set_result(None)
         finally:
@@ -312,7 +312,7 @@ class GroupService:
         finally:
             if self._saving.get(snapshot.group_id) is asyncio.current_task():
                 del self._saving[snapshot.group_id]
-        self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._runtime.monotonic_ms())
+        self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._runtime.awake_ms())
         self._carry_out()
 
     async def _start_to_delete(self, group_id: str) -> asyncio.Future[Code]:

@@ -47,12 +47,12 @@ class Connections:
             most=(most := settings.max_connections or descriptors.clients),
             most_of_address=settings.max_connections_per_ip or max(most // 2, 1),
             descriptors=descriptors.limit - descriptors.reserve,
-            time=runtime.loop.time,
+            time=runtime.awake.time,
             drop_idle=lambda: self.idle.drop_longest(),
         )
         self.idle = IdleConnections(
             self.open,
-            runtime.loop,
+            runtime.awake,
             idle_s=settings.connections_max_idle_ms / 1000,
             scarce=lambda: self.admission.is_nearly_full,
         )

@@ -1,15 +1,16 @@
 """Closes client connections on which nothing has happened for long, as Kafka's brokers do; stock clients reconnect.
 
-A round over all connections now and then: no timer belongs to a connection, and a request costs one assignment. Where
+Seconds in which this process stood still do not count (base.awake_clock): what came meanwhile waits to be read. A round
+over all connections now and then: no timer belongs to a connection, and a request costs one assignment. Where
 there are nearly as many as there may be, a round also says which have been idle for longest: they make way for others.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import Final
 
+from headrace.base.awake_clock import Timer, Timers
 from headrace.kafka.connection import Connection
 
 IDLE_S: Final = 600.0
@@ -23,24 +24,24 @@ class IdleConnections:
     def __init__(
         self,
         connections: Collection[Connection],
-        loop: asyncio.AbstractEventLoop,
+        clock: Timers,
         *,
         idle_s: float = IDLE_S,
         scarce: Callable[[], bool] = lambda: False,
     ) -> None:
         """`connections`: those there are now, whenever it is asked. `scarce`: there are nearly as many as may be."""
         self._connections = connections
-        self._loop = loop
+        self._clock = clock
         self._idle_s = idle_s
         self._every_s = min(EVERY_S, idle_s)
         self._scarce = scarce
         self._longest: deque[Connection] = deque()
         """Those that were idle through a whole round, while they are scarce; the longest first."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin."""
-        self._timer = self._loop.call_later(self._every_s, self._due)
+        self._timer = self._clock.call_later(self._every_s, self._due)
 
     def close(self) -> None:
         """Stop."""
@@ -48,7 +49,7 @@ class IdleConnections:
             self._timer.cancel()
 
     def _due(self) -> None:
-        self.look(self._loop.time())
+        self.look(self._clock.time())
         self.start()
 
     def look(self, now: float) -> None:

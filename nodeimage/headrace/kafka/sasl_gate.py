@@ -97,7 +97,7 @@ class SaslConnection(Connection):
         """See Connection."""
         super().connection_made(transport)
         self.exchange = self._gate.exchange(self)
-        since = self._place.since if self._place is not None else self._loop.time()
+        since = None if self._place is None else self._place.since
         if not self.closed and not self._gate.unproven.join(self, since=since):
             self.drop()
 

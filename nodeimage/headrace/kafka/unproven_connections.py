@@ -5,17 +5,19 @@ address or in all, a newcomer takes the place of the one that has waited for lon
 client on the other side of the world says its next word sooner. Else the newcomer is closed at once. One that is at
 work never makes way: what was done for it would be done again, and nobody would get through where the node is slow.
 
-A connection that has not authenticated within `LIMIT_S` ends. Memory of large messages is counted: beyond `MOST_HELD`
+A connection that has not authenticated within `LIMIT_S` ends; seconds in which this process stood still do not count
+(base.awake_clock). Memory of large messages is counted: beyond `MOST_HELD`
 bytes the connection with the largest ends. So all of them together cost less than 64 MiB: `MOST` times 350 KiB at worst
 (buffers of TLS, which hold what a message may have, and the connection itself), and `MOST_HELD`.
 
 What ends so is counted, and logged once for each reason in `LOG_EVERY_S`. All of the loop thread.
 """
 
-import asyncio
 from typing import Final, Protocol
 
 import structlog
+
+from headrace.base.awake_clock import Timer, Timers
 
 log = structlog.get_logger()
 
@@ -50,11 +52,11 @@ class Member(Protocol):
 class UnprovenConnections:
     """Of one node."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, clock: Timers) -> None:
         self.ended = 0
         """Those that were ended here, since the start."""
-        self._loop = loop
-        self._members: dict[Member, asyncio.TimerHandle] = {}
+        self._clock = clock
+        self._members: dict[Member, Timer] = {}
         self._waiting: dict[Member, float] = {}
         """Since when, the longest first."""
         self._count_of: dict[str, int] = {}
@@ -65,8 +67,8 @@ class UnprovenConnections:
     def __len__(self) -> int:
         return len(self._members)
 
-    def join(self, member: Member, *, since: float) -> bool:
-        """Whether there is a place for a connection, which was accepted at `since` of the loop's clock; it waits."""
+    def join(self, member: Member, *, since: float | None = None) -> bool:
+        """Whether there is a place for a connection, which was accepted at `since` of the clock; None: just now."""
         address = member.address
         if self._count_of.get(address, 0) >= MOST_OF_ADDRESS and not self._make_way(address):
             self._count(TOO_MANY_OF_ADDRESS, address)
@@ -74,7 +76,8 @@ class UnprovenConnections:
         if len(self._members) >= MOST and not self._make_way(None):
             self._count(TOO_MANY, address)
             return False
-        self._members[member] = self._loop.call_at(since + LIMIT_S, self._end, member, TOO_LATE)
+        limit = (self._clock.time() if since is None else since) + LIMIT_S
+        self._members[member] = self._clock.call_at(limit, self._end, member, TOO_LATE)
         self._count_of[address] = self._count_of.get(address, 0) + 1
         self.waits(member)
         return True
@@ -87,7 +90,7 @@ class UnprovenConnections:
         """It waits for its client from now on."""
         if member in self._members:
             self._waiting.pop(member, None)
-            self._waiting[member] = self._loop.time()
+            self._waiting[member] = self._clock.time()
 
     def works(self, member: Member) -> None:
         """It is at work on what its client has sent."""
@@ -116,7 +119,7 @@ class UnprovenConnections:
             self._end(max(self._held, key=lambda each: self._held[each]), TOO_LARGE)
 
     def _make_way(self, address: str | None) -> bool:
-        before = self._loop.time() - LEAST_S
+        before = self._clock.time() - LEAST_S
         for member, since in self._waiting.items():
             if since > before:
                 return False
@@ -132,7 +135,7 @@ class UnprovenConnections:
 
     def _count(self, reason: str, address: str) -> None:
         self.ended += 1
-        now = self._loop.time()
+        now = self._clock.time()
         logged_at, unlogged = self._told.get(reason, (-LOG_EVERY_S, 0))
         if now - logged_at >= LOG_EVERY_S:
             log.warning("connections ended before authentication", count=unlogged + 1, last=address, reason=reason)

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from headrace.base.awake_clock import Timers
 from headrace.base.errors import HeadraceError
 from headrace.base.tls_handshakes import PLAIN_CLIENT, TlsHandshakes
 from headrace.catalog.names import DEFAULT_STREAM, stream_fault
@@ -77,13 +78,13 @@ class ClientListener(TlsWatch):
         """Whom TLS to an issuer of tokens trusts now; None: the machine's authorities."""
         return None if self._jwks is None else self._jwks.context
 
-    def handshakes(self, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
-        """What leads its connections through TLS; None where there is none. `room`: see TlsHandshakes."""
+    def handshakes(self, clock: Timers, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
+        """What leads its connections through TLS; None where there is none. `clock`, `room`: see TlsHandshakes."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
             fault = f"{PLAIN_CLIENT}: its security.protocol has to be {self.config.protocol} at this port"
             self._handshakes = TlsHandshakes(
-                lambda: tls.context, listener=self.config.name, plain_fault=fault, room=room
+                lambda: tls.context, listener=self.config.name, plain_fault=fault, room=room, clock=clock
             )
         return self._handshakes
 

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from headrace import __version__
 from headrace.base.acceptor import Acceptor, Factory
+from headrace.base.awake_clock import AwakeClock
 from headrace.base.descriptor_plan import plan_of_process
 from headrace.base.errors import Code, FolderRefused, HeadraceError, KafkaError, NewerFormat, StorageFull
 from headrace.base.ids import ContainerId, Millis, NodeId
@@ -167,6 +168,9 @@ class Node:
         self._closing.callback(self._executor.shutdown)
         bind = options.bind or options.host
         loop = asyncio.get_running_loop()
+        self._awake = AwakeClock(loop)
+        self._awake.start()
+        self._closing.callback(self._awake.close)
         taken = options.listeners.keys()
         configured = await loop.run_in_executor(self._executor, partial(read, options.listeners_file, taken=taken))
         configs = [each.config for each in configured]
@@ -236,7 +240,7 @@ class Node:
         self.catalog = await self._catalog.open(replica)
         self._closing.push_async_callback(self._catalog.close)
         self._closing.push_async_callback(self.catalog.close)
-        runtime = Runtime(executor=self._executor, clock=self.controller.clocks)
+        runtime = Runtime(executor=self._executor, clock=self.controller.clocks, awake=self._awake)
         home_links = HomeLinks()
         forwarding = make_forwarding(home_links, runtime=runtime, own_cluster=cluster.cluster_id, secret=cluster.secret)
         self.parts = make_parts(
@@ -286,7 +290,7 @@ class Node:
         record = self._record
         secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
         tls = None if self._peer_listener is None else self._peer_listener.tls
-        self.peers = PeerClient(**secret, node=record.node_id, run=record.run, tls=tls)
+        self.peers = PeerClient(**secret, node=record.node_id, run=record.run, tls=tls, clock=self._awake)
         self._closing.push_async_callback(self.peers.close)
         writer_pool = WriterPool()
         self._closing.callback(writer_pool.close)
@@ -358,6 +362,7 @@ class Node:
             handlers=self._handlers,
             streams={Follow: self.replicas.accept},
             tls=tls,
+            clock=self._awake,
         )
         if self._peer_listener is not None:
             self._peer_listener.serves(self._peer_server, self.peers, secret=cluster.secret)
@@ -411,7 +416,8 @@ class Node:
         if listener is None:
             handshakes = None
         else:
-            handshakes = listener.handshakes() if sasl is None else listener.handshakes(logins.unproven.has_room)
+            room = () if sasl is None else (logins.unproven.has_room,)
+            handshakes = listener.handshakes(self._awake, *room)
         protocols = partial(accepted, listener=name, default_stream=default_stream, identify=identify)
         acceptor = Acceptor(
             listening,
@@ -458,6 +464,7 @@ class Node:
             token_file=self._options.admin_token_file,
             names={self._options.host, self._options.peer_host, self._options.bind} - ANY_ADDRESS,
             is_read_only=is_read_only,
+            clock=self._awake,
         )
 
     def _why_not_ready(self) -> str:

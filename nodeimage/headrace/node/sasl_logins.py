@@ -33,7 +33,7 @@ class SaslLogins:
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, secret: str, handler: Handler, audit: LoginAudit) -> None:
         """`secret`: the cluster's. `handler` answers requests of clients that have authenticated."""
-        self.unproven = UnprovenConnections(runtime.loop)
+        self.unproven = UnprovenConnections(runtime.awake)
         self._runtime = runtime
         self._handler = handler
         self._audit = audit

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import structlog
 
+from headrace.base.awake_clock import Timers, limited
 from headrace.base.errors import Code, KafkaError, MalformedRequest, code_of
 from headrace.base.ids import Epoch, NodeId
 from headrace.metrics.histogram import Histogram
@@ -59,9 +60,17 @@ class PeerClient:
     """Calls other nodes, on behalf of this one."""
 
     def __init__(
-        self, *, cluster_id: str, secret: str, node: NodeId, run: uuid.UUID, tls: PeerTls | None = None
+        self,
+        *,
+        cluster_id: str,
+        secret: str,
+        node: NodeId,
+        run: uuid.UUID,
+        tls: PeerTls | None = None,
+        clock: Timers | None = None,
     ) -> None:
-        """`tls`: None: it speaks none."""
+        """`tls`: None: it speaks none. `clock`: what limits go by; None: the loop's."""
+        self._clock = clock
         self._identity = Identity(cluster_id, secret, node, run)
         self._tls = tls
         self.times: dict[str, Histogram] = {}
@@ -88,7 +97,7 @@ class PeerClient:
         line = _Line(address, message.urgent)
         connection: _Connection | None = None
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limited(timeout_s, self._clock):
                 connection = self._connection(line)
                 session = await asyncio.shield(connection.ready)
                 answer, payload = await connection.call(session, message, buffers)
@@ -121,7 +130,7 @@ class PeerClient:
         Raises PeerUnreachable.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limited(timeout_s, self._clock):
                 return await self._connect(address)
         except TimeoutError as error:
             raise PeerUnreachable(
@@ -165,7 +174,7 @@ class PeerClient:
     async def _attempt(self, line: "_Line", connection: "_Connection") -> None:
         address = line.address
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with limited(CONNECT_S, self._clock):
                 session = await self._connect(address)
         except (PeerUnreachable, TimeoutError, asyncio.CancelledError) as error:
             self._forget(line, connection)
@@ -224,7 +233,13 @@ class PeerClient:
 
         if self._closing:
             raise PeerUnreachable(f"{host}:{port}: this node closes")
-        session = Session(ClientHandshake(self._identity), among=self._sessions, ready=met, needs_tls=tls is not None)
+        session = Session(
+            ClientHandshake(self._identity),
+            among=self._sessions,
+            ready=met,
+            needs_tls=tls is not None,
+            clock=self._clock,
+        )
         transport: asyncio.BaseTransport | None = None
         try:
             if tls is None:

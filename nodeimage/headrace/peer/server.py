@@ -24,6 +24,7 @@ import structlog
 
 from headrace.base.acceptor import Acceptor
 from headrace.base.admission import Admission, Place
+from headrace.base.awake_clock import Timers
 from headrace.base.descriptor_plan import DescriptorPlan, plan_of_process
 from headrace.base.errors import Code, HeadraceError, MalformedRequest
 from headrace.base.ids import NodeId
@@ -52,7 +53,7 @@ StreamHandler = Callable[[Any, Session], None]
 """Takes the first message of a stream, and the session."""
 
 
-def session_admission(plan: DescriptorPlan) -> Admission:
+def session_admission(plan: DescriptorPlan, *, time: Callable[[], float]) -> Admission:
     """Which sessions come in. They have a share of their own, and half of the reserve before they are refused."""
     return Admission(
         kind="nodes",
@@ -60,7 +61,7 @@ def session_admission(plan: DescriptorPlan) -> Admission:
         most_of_address=plan.limit,
         descriptors=plan.limit - plan.reserve // 2,
         most_new=MOST_UNPROVEN,
-        time=asyncio.get_running_loop().time,
+        time=time,
     )
 
 
@@ -82,17 +83,21 @@ class PeerServer:
         streams: Mapping[type[Message], StreamHandler] | None = None,
         admission: Admission | None = None,
         tls: PeerTls | None = None,
+        clock: Timers | None = None,
     ) -> None:
         """`admission`: which sessions it may have; None: as many as this process has descriptors for. `tls`: None: it
-        speaks none."""
+        speaks none. `clock`: what limits go by; None: the loop's."""
+        self._clock: Timers = asyncio.get_running_loop() if clock is None else clock
         self._listening = listening
         self._needs_tls = tls is not None and tls.mode is PeerTlsMode.REQUIRE
-        self.handshakes = None if tls is None else _handshakes(tls)
+        self.handshakes = None if tls is None else _handshakes(tls, self._clock)
         """What leads sessions through TLS; None: nothing does."""
         self._identity = Identity(cluster_id, secret, node, run)
         self._handlers = handlers
         self._streams = {} if streams is None else streams
-        self._admission = session_admission(plan_of_process()) if admission is None else admission
+        self._admission = (
+            session_admission(plan_of_process(), time=self._clock.time) if admission is None else admission
+        )
         self._acceptor: Acceptor | None = None
         self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,6 +145,7 @@ class PeerServer:
             ready=self._met,
             place=place,
             needs_tls=self._needs_tls,
+            clock=self._clock,
         )
         if self._closing:
             session.close("this node closes")  # accepted while closing
@@ -241,12 +247,13 @@ class _Calls:
         return self._under_way >= MAX_UNDER_WAY or (self._under_way > 0 and self.session.pending_bytes > MAX_PENDING)
 
 
-def _handshakes(tls: PeerTls) -> TlsHandshakes:
+def _handshakes(tls: PeerTls, clock: Timers) -> TlsHandshakes:
     return TlsHandshakes(
         lambda: tls.context,
         listener="peer",
         serves_plain=tls.mode is PeerTlsMode.ACCEPT,
         plain_fault=PLAIN_NODE,
+        clock=clock,
     )
 
 

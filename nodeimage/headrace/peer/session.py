@@ -27,6 +27,7 @@ from typing import Final, Protocol, cast
 import structlog
 
 from headrace.base.admission import Place
+from headrace.base.awake_clock import Timer, Timers
 from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.ids import NodeId
 from headrace.base.paced_transport import PacedTransport
@@ -78,10 +79,13 @@ class Session(asyncio.BufferedProtocol):
         ready: Callable[["Session"], None],
         place: Place | None = None,
         needs_tls: bool = False,
+        clock: Timers | None = None,
     ) -> None:
         """`among`: its owner's sessions, where it is while it is connected. `ready`: the handshake is over. `place`:
-        among the sessions that came here. `needs_tls`: a connection without it ends at once."""
+        among the sessions that came here. `needs_tls`: a connection without it ends at once. `clock`: what limits go
+        by; None: the loop's."""
         self._loop = asyncio.get_running_loop()
+        self._clock: Timers = self._loop if clock is None else clock
         self._handshake: Handshake | None = handshake
         self._among = among
         self._place = place
@@ -93,7 +97,7 @@ class Session(asyncio.BufferedProtocol):
         self._paced: PacedTransport | None = None
         """The transport, of a connection with TLS."""
         self._frames = FrameReader(MAX_HANDSHAKE_FRAME)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._met: Met | None = None
         self._paused = False
         self._delivering = False
@@ -307,7 +311,7 @@ class Session(asyncio.BufferedProtocol):
 
     def _start_timer(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._stop_timer()
-        self._timer = self._loop.call_later(delay_s, callback)
+        self._timer = self._clock.call_later(delay_s, callback)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -82,7 +82,7 @@ class Port:
     """Connections of one port, made by hand."""
 
     def __init__(self) -> None:
-        self.connections = HttpConnections(descriptor_plan(4096), self.answer)
+        self.connections = HttpConnections(descriptor_plan(4096), self.answer, asyncio.get_running_loop())
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails = False

@@ -15,7 +15,8 @@ from headrace.container.follower_feed import Piece, Recent
 from headrace.log import frame_reading
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.log.regroup import rewrite
-from headrace.peer.messages import Acked
+from headrace.peer.messages import Acked, Frames, Message
+from kit.replaced_methods import replace_method
 from kit.several_replicas import Several, until
 
 
@@ -49,12 +50,16 @@ async def test_a_follower_that_cannot_be_sent_to_keeps_nobody_waiting(
     await container.append_command(b"before")
     failing = container.feeds[0]
     tried = []
+    send = failing._session.send
 
-    def fails(buffers: object, end: int) -> None:
-        tried.append(end)
+    def fails(message: Message, *more: Any) -> None:
+        if not isinstance(message, Frames):
+            send(message, *more)
+            return
+        tried.append(message)
         raise KafkaError(Code.MESSAGE_TOO_LARGE)
 
-    monkeypatch.setattr(failing, "_send", fails)
+    replace_method(monkeypatch, failing._session, "send", fails)
     await until(lambda: getattr(failing, "_live", None) or None)
     await asyncio.wait_for(container.append_command(b"meanwhile"), 100)
     assert tried

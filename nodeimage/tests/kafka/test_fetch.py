@@ -20,6 +20,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
 from kit.access import Slot, User, codes_of, put, secure
+from kit.replaced_methods import replace_method
 
 Append = Callable[..., Awaitable[int]]
 
@@ -341,14 +342,14 @@ async def test_what_is_read_from_disk_meanwhile_is_not_given_out(
     assert isinstance(topic, Topic)
     partition = await broker.partitions.leader(topic, 0)
     monkeypatch.setattr(partition.container.log, "read_tail", lambda *_, **__: None)
-    read_all = broker.fetch_planner.read_all
+    read, loop = partition.container.log.read, asyncio.get_running_loop()
 
-    async def changed(*args: Any) -> Any:
-        found = await read_all(*args)
-        await may_read(broker, "g:ops")
+    def changed(*args: Any, **more: Any) -> Any:
+        found = read(*args, **more)
+        asyncio.run_coroutine_threadsafe(may_read(broker, "g:ops"), loop).result()
         return found
 
-    monkeypatch.setattr(broker.fetch_planner, "read_all", changed)
+    replace_method(monkeypatch, partition.container.log, "read", changed)
     (told,) = parts_of(await User(broker, "alice").fetch(shared))
     assert (told.error, told.records, told.high_watermark) == (29, [], -1)
 

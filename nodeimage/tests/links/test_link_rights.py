@@ -11,10 +11,11 @@ from headrace.node.parts import NodeParts
 from kit.access import principal
 from kit.callers import Callers
 from kit.one_node import OneNode, until
+from kit.replaced_methods import replace_method
 from kit.two_clusters import caught_up, has, home_is, linked
 
 
-def identified(parts: NodeParts, user: str) -> None:
+def identified(parts: NodeParts, user: str, patched: pytest.MonkeyPatch) -> None:
     """Have every client of a node be `user` from now on."""
     connected = parts.dispatcher.connected
 
@@ -22,13 +23,13 @@ def identified(parts: NodeParts, user: str) -> None:
         session.principal = principal(user)
         connected(session)
 
-    parts.dispatcher.connected = known  # type: ignore[method-assign]
+    replace_method(patched, parts.dispatcher, "connected", known)
 
 
 @pytest.fixture
-async def north(north_cluster: OneNode) -> Callers:
+async def north(north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch) -> Callers:
     """The source: secured, administered by root."""
-    identified(north_cluster.parts, "link")
+    identified(north_cluster.parts, "link", monkeypatch)
     callers = Callers(north_cluster.parts)
     await callers.secure()
     return callers

@@ -368,7 +368,7 @@ class LocalReplica:
         if not fsync:
             return
         # A mark may tell of more than is synced until the files are. What it would prove lost, `boot` has outdated.
-        await self.cycle.job_under_way()  # it may have begun without a sync
+        await self.cycle.jobs_under_way()  # they may have begun without a sync
         held = self.log.synced
         # So it is, should the sync fail.
         await self._write_now(lambda state: structs.replace(state, unsynced=True, held=held))

@@ -5,6 +5,7 @@ All of it belongs to the event-loop thread and does no I/O, but for `make_spare`
 job writes it (writing.py). Reading chunks, closing them and giving them back is for others.
 """
 
+import os
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 from headrace.base.errors import StorageFull
 from headrace.base.ids import Position
 from headrace.log.chunk import Body, Chunk
-from headrace.log.files import FILE_HEAD_BYTES
+from headrace.log.files import FILE_HEAD_BYTES, OpenFile
 from headrace.log.folder import chunk_path
 from headrace.log.frames import (
     BATCH_PRODUCER,
@@ -37,12 +38,16 @@ from headrace.log.writing import (
     direct_write,
     make_spare_file,
     open_file_bytes,
+    pends_one_write,
     write_portion,
 )
 from headrace.metrics.log_times import LogTimes
 
 KEPT_SHARE: Final = 16
 """One part of so many of a chunk is for those who append to its end."""
+
+Beside = tuple[Chunk, OpenFile]
+"""An open chunk, and its file, opened once more."""
 
 _producer_of: Final = BATCH_PRODUCER.unpack_from
 _DATA: Final = int(FrameType.DATA)
@@ -54,15 +59,17 @@ _PRODUCER_AT: Final = HEADER_BYTES + BATCH_PRODUCER_AT
 class LogOptions:
     """Sizes in bytes. `chunk_bytes`: of a chunk's file while open, at most, `open_file_bytes`: at least; a log that
     holds little makes smaller ones. `checkpoint_bytes`: what a start scans at most. `tail_bytes`: of the newest batches
-    kept in memory. `fsync`: sync before a job counts as done. `mark_s`: seconds between two marks of what is
-    synced. `heed_mark`: a log that ends below its mark is not opened. `rests`: little is still to be written, so new
-    chunks are as small as may be. `times`: where it is told how long syncs take."""
+    kept in memory. `fsync`: sync before a job counts as done. `beside_s`: seconds that a write may take before the next
+    one begins beside it; what comes meanwhile goes together. `mark_s`: seconds between two marks of what is synced.
+    `heed_mark`: a log that ends below its mark is not opened. `rests`: little is still to be written, so new chunks are
+    as small as may be. `times`: where it is told how long syncs take."""
 
     chunk_bytes: int = 256 << 20
     open_file_bytes: int = 16 << 20
     checkpoint_bytes: int = 16 << 20
     tail_bytes: int = 48 << 20
     fsync: bool = True
+    beside_s: float = 0.0005
     mark_s: float = 1.0
     heed_mark: bool = True
     rests: bool = False
@@ -84,6 +91,7 @@ class Appender:
     """The growing end of one log. `end` counts frames that are not written yet; `synced` is what is durable."""
 
     __slots__ = (
+        "_beside",
         "_limit",
         "_mark",
         "_marked_at",
@@ -132,6 +140,7 @@ class Appender:
         self._portions: list[Portion] = []
         self._portion: Portion | None = None
         self._open: Chunk | None = None
+        self._beside: Beside | None = None
         self._table = Table(0)
         self._limit = -1  # position up to which the open chunk has room
         if chunks and chunks[-1].end is None:
@@ -353,6 +362,7 @@ class Appender:
             self._portion = self._portion or self._next_portion()
         opened.end = self.end
         self._open = None
+        self._beside = None
         self._portion = None
         self._limit = -1
 
@@ -418,13 +428,47 @@ class Appender:
         if ended - self._marked_at >= self.options.mark_s:
             self.mark_synced()
 
-    def direct_write(self, job: WriteJob) -> DirectWrite | None:
+    @property
+    def pends_one_write(self) -> bool:
+        """Whether what is pending is one call to the kernel, which may go beside another one."""
+        return pends_one_write(self._portions)
+
+    def direct_write(self, job: WriteJob, *, beside: bool = False) -> DirectWrite | None:
         """The one call to the kernel that does what `write_job` would; then comes `written_directly`. None: it takes
-        `write_job`, which may also be given a job after all that such a call has not done."""
-        return direct_write(job, fsync=self.options.fsync)
+        `write_job`, which may also be given a job after all that such a call has not done.
+
+        `beside`: by the other open file of the open chunk.
+        """
+        if not beside:
+            return direct_write(job, fsync=self.options.fsync)
+        found = self._beside
+        if found is None or found[0] is not job.portions[0].chunk:
+            return None
+        return direct_write(job, fsync=self.options.fsync, beside=found[1])
+
+    @property
+    def can_write_beside(self) -> bool:
+        """Whether the open chunk's file is open twice; see `open_beside`."""
+        return self._beside is not None and self._beside[0] is self._open
+
+    def open_beside(self) -> Beside | None:
+        """[blocking] Opens the open chunk's file once more, for `take_beside`. None: it is not there, or no longer.
+
+        The chunk has its name already. Raises `OutOfDescriptors`, OSError.
+        """
+        chunk = self._open
+        if chunk is None or not isinstance(chunk.body.file, OpenFile):
+            return None
+        own, file = chunk.body.file, OpenFile.open(chunk.path)
+        return (chunk, file) if os.path.samestat(os.fstat(own.fd), os.fstat(file.fd)) else None
+
+    def take_beside(self, found: Beside | None) -> None:
+        """What `open_beside` found is there from now on, if the chunk is still the open one."""
+        if found is not None and found[0] is self._open:
+            self._beside = found
 
     def written_directly(self, job: WriteJob, took: float) -> None:
-        """The one call has written all of `job`, in `took` seconds."""
+        """The one call has written all of `job`, in `took` seconds, and all jobs before it are written."""
         portion = job.portions[0]
         job.done = 1
         job.took = took
@@ -458,6 +502,7 @@ class Appender:
         """There are no chunks any more: nothing is appended, and nothing read."""
         self.tail.forget()
         self._open = None
+        self._beside = None
         self._limit = -1
         self.chunks = []
 
@@ -465,7 +510,7 @@ class Appender:
         self.written = Position(position)
 
     def job_done(self, job: WriteJob) -> None:
-        """The job is durable."""
+        """The job is durable, and so are all before it."""
         self.synced = Position(job.end)
         for portion in job.portions:
             chunk = portion.chunk

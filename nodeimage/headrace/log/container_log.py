@@ -3,10 +3,11 @@
 A `ContainerLog` belongs to the event-loop thread. Methods marked [blocking] do I/O and run in threads:
 
 - `write_job`: in a thread, one job at a time, in the order of `take_job`; `mark_synced` too, in its turn. Instead of
-  `write_job` a job's `direct_write` may be done, by whatever writes to files, and then be told by `written_directly`;
+  `write_job` a job's `direct_write` may be done, by whatever writes to files, and then be told by `written_directly`,
+  in the order of `take_job`; two such writes may be under way at a time, each by another open file (`beside`);
 - reads (`read`, `read_frames`, `load`, `find_*`, `control_frames`, …): in any number of reader threads at a time;
 - maintenance (`close_chunk`, `punch`, `drop_chunk`, `trim`, `reopen_chunk`): in any thread; they wait for each other;
-- `make_spare`: in any thread;
+- `make_spare`, `open_beside`: in any thread;
 - `reset` and `cut`: on a log that is not open.
 
 The rest never touches a file. What threads share is swapped whole (a chunk's `Body`) or only ever grows (a `Table`,
@@ -25,7 +26,7 @@ from pathlib import Path
 from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
 from headrace.base.ids import Position
 from headrace.log import cutting, frame_reading, maintenance, reading, regroup
-from headrace.log.appending import Appender, LogOptions, TailState
+from headrace.log.appending import Appender, Beside, LogOptions, TailState
 from headrace.log.chunk import Chunk, ClosedFile, close_chunk, needs_regroup
 from headrace.log.files import lost_as_corrupt_log, sync_folder
 from headrace.log.frame_reading import Layouts, RawFrames
@@ -38,6 +39,7 @@ from headrace.log.synced_mark import remove_mark
 from headrace.log.writing import Spare, WriteJob
 
 __all__ = [
+    "Beside",
     "Chunk",
     "ContainerLog",
     "Layouts",
@@ -64,10 +66,12 @@ class ContainerLog:
         "direct_write",
         "folder",
         "job_done",
+        "open_beside",
         "read_tail",
         "room",
         "scanned_bytes",
         "tail_state",
+        "take_beside",
         "take_job",
         "wants_spare",
         "written_directly",
@@ -87,6 +91,8 @@ class ContainerLog:
         self.room = appender.room
         self.take_job = appender.take_job
         self.direct_write = appender.direct_write
+        self.open_beside = appender.open_beside
+        self.take_beside = appender.take_beside
         self.written_directly = appender.written_directly
         self.job_done = appender.job_done
         self.wants_spare = appender.wants_spare
@@ -229,6 +235,16 @@ class ContainerLog:
         Raises `OutOfDescriptors`: the same job is to be written again, and goes on where it was.
         """
         self.appender.write_job(job)
+
+    @property
+    def pends_one_write(self) -> bool:
+        """Whether what is pending is one call to the kernel, which may go beside another one."""
+        return self.appender.pends_one_write
+
+    @property
+    def can_write_beside(self) -> bool:
+        """Whether there is an open file for that."""
+        return self.appender.can_write_beside
 
     @property
     def wants_mark(self) -> bool:

@@ -6,6 +6,10 @@ synced and (when it completes a table) checkpointed before the next one starts. 
 - a chunk's file appears only after all of the chunk before it is synced, so only the newest chunk can have a torn tail;
 - frames behind a checkpoint are written only after it is durable, so a start scans one table's worth at most.
 
+Two jobs that are single writes to one chunk may be under way at a time (`pends_one_write`), and reach the disk in
+either order; a crash may leave the second without the first. A start takes what is behind such a hole for a torn tail
+(recovery.py), which it is: the second counts only once the first does.
+
 A checkpoint for which the disk has no room, or the process no descriptor, is put off, not an error: frames have their
 place in a preallocated file. Where a chunk's file cannot appear for want of a descriptor, nothing of its portion has
 been done, and the job is written again from there.
@@ -100,17 +104,25 @@ class DirectWrite:
     flags: int
 
 
-def direct_write(job: WriteJob, *, fsync: bool) -> DirectWrite | None:
-    """What `job` comes to where it is one call: frames that lie side by side in the open chunk, with no checkpoint
-    behind them. None: it takes `write_portion`."""
-    if len(job.portions) != 1 or job.done:
+def pends_one_write(portions: Sequence[Portion]) -> bool:
+    """Whether they are frames that lie side by side in the open chunk, with no checkpoint behind them."""
+    if len(portions) != 1:
+        return False
+    portion = portions[0]
+    return bool(portion.buffers) and portion.spare is None and portion.table is None and not portion.gaps
+
+
+def direct_write(job: WriteJob, *, fsync: bool, beside: OpenFile | None = None) -> DirectWrite | None:
+    """What `job` comes to where it is one call. None: it takes `write_portion`.
+
+    `beside`: the same file, opened once more, for a write that goes beside another.
+    """
+    if job.done or not pends_one_write(job.portions):
         return None
     portion = job.portions[0]
-    file = portion.chunk.body.file
-    if portion.spare is not None or portion.table is not None or portion.gaps or not isinstance(file, OpenFile):
-        return None
+    file = beside or portion.chunk.body.file
     buffers = for_one_call(portion.buffers)
-    if not buffers:
+    if buffers is None or not isinstance(file, OpenFile):
         return None
     flags = os.RWF_DSYNC if fsync else 0
     return DirectWrite(file, FILE_HEAD_BYTES + portion.at, buffers, portion.nbytes, flags)

@@ -1,18 +1,20 @@
-"""How a log is written: one job at a time, each answered on the loop, and a mark where the log rests."""
+"""How a log is written: jobs told in order, single writes two at a time, and a mark where the log rests."""
 
 import asyncio
 import errno
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.base.errors import OutOfDescriptors
 from headrace.container.writer import Writer
 from headrace.container.writer_pool import Done, Written
 
 
 class Log:
-    """Notes what is done to it. `direct`: its jobs are single writes."""
+    """Notes what is done to it. `direct`: its jobs are single writes, but for those that are `more`."""
 
     def __init__(self, *, direct: bool) -> None:
         self.direct = direct
@@ -20,8 +22,10 @@ class Log:
         self.wants_mark = False
         self.mark_in_s = 0.0
 
-    def direct_write(self, job: Any) -> Any:
-        return f"write of {job.name}" if self.direct else None
+    def direct_write(self, job: Any, *, beside: bool = False) -> Any:
+        if not self.direct or job.name == "more":
+            return None
+        return f"write of {job.name}{' beside' if beside else ''}"
 
     def written_directly(self, job: Any, took: float) -> None:
         self.written.append((job.name, took))
@@ -48,9 +52,9 @@ class Pool:
         return [name for name, _ in self.asked]
 
     def end(self, name: str, *outcome: Any) -> None:
-        """What was asked for first is done."""
-        found, done = self.asked.pop(0)
-        assert found == name
+        """What was asked for is done."""
+        ((row, done),) = [(row, done) for row, (asked, done) in enumerate(self.asked) if asked == name]
+        del self.asked[row]
         done(*outcome)
 
 
@@ -64,7 +68,7 @@ class Answers:
 
     def __call__(self, job: Any, error: Exception | None) -> None:
         self.heard.append((job.name, error))
-        if self.then:
+        if self.then and not self.writer.tells_another:
             self.writer.submit(self.then.pop())
 
 
@@ -94,13 +98,12 @@ async def test_what_is_no_single_write_is_a_threads_and_so_is_all_without_native
     parts = Parts(direct=direct, is_native=is_native)
     parts.writer.submit(job("first"))
     assert parts.answers.heard == []
+    assert not parts.writer.takes_another
     parts.pool.end("job first", None)
     failure = OSError("the disk is gone")
     parts.writer.submit(job("second"))
     parts.pool.end("job second", failure)
-    parts.writer.submit(job("third"))
-    parts.pool.end("job third", None)
-    assert parts.answers.heard == [("first", None), ("second", failure), ("third", None)]
+    assert parts.answers.heard == [("first", None), ("second", failure)]
     assert parts.log.written == [], "the log knows itself"
 
 
@@ -138,6 +141,167 @@ async def test_an_error_of_the_disk_is_told_and_not_tried_again(code: int) -> No
     assert error.errno == code
     assert parts.pool.names == []
     assert parts.log.written == []
+
+
+def two(parts: Parts) -> None:
+    """Single writes, both under way."""
+    assert not parts.writer.takes_another, "nothing is under way: it takes any job"
+    parts.writer.submit(job("first"))
+    assert parts.writer.takes_another
+    parts.writer.submit(job("second"))
+    assert not parts.writer.takes_another
+    assert parts.pool.names == ["write of first", "write of second beside"]
+
+
+async def test_of_two_writes_that_which_is_on_the_disk_first_waits_for_the_one_before() -> None:
+    """Invariant 1: what is told as done lies below no hole. The log does not know of it before either."""
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of second beside", 100, 0.5)
+    assert parts.answers.heard == parts.log.written == []
+    assert not parts.writer.takes_another
+    parts.pool.end("write of first", 100, 0.25)
+    assert parts.log.written == [("first", 0.25), ("second", 0.5)]
+    assert parts.answers.heard == [("first", None), ("second", None)]
+
+
+async def test_a_write_beside_another_has_the_file_to_itself_that_the_other_does_not_use() -> None:
+    """The kernel tells each open file once of a failure: see writer.py."""
+    parts = Parts()
+    two(parts)
+    for before, name, beside in (
+        ("first", "third", ""),
+        ("second beside", "fourth", " beside"),
+        ("third", "fifth", ""),
+    ):
+        parts.pool.end(f"write of {before}", 100, 0.25)
+        assert parts.writer.takes_another
+        parts.writer.submit(job(name))
+        assert parts.pool.names[1:] == [f"write of {name}{beside}"]
+    parts.pool.end("write of fourth beside", 100, 0.25)
+    parts.writer.submit(job("sixth"))
+    parts.pool.end("write of fifth", 100, 0.25)
+    parts.pool.end("write of sixth beside", 100, 0.25)
+    parts.writer.submit(job("seventh"))
+    assert parts.pool.names == ["write of seventh"], "alone, it is the log's own file"
+
+
+async def test_what_waits_to_be_told_is_told_before_the_owner_goes_on() -> None:
+    parts = Parts()
+    two(parts)
+    parts.answers.then = [job("third")]
+    parts.pool.end("write of second beside", 100, 0.25)
+    parts.pool.end("write of first", 100, 0.25)
+    assert parts.answers.heard == [("first", None), ("second", None)]
+    assert parts.pool.names == ["write of third"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "other"), list(itertools.permutations(("write of first", "write of second beside")))
+)
+@pytest.mark.parametrize("other_first", [True, False])
+async def test_after_an_error_nothing_is_told_whatever_else_is_on_the_disk(
+    failing: str, other: str, other_first: bool
+) -> None:
+    """Invariant 13. But for what was on the disk, and told, before."""
+    parts = Parts()
+    two(parts)
+    before = []
+    if other_first:
+        parts.pool.end(other, 100, 0.25)
+        before = [("first", None)] if other == "write of first" else []
+    parts.pool.end(failing, -errno.EIO, 0.25)
+    if not other_first:
+        assert not parts.writer.takes_another
+        parts.pool.end(other, 100, 0.25)
+    *told, (name, error) = parts.answers.heard
+    assert told == before
+    assert name == failing.split()[2]
+    assert isinstance(error, OSError)
+    assert parts.log.written == [(name, 0.25) for name, _ in before]
+    assert parts.pool.names == []
+    await parts.writer.close()
+
+
+async def test_of_two_errors_one_is_told() -> None:
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of second beside", -errno.EIO, 0.25)
+    closing = asyncio.ensure_future(parts.writer.close())
+    await turns()
+    assert not closing.done()
+    parts.pool.end("write of first", -errno.EIO, 0.25)
+    assert [name for name, _ in parts.answers.heard] == ["second"]
+    await closing
+
+
+@pytest.mark.parametrize("result", [0, 99, -errno.EOPNOTSUPP])
+async def test_what_the_first_of_two_writes_did_not_do_waits_for_the_second_to_end(result: int) -> None:
+    """What takes more than one call has the log to itself."""
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of first", result, 0.25)
+    assert parts.pool.names == ["write of second beside"]
+    assert not parts.writer.takes_another
+    parts.pool.end("write of second beside", 100, 0.5)
+    assert parts.pool.names == ["job first"]
+    assert parts.answers.heard == parts.log.written == []
+    parts.pool.end("job first", None)
+    assert parts.answers.heard == [("first", None), ("second", None)]
+    assert parts.log.written == [("second", 0.5)]
+
+
+@pytest.mark.parametrize("result", [0, 99, -errno.EOPNOTSUPP])
+async def test_what_the_second_of_two_writes_did_not_do_comes_after_the_first(result: int) -> None:
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of second beside", result, 0.5)
+    assert parts.pool.names == ["write of first"]
+    parts.pool.end("write of first", 100, 0.25)
+    assert parts.answers.heard == [("first", None)]
+    assert parts.pool.names == ["job second"]
+    assert not parts.writer.takes_another
+    parts.pool.end("job second", None)
+    assert parts.answers.heard == [("first", None), ("second", None)]
+
+
+async def test_both_of_two_writes_may_have_to_be_done_as_a_whole() -> None:
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of second beside", 0, 0.5)
+    parts.pool.end("write of first", 0, 0.5)
+    for name in ("first", "second"):
+        assert parts.pool.names == [f"job {name}"], "one at a time"
+        parts.pool.end(f"job {name}", None)
+    assert parts.answers.heard == [("first", None), ("second", None)]
+
+
+async def test_a_job_that_turns_out_to_take_more_than_a_write_waits_for_the_one_before() -> None:
+    parts = Parts()
+    parts.writer.submit(job("first"))
+    parts.writer.submit(job("more"))
+    assert parts.pool.names == ["write of first"]
+    parts.pool.end("write of first", 100, 0.25)
+    assert parts.pool.names == ["job more"]
+    assert not parts.writer.takes_another
+
+
+async def test_a_job_that_is_put_off_is_written_again_and_nothing_overtakes_it() -> None:
+    parts = Parts()
+    two(parts)
+    parts.pool.end("write of first", 0, 0.25)
+    parts.pool.end("write of second beside", 100, 0.5)
+    lacking = OutOfDescriptors("none left")
+    parts.pool.end("job first", lacking)
+    closing = asyncio.ensure_future(parts.writer.close())
+    await turns()
+    assert parts.answers.heard == [("first", lacking)]
+    assert (parts.pool.names, parts.log.written, closing.done()) == ([], [], False)
+    parts.writer.write_again()
+    assert parts.pool.names == ["job first"]
+    parts.pool.end("job first", None)
+    assert parts.answers.heard == [("first", lacking), ("first", None), ("second", None)]
+    await closing
 
 
 async def test_a_log_is_marked_once_it_is_time() -> None:
@@ -194,6 +358,18 @@ async def test_a_mark_that_fails_holds_up_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
         parts.pool.end("mark", ZeroDivisionError())
     parts.pool.end("job second", None)
+    assert parts.answers.heard == [("first", None), ("second", None)]
+
+
+async def test_closing_waits_for_both_of_two_writes() -> None:
+    parts = Parts()
+    two(parts)
+    closing = asyncio.ensure_future(parts.writer.close())
+    for name in ("write of second beside", "write of first"):
+        await turns()
+        assert not closing.done()
+        parts.pool.end(name, 100, 0.25)
+    await asyncio.wait_for(closing, 60)
     assert parts.answers.heard == [("first", None), ("second", None)]
 
 

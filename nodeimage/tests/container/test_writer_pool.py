@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,6 +251,89 @@ async def test_a_slow_disk_holds_up_neither_the_loop_nor_other_logs(
     for log in (slow, other):
         await log.close()
     pool().close()
+
+
+class Disorder:
+    """A disk that ends writes in the order that it is told to, and falls short now and then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
+        self._chance = chance
+        self._write = os.pwritev
+        self._begun = threading.Semaphore(0)
+        self._ended = threading.Semaphore(0)
+        self._held: dict[int, tuple[int, threading.Event]] = {}
+        """By offset: the descriptor, and what it waits for."""
+        monkeypatch.setattr(os, "pwritev", self.write)
+
+    def write(self, fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if threading.current_thread().name.startswith("log-writer"):  # what a single write left out
+            return self._write(fd, buffers, offset, flags)
+        goes_on = threading.Event()
+        self._held[offset] = (fd, goes_on)
+        self._begun.release()
+        assert goes_on.wait(60)
+        short = self._chance.random() < 0.1
+        done = self._write(fd, [memoryview(b"".join(buffers))[:-1]] if short else buffers, offset, flags)
+        self._ended.release()
+        return done
+
+    def let(self, count: int) -> None:
+        """[blocking] Those that are under way, which are so many, end."""
+        for _ in range(count):
+            assert self._begun.acquire(timeout=60)
+        if count == 2:
+            (one, _), (other, _) = self._held.values()
+            assert not same_open_file(one, other)
+        for offset in self._chance.sample(sorted(self._held), count):
+            self._held.pop(offset)[1].set()
+            assert self._ended.acquire(timeout=60)
+
+
+def same_open_file(one: int, other: int) -> bool:
+    """Whether two descriptors share what the kernel keeps of an open file, as its place."""
+    os.lseek(one, 0, os.SEEK_SET)
+    os.lseek(other, 1, os.SEEK_SET)
+    return os.lseek(one, 0, os.SEEK_CUR) == 1
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize("log_writes", ["native"], indirect=True)
+@pytest.mark.parametrize("seed", range(5))
+async def test_two_writes_reach_the_disk_in_either_order_and_count_in_theirs(
+    tmp_path: Path, pool: Callable[[], WriterPool], log_writes: LogWrites, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """By two open files, since a failed write-back is told once to each."""
+    chance = random.Random(seed)
+    log = Written(tmp_path / "1", pool())
+    log.append()
+    assert await log.write() is None
+    disorder, both = Disorder(monkeypatch, chance), 0
+    for _ in range(60):
+        log.log.take_beside(log.log.open_beside())
+        before, synced, singles = len(log.errors), log.log.synced, 0
+        while singles < 2 and (not singles or log.writer.takes_another):
+            for _ in range(chance.randint(1, 3)):
+                log.append(chance.randint(1, 3), size=chance.randrange(700))
+            single = log.log.pends_one_write
+            if not single and singles:
+                break
+            log.submit()
+            singles += single
+            if not single:
+                break
+        assert log.log.synced == synced
+        await asyncio.to_thread(disorder.let, singles)
+        for row in range(max(singles, 1)):
+            assert await log.outcome(before + row) is None
+        if log.log.pending_bytes:
+            assert await log.write() is None
+        assert log.log.synced == log.log.written == log.log.end
+        both += singles == 2
+    assert both > 10
+    monkeypatch.undo()
+    await log.close()
+    pool().close()
+    await read_again(log.folder, log.batches)
 
 
 @NEEDS_NATIVE

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.base.errors import CorruptLog, FolderRefused, LostTail, NewerFormat
-from headrace.log.container_log import ContainerLog
+from headrace.log.container_log import ContainerLog, LogOptions
 from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import control_frame
 from headrace.log.regroup import regrouped_path, rewrite
@@ -109,6 +111,69 @@ def test_a_flipped_bit_above_the_last_checkpoint_is_a_torn_tail(writing: Writing
     writing.next[1] -= 2
     writing.reopen(cleanly=False)
     assert writing.log.end == synced + FRAME
+    writing.check()
+
+
+SECTOR = 512
+
+
+@given(
+    sizes=st.lists(st.lists(st.sampled_from([0, 40, 400, 3000]), min_size=1, max_size=4), min_size=2, max_size=2),
+    lost=st.lists(st.sets(st.integers(0, 30)), min_size=2, max_size=2),
+    before=st.integers(1, 3),
+    marked=st.booleans(),
+)
+def test_of_two_writes_under_way_a_start_keeps_what_has_no_hole_below_it(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], lost: list[set[int]], before: int, marked: bool
+) -> None:
+    """Whichever sectors of either reached the disk: none of them was acknowledged. What comes next takes their place,
+    and nothing of them is ever taken for a frame."""
+    options = LogOptions(chunk_bytes=64 << 10, open_file_bytes=64 << 10, mark_s=3600.0)
+    writing = Writing(tmp_path_factory.mktemp("log") / "1", options)
+    append_synced(writing, before)
+    if marked:
+        writing.log.mark_synced()
+    synced, ends = writing.log.end, []
+    writes = []
+    for row, batches in enumerate(sizes):
+        if row:
+            writing.log.take_beside(writing.log.open_beside())
+        for size in batches:
+            writing.append(1, size=size)
+            ends.append(writing.log.end)
+        job = writing.log.take_job()
+        assert job is not None
+        write = writing.log.direct_write(job, beside=bool(row))
+        assert write is not None
+        writes.append(write)
+    assert writes[0].file.fd != writes[1].file.fd
+    disk = bytearray(writes[1].offset + writes[1].nbytes)
+    there = [True] * len(disk)
+    for write, gone in zip(writes, lost, strict=True):
+        joined = b"".join(write.buffers)
+        disk[write.offset : write.offset + write.nbytes] = joined
+        for at in range(write.offset, write.offset + write.nbytes):
+            if at // SECTOR - write.offset // SECTOR in gone:
+                there[at] = False
+    kept = [bytes([disk[at]]) if there[at] else b"\0" for at in range(writes[0].offset, len(disk))]
+    poke(open_chunk(writing), writes[0].offset, b"".join(kept))
+    first = writes[0].offset - FILE_HEAD_BYTES
+    whole = synced
+    for end in ends:
+        if not all(there[at] or not disk[at] for at in range(FILE_HEAD_BYTES + whole, FILE_HEAD_BYTES + end)):
+            break
+        whole = end
+    assert first == synced
+    for again in range(2):
+        writing.reopen(cleanly=False)
+        assert writing.log.end == writing.log.synced == whole
+        assert not any(open_chunk(writing).read_bytes()[FILE_HEAD_BYTES + whole :])
+        if not again:
+            count = before + ends.index(whole) + 1 if whole != synced else before
+            del writing.batches[1][count:]
+            writing.next[1] = count
+            append_synced(writing, 2)
+            whole = writing.log.end
     writing.check()
 
 

@@ -32,6 +32,7 @@ from simulation.faults import (
     draw_flips,
     draw_full,
     draw_hang,
+    draw_holes,
     draw_rolls,
     draw_strangers,
     draw_unopened,
@@ -64,6 +65,7 @@ SET_BACK = 7_000_000_003
 ODD = 8_000_000_011
 TABLES = 9_000_000_011
 STRANGERS = 10_000_000_019
+HOLES = 11_000_000_003
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -138,6 +140,9 @@ class Cluster:
 
         unopened = draw_unopened(random.Random(seed + UNOPENED), begin=2.5, length=self.shape.faults_s)
         self.faults = sorted(self.faults + unopened, key=lambda fault: fault.at)
+
+        holes = draw_holes(random.Random(seed + HOLES), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + holes, key=lambda fault: fault.at)
 
         self.versions = draw_versions(
             random.Random(seed + VERSIONS), nodes=self.shape.nodes, begin=2.5, length=self.shape.faults_s

@@ -1,7 +1,8 @@
 """Simulated disks: jobs that take their time, and what a crash or a bad disk leaves of a replica's files.
 
-A job's frames are in the files once its time has come; until then a crash leaves none of it, all, or a torn part. What
-jobs before it wrote was synced and stays.
+A job's frames are in the files once its time has come; until then a crash leaves none of it, all, or a torn part. Of
+two writes that are under way at a time the second may come first, and a crash decides of each by itself. What was told
+as written was synced and stays.
 """
 
 import errno
@@ -26,7 +27,8 @@ NATIVE = 0.75
 """Of processes: how many have the native pieces."""
 ODD_RUNS, ODD_WRITES = 0.1, 0.05
 """Of runs: in how many single writes fall short, or cannot be synced by the same call; and of these: how many do."""
-NOTHING = WriteJob([], 0, 0)
+BESIDE_S = (0.0, 0.001, 0.02, 3600.0)
+"""Of processes: how long a write takes before the next one begins beside it."""
 _PAGE = 512
 """What a disk writes whole or not at all; small, since the chunks are."""
 
@@ -88,17 +90,28 @@ class WriterPool:
         self._odd_writes = ODD_WRITES if has_odd_writes(node.cluster.seed) else 0.0
         self._node = node
         self._loop: SimulatedLoop = node.cluster.loop
-        self._under_way: dict[Any, DirectWrite | WriteJob] = {}
-        """By who is told. All that have asked once are there, in order of the first time."""
+        self.beside_s = chance.choice(BESIDE_S)
+        self._under_way: dict[Any, list[DirectWrite | WriteJob]] = {}
+        """By the writer that is told. All that have asked once are there, in order of the first time."""
+
+    @property
+    def writes_beside(self) -> bool:
+        """Whether two writes of one log are under way."""
+        return any(len(jobs) > 1 for jobs in self._under_way.values())
 
     def write(self, write: DirectWrite, written: Written) -> None:
         self._begin(written, write)
         self._loop.call_later(self._node.disk.job_s(), self._finish, write, written)
 
-    def _begin(self, told: Any, under_way: DirectWrite | WriteJob) -> None:
-        writer = told.__self__
-        assert self._under_way.get(writer, NOTHING) is NOTHING, "two jobs at a time"
-        self._under_way[writer] = under_way
+    def _begin(self, told: Any, job: DirectWrite | WriteJob) -> None:
+        under_way = self._under_way.setdefault(told.__self__.writer, [])
+        if under_way and (why := _against(under_way, job)):
+            self._node.cluster.checks.fail(f"node {self._node.number}: {why}")
+        under_way.append(job)
+
+    def _end(self, told: Any, job: DirectWrite | WriteJob) -> None:
+        under_way = self._under_way[told.__self__.writer]
+        under_way[:] = [other for other in under_way if other is not job]
 
     def _finish(self, write: DirectWrite, written: Any) -> None:
         disk = self._node.disk
@@ -106,7 +119,7 @@ class WriterPool:
             disk.fails = False
             written(-errno.EIO, 0.0)
             return
-        self._under_way[written.__self__] = NOTHING
+        self._end(written, write)
         if self._chance.random() >= self._odd_writes:
             written(os.pwritev(write.file.fd, write.buffers, write.offset), 0.0)
             return
@@ -129,21 +142,53 @@ class WriterPool:
             container_log.write_job(job)
         except Exception as error:  # as in the thread, whatever it is
             failure = error
-        self._under_way[done.__self__] = NOTHING
+        self._end(done, job)
         done(failure)
 
     def mark(self, container_log: ContainerLog, done: Done) -> None:
         def mark() -> None:
             container_log.mark_synced()
+            self._check_mark(container_log.appender._mark.position, done)
             done(None)
 
         self._loop.call_later(self._node.disk.hangs_s() + self._chance.random() * 0.002, mark)
 
+    def _check_mark(self, position: int, done: Any) -> None:
+        """No mark tells of what is still to reach the disk (invariant 14)."""
+        for job in self._under_way.get(done.__self__, ()):
+            if isinstance(job, DirectWrite):
+                start = int(Path(os.readlink(f"/proc/self/fd/{job.file.fd}")).stem) + job.offset - FILE_HEAD_BYTES
+                if position > start:
+                    self._node.cluster.checks.fail(
+                        f"node {self._node.number}: a mark tells of {position}, what comes at {start} is on its way"
+                    )
+
     def crash(self, chance: random.Random) -> list[str]:
         """The process is gone; says what became of what was under way."""
-        fates = [_left_of(each, chance) for each in self._under_way.values()]
+        fates = [_left_of(each, chance) for under_way in self._under_way.values() for each in under_way]
         self._under_way.clear()
         return [fate for fate in fates if fate]
+
+
+def _against(under_way: list[DirectWrite | WriteJob], job: DirectWrite | WriteJob) -> str:
+    """Why a job may not begin beside those that are under way; empty: it may."""
+    before = under_way[0]
+    if len(under_way) > 1:
+        return "three jobs at a time"
+    if not isinstance(job, DirectWrite) or not isinstance(before, DirectWrite):
+        return "a job that takes more than one call goes beside another"
+    if before.offset + before.nbytes != job.offset:
+        return "two writes do not follow each other"
+    return "two writes go by one open file" if same_open_file(before.file.fd, job.file.fd) else ""
+
+
+def same_open_file(one: int, other: int) -> bool:
+    """Whether two descriptors are of one open file, as the kernel sees it: it then tells them of a failure once."""
+    place = os.lseek(one, 0, os.SEEK_CUR)
+    os.lseek(one, place + 1, os.SEEK_SET)
+    moved = os.lseek(other, 0, os.SEEK_CUR)
+    os.lseek(one, place, os.SEEK_SET)
+    return one == other or moved != os.lseek(other, 0, os.SEEK_CUR)
 
 
 def _left_of(under_way: DirectWrite | WriteJob, chance: random.Random) -> str:

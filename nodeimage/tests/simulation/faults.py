@@ -70,6 +70,9 @@ _WEIGHTS = {
 }
 
 
+AMID_S = 3.0
+"""How long two writes of one log are waited for."""
+
 _STRANGE = {"wrong secret": 4, "stale certificate": 4, "secret changes": 3, "stranger": 2}
 
 
@@ -138,6 +141,16 @@ def draw_unopened(chance: random.Random, *, begin: float, length: float) -> list
     return [
         Fault(begin + chance.random() * length, "no descriptors", chance.choice((0.2, 2.0, 12.0)), chance.random())
         for _ in range(chance.randint(1, 3))
+    ]
+
+
+def draw_holes(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, processes die while two writes of one log are under way."""
+    if chance.random() < 0.6:
+        return []
+    return [
+        Fault(begin + chance.random() * length, "kill amid writes", chance.choice((0.1, 1.0, 4.0)), chance.random())
+        for _ in range(chance.randint(1, 4))
     ]
 
 
@@ -257,6 +270,20 @@ class Trouble:
             await asyncio.sleep(self._cluster.chance.random() * 0.5)
             if not node.is_up:
                 node.start()
+
+    async def _kill_amid_writes(self, fault: Fault) -> None:
+        """One that has two writes of one log under way, or all nodes then: a disk may have the second alone."""
+        slow = self._nodes if fault.roll < 0.5 else [self._leader(fault)]
+        for node in slow:
+            node.disk.slow = 0.05 + fault.roll * 0.3
+        until = self._cluster.loop.now + AMID_S
+        found: list[Node] = []
+        while not found and self._cluster.loop.now < until:
+            await asyncio.sleep(0.005)
+            found = [node for node in self._nodes if node.writes_beside]
+        for node in slow:
+            node.disk.slow = 0.0
+        await self._down(fault, *(self._nodes if fault.roll < 0.3 else found[:1]), with_host=fault.roll * 10 % 1 < 0.5)
 
     async def _flap(self, fault: Fault) -> None:
         """Kill a node again and again, sooner than it can catch up."""

@@ -214,6 +214,11 @@ class Node:
             self.kill()
         self.cluster.loop.call_later(0.5, lambda: self.is_up or self.start(), context=self.cluster.world)
 
+    @property
+    def writes_beside(self) -> bool:
+        """Whether two writes of one log are under way here."""
+        return self.is_up and self.writer_pool.writes_beside
+
     def holds(self, container_id: ContainerId) -> tuple[str, Position]:
         """The format of its replica, and what it has on disk at least; ("", 0) where that is not to be told."""
         replica = self.replicas.replica(container_id) if self.replicas is not None else None
@@ -414,6 +419,7 @@ class Node:
             open_file_bytes=4096,
             checkpoint_bytes=4096,
             tail_bytes=4096,
+            beside_s=self.writer_pool.beside_s,
         )
 
     def room(self, kind: str) -> disk.Disk:

@@ -28,12 +28,11 @@ from headrace.container.leader_state import LeaderState, Member
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
-from headrace.container.sync_cycle import SyncCycle
 from headrace.container.writer import Writer
 from headrace.control import level_raise
 from headrace.control.cluster_clock import Clocks
 from headrace.log import frames
-from headrace.log.container_log import WriteJob
+from headrace.log.appending import Appender
 from headrace.node.catalog import NodeCatalog
 from headrace.node.catalog_log import CatalogLog
 from headrace.partitions import partition_tail
@@ -243,23 +242,59 @@ def sets_no_folder_apart() -> Any:
 
 def counts_what_was_put_off_as_written() -> Any:
     """Without a descriptor the next chunk's file does not appear, and its frames are nowhere."""
-    done = SyncCycle._job_done
+    ended = Writer.job_ended
 
-    def planted(cycle: SyncCycle, job: WriteJob, error: Exception | None) -> None:
-        done(cycle, job, None if isinstance(error, OutOfDescriptors) else error)
+    def planted(writer: Writer, under_way: Any, error: Exception | None) -> None:
+        ended(writer, under_way, None if isinstance(error, OutOfDescriptors) else error)
 
-    return mock.patch.object(SyncCycle, "_job_done", planted)
+    return mock.patch.object(Writer, "job_ended", planted)
 
 
 def counts_what_fell_short_as_written() -> Any:
     """The kernel took some bytes of a write, and told so."""
-    written = Writer._written
+    ended = Writer.write_ended
 
-    def planted(writer: Writer, result: int, seconds: float) -> None:
-        assert writer._job is not None
-        written(writer, writer._job.nbytes if result >= 0 else result, seconds)
+    def planted(writer: Writer, under_way: Any, result: int) -> None:
+        ended(writer, under_way, under_way.job.nbytes if result >= 0 else result)
 
-    return mock.patch.object(Writer, "_written", planted)
+    return mock.patch.object(Writer, "write_ended", planted)
+
+
+def tells_what_is_written_before_what_lies_below_it() -> Any:
+    """Invariant 1: a crash may leave a hole there, and a start cuts all that is behind it."""
+    ended = Writer.write_ended
+
+    def planted(writer: Writer, under_way: Any, result: int) -> None:
+        if result != under_way.job.nbytes or writer._jobs[0] is under_way:
+            ended(writer, under_way, result)
+            return
+        writer._jobs.remove(under_way)
+        writer._log.written_directly(under_way.job, under_way.seconds)
+        writer._done(under_way.job, None)
+
+    return mock.patch.object(Writer, "write_ended", planted)
+
+
+def marks_what_is_behind_a_hole() -> Any:
+    """Invariant 14: the next start would take a torn tail for damage."""
+    ended = Writer.write_ended
+
+    def planted(writer: Writer, under_way: Any, result: int) -> None:
+        if result == under_way.job.nbytes:
+            writer._log.written_directly(under_way.job, under_way.seconds)
+        ended(writer, under_way, result)
+
+    return mock.patch.object(Writer, "write_ended", planted)
+
+
+def writes_by_one_open_file() -> Any:
+    """A failed write-back is told once to each: of two writes by one, to either."""
+
+    def planted(appender: Appender) -> Any:
+        chunk = appender.chunks[-1]
+        return chunk, chunk.body.opened()
+
+    return mock.patch.object(Appender, "open_beside", planted)
 
 
 def takes_an_old_copy_of_the_store_for_the_newest() -> Any:
@@ -319,13 +354,16 @@ def takes_rows_as_they_are() -> Any:
         (commits_without_one_follower, 0),
         (acknowledges_before_it_wrote, 0),
         (finds_the_match_point_by_position_alone, 23),
-        (acknowledges_before_it_cut, 23),
+        (acknowledges_before_it_cut, 75),
         (goes_on_in_the_epoch_of_its_last_run, 0),
         (commits_by_the_proposed_set_alone, 1),
         (makes_every_folder_with_the_same_format, 1),
         (takes_frames_as_they_are, 1),
         (leaves_damage_where_it_is, 1),
         (counts_what_was_put_off_as_written, 24),
+        (tells_what_is_written_before_what_lies_below_it, 0),
+        (marks_what_is_behind_a_hole, 0),
+        (writes_by_one_open_file, 0),
     ],
 )
 def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:
@@ -342,10 +380,10 @@ def test_a_planted_fault_is_found(planted: Planted, first: int) -> None:
         (applies_what_is_not_committed, 0),
         (applies_in_its_own_way, 0),
         (takes_a_snapshot_for_newer_than_it_is, 21),
-        (takes_what_it_does_not_know_for_dead, 576),
-        (deletes_what_is_needed, 486),
-        (waits_for_a_target_that_is_deleted, 2293),
-        (expires_by_its_own_clock, 42),
+        (takes_what_it_does_not_know_for_dead, 651),
+        (deletes_what_is_needed, 558),
+        (waits_for_a_target_that_is_deleted, 2480),
+        (expires_by_its_own_clock, 58),
     ],
 )
 def test_a_fault_planted_in_topics_is_found(planted: Planted, first: int) -> None:

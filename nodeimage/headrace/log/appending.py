@@ -5,7 +5,6 @@ All of it belongs to the event-loop thread and does no I/O, but for `make_spare`
 job writes it (writing.py). Reading chunks, closing them and giving them back is for others.
 """
 
-import os
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from headrace.log.writing import (
     WriteJob,
     direct_write,
     make_spare_file,
+    open_again,
     open_file_bytes,
     pends_one_write,
     write_portion,
@@ -457,10 +457,10 @@ class Appender:
         The chunk has its name already. Raises `OutOfDescriptors`, OSError.
         """
         chunk = self._open
-        if chunk is None or not isinstance(chunk.body.file, OpenFile):
+        if chunk is None:
             return None
-        own, file = chunk.body.file, OpenFile.open(chunk.path)
-        return (chunk, file) if os.path.samestat(os.fstat(own.fd), os.fstat(file.fd)) else None
+        again = open_again(chunk)
+        return None if again is None else (chunk, again)
 
     def take_beside(self, found: Beside | None) -> None:
         """What `open_beside` found is there from now on, if the chunk is still the open one."""

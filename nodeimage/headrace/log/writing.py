@@ -104,6 +104,18 @@ class DirectWrite:
     flags: int
 
 
+def open_again(chunk: Chunk) -> OpenFile | None:
+    """[blocking] The file of an open chunk, opened once more. None: it is not there, or no longer.
+
+    Raises `OutOfDescriptors`, OSError.
+    """
+    own = chunk.body.file
+    if not isinstance(own, OpenFile):
+        return None
+    file = OpenFile.open(chunk.path)
+    return file if os.path.samestat(os.fstat(own.fd), os.fstat(file.fd)) else None
+
+
 def pends_one_write(portions: Sequence[Portion]) -> bool:
     """Whether they are frames that lie side by side in the open chunk, with no checkpoint behind them."""
     if len(portions) != 1:

@@ -78,9 +78,10 @@ $(VENV)/.venv:
 	@.ci/python $(VENV) "$(PYTHON)"
 	@touch $@
 
-# The node's pieces in C, beside their sources; without a C compiler it does without them.
+# The node's native pieces, beside their sources; without a C compiler it does without them.
 NATIVE := nodeimage/headrace/native
-$(VENV)/.native: $(VENV)/.venv .ci/build_native.py $(wildcard $(NATIVE)/*.c)
+$(VENV)/.native: $(VENV)/.venv .ci/build_native.py $(wildcard $(NATIVE)/*.c $(NATIVE)/_*.py $(NATIVE)/*.pxd)
+	@for each in $$($(BIN)/python .ci/build_native.py --requires-inplace); do $(BIN)/python -m pip install --quiet $$each; done
 	@$(BIN)/python .ci/build_native.py --inplace
 	@touch $@
 

@@ -27,9 +27,11 @@ SOURCES: Final = ("nodeimage/headrace", "operator/headrace_operator", "spark/hea
 SEEDS: Final = "0:100"
 TESTS: Final = tuple(
     f"nodeimage/tests/{name}"
-    for name in ("base/test_build.py", "wire", "log", "metrics", "container", "partitions", "kafka", "links")
+    for name in ("base/test_build.py", "native", "wire", "log", "metrics", "container", "partitions", "kafka", "links")
 )
 """The packages that have compiled modules."""
+PURE_TESTS: Final = ("nodeimage/tests/wire", "nodeimage/tests/log/test_frames.py")
+"""What has twins in Python that nothing else tests: a checkout has the native ones too."""
 
 
 def python() -> Path:
@@ -78,7 +80,9 @@ def _digest() -> str:
     found = hashlib.sha256()
     root = stages.ROOT
     files = [root / "pyproject.toml", root / ".ci" / "build_native.py"]
-    files += sorted(path for each in SOURCES for path in (root / each).rglob("*.*") if path.suffix in (".py", ".c"))
+    files += sorted(
+        path for each in SOURCES for path in (root / each).rglob("*.*") if path.suffix in (".py", ".pxd", ".c")
+    )
     for path in files:
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return found.hexdigest()
@@ -100,8 +104,10 @@ def main(arguments: Sequence[str]) -> int:
         return run(found, *pytest, *arguments)
     workers = ("-n", str(2 * stages.CORES), "--dist", "worksteal")
     simulated = ("-m", "simulation", "--seeds", SEEDS, "--jobs", str(stages.CORES))
-    return run(found, *pytest, *workers, "-m", stages.QUICK, *TESTS) | run(
-        found, *simulated, PYTHONPATH=str(stages.ROOT / "nodeimage" / "tests")
+    return (
+        run(found, *pytest, *workers, "-m", stages.QUICK, *TESTS)
+        | run(found, *pytest, *workers, *PURE_TESTS, HEADRACE_PURE="1")
+        | run(found, *simulated, PYTHONPATH=str(stages.ROOT / "nodeimage" / "tests"))
     )
 
 

@@ -36,6 +36,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from headrace.base.errors import CorruptLog, NewerFormat
+from headrace.native import codecs
 
 HEADER: Final = struct.Struct("<IIB3xIQqqqq")
 _REST: Final = struct.Struct("<IB3xIQqqqq")
@@ -82,6 +83,7 @@ GAP_BYTES: Final = 8 << 20
 _TYPES: Final = frozenset(int(kind) for kind in FrameType)
 _DATA: Final = int(FrameType.DATA)
 _GAP: Final = int(FrameType.GAP)
+_native = codecs
 
 
 class Frame(NamedTuple):
@@ -108,6 +110,8 @@ def batch_frame_header(
     batch: memoryview,
 ) -> bytes:
     """The header of a data frame (positional arguments: the hottest call of the log)."""
+    if _native is not None:
+        return _native.batch_frame_header(length, epoch, position, partitionlet, first, last, max_timestamp, batch)
     rest = _REST.pack(length, _DATA, epoch, position, partitionlet, first, last, max_timestamp)
     return _CRC.pack(crc32c(batch[:BATCH_HEAD_BYTES], crc32c(rest))) + rest
 
@@ -198,6 +202,8 @@ def check_frames(frames: memoryview, position: int) -> int:
     `NewerFormat` as `frame_fault`. A hot call: it keeps nothing of what it unpacks, since a list of some thousand
     headers costs as much as to unpack them again.
     """
+    if _native is not None and (end := _native.check_frames(frames, position)) >= 0:
+        return end
     at, size = 0, len(frames)
     unpack = _RAW_FRAME.unpack_from
     while at + HEADER_BYTES <= size:
@@ -243,6 +249,10 @@ def take_batches(
     Returns the bytes of `max_bytes` that are left; -1 when the end is reached. Raises `CorruptLog`. One tight loop,
     because a place may hold hundreds of small frames.
     """
+    if _native is not None:
+        left = _native.take_batches(view, batches, partitionlet, offset, limit, max_bytes)
+        if left is not None:
+            return left
     at, end = 0, len(view)
     unpack = _BATCH_FRAME.unpack_from
     while at < end:

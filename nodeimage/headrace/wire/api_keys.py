@@ -131,10 +131,10 @@ _FIRST_FLEXIBLE: Final = {
     ApiKey.LIST_CONFIG_RESOURCES: 0,
     ApiKey.HEADRACE_ADMIN: 1,
 }
-_FLEXIBLE_FROM: Final[dict[int, int]] = {int(key): version for key, version in _FIRST_FLEXIBLE.items()}
+FLEXIBLE_FROM: Final[dict[int, int]] = {int(key): version for key, version in _FIRST_FLEXIBLE.items()}
 _NEVER: Final = 1 << 15
 
 
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether bodies of this API and version use the compact encodings and tagged fields. No for an unknown API."""
-    return version >= _FLEXIBLE_FROM.get(api_key, _NEVER)
+    return version >= FLEXIBLE_FROM.get(api_key, _NEVER)

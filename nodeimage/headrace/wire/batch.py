@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, NoReturn
 from crc32c import crc32c
 
 from headrace.base.errors import CorruptBatch, InvalidBatch, UnsupportedBatch
+from headrace.native import codecs
 from headrace.wire.compression import ZSTD, compress, decompress
 from headrace.wire.primitives import Buffer
 
@@ -55,6 +56,9 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _UINT32: Final = struct.Struct(">I")
 _new_tuple: Final = tuple.__new__
+READ_AT_ONCE: Final = 256
+"""Records that machine code reads at a time."""
+_native = codecs
 
 Header = tuple[str, bytes | None]
 """A name and its value. A byte of the name that is no UTF-8 is a lone surrogate (`surrogateescape`)."""
@@ -115,6 +119,15 @@ def read_batch(view: Buffer, *, check_crc: bool = True, from_client: bool = True
     offsets without gaps, its own timestamps, no control batch, a sequence where there is a producer id.
     Raises `UnsupportedBatch` for magic 0 and 1, `CorruptBatch` for wrong lengths or CRC, else `InvalidBatch`.
     """
+    if _native is not None:
+        header = _native.read_batch(view, check_crc, from_client, BatchHeader)
+        if header is not None:
+            return header
+    return _read_batch(view, check_crc, from_client)
+
+
+def _read_batch(view: Buffer, check_crc: bool, from_client: bool) -> BatchHeader:
+    """The same in Python; it says what is wrong."""
     available = len(view)
     if not available:
         raise InvalidBatch("no record batch where one is due")
@@ -190,6 +203,8 @@ def _refuse_client(header: BatchHeader) -> NoReturn:
 
 def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Write the two fields that are the broker's into the batch at `view[0]`, in place. The CRC stays right."""
+    if _native is not None and _native.stamp(view, base_offset, leader_epoch):
+        return
     _INT64.pack_into(view, 0, base_offset)
     _INT32.pack_into(view, _EPOCH_AT, leader_epoch)
 
@@ -257,35 +272,34 @@ def batch_records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     return iter(()) if header.attributes & CONTROL_BIT else _records(header, batch)
 
 
-def has_high_attributes(header: BatchHeader, batch: Buffer) -> bool:
-    """Whether the first record whose own attributes are above 127 comes before anything that cannot be read. Of a batch
-    whose records are not packed."""
-    raw = bytes(memoryview(batch)[BATCH_HEADER_SIZE : header.length])
-    pos = 0
-    try:
-        for _ in range(header.record_count):
-            length, pos = _varint(raw, pos)
-            if length <= 0:
-                return False
-            if raw[pos] > 0x7F:
-                return True
-            pos += length
-    except (IndexError, CorruptBatch):
-        return False
-    return False
-
-
 def _records(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
     raw = decompress(header.attributes & COMPRESSION_BITS, memoryview(batch)[BATCH_HEADER_SIZE : header.length])
+    yield from unpacked_records(header, raw)
+
+
+def unpacked_records(header: BatchHeader, raw: bytes) -> Iterator[Record]:
+    """The records of a batch, which are `raw` once they are unpacked. Raises `CorruptBatch`."""
+    number = at = 0
+    if _native is not None:
+        append_time = header.max_timestamp if header.append_time else None
+        while number < header.record_count:
+            asked = min(READ_AT_ONCE, header.record_count - number)
+            found, at = _native.read_records(
+                raw, at, asked, header.base_offset, header.base_timestamp, append_time, Record
+            )
+            yield from found
+            number += len(found)
+            if len(found) < asked:
+                break
     try:
-        yield from _parse(raw, header)
+        yield from _parse(raw, header, number, at)
     except IndexError as error:
         raise CorruptBatch(f"the records of the batch at offset {header.base_offset} end early: {error}") from error
 
 
-def _parse(raw: bytes, header: BatchHeader) -> Iterator[Record]:
-    pos = 0
-    for _ in range(header.record_count):
+def _parse(raw: bytes, header: BatchHeader, number: int, pos: int) -> Iterator[Record]:
+    """The records from that `number` on, which starts at `pos`."""
+    for _ in range(number, header.record_count):
         length, pos = _varint(raw, pos)
         end = pos + length
         if length < 0 or end > len(raw):

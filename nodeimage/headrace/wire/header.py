@@ -11,7 +11,8 @@ import struct
 from typing import Final, NamedTuple
 
 from headrace.base.errors import MalformedRequest
-from headrace.wire.api_keys import ApiKey, is_flexible
+from headrace.native import codecs
+from headrace.wire.api_keys import FLEXIBLE_FROM, ApiKey, is_flexible
 from headrace.wire.primitives import (
     INT16,
     INT32,
@@ -27,6 +28,7 @@ _FLEXIBLE: Final = struct.Struct(">ix")
 _FRAMED: Final = struct.Struct(">ii")
 _FRAMED_FLEXIBLE: Final = struct.Struct(">iix")
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_native = codecs
 
 
 class RequestHeader(NamedTuple):
@@ -45,6 +47,10 @@ def read_request_header(buf: Buffer) -> RequestHeader:
     An unknown API is taken to have a header v1, so that it can be refused by its key. A client id may be any bytes.
     Raises `MalformedRequest`.
     """
+    if _native is not None:
+        header = _native.read_request_header(buf, FLEXIBLE_FROM, RequestHeader)
+        if header is not None:
+            return header
     try:  # as `malformed` does, without its call: this runs for every request
         api_key, api_version, correlation_id = _START.unpack_from(buf)
         try:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headrace.base.errors import InvalidBatch, MalformedRequest
+from headrace.native import codecs
 from headrace.wire.api_keys import Versions
 from headrace.wire.primitives import (
     INT32,
@@ -49,6 +50,7 @@ _TIMES: Final = struct.Struct(">qq")  # log append time, log start
 _ONE_TOPIC: Final = struct.Struct(">ih")  # an array of one topic, the length of its name
 _ONE: Final = b"\x02"  # the length of a compact array of one element
 _NO_ERRORS: Final = INT32.pack(0) + b"\xff\xff"  # no record errors, no message
+_native = codecs
 
 
 class PartitionRecords(NamedTuple):
@@ -86,6 +88,10 @@ class ProduceResult(NamedTuple):
 
 def decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
     """Read the request whose body starts at `body`; the records stay where they are. Raises `MalformedRequest`."""
+    if _native is not None:
+        request = _native.decode_produce(buf, body, version, ProduceRequest, PartitionRecords)
+        if request is not None:
+            return request
     try:  # as `malformed` does, without its call: this is the hottest of the decoders
         return _decode_request(buf, body, version)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
@@ -135,6 +141,10 @@ def _decode_request(buf: memoryview, body: int, version: int) -> ProduceRequest:
 
 def encode_response(version: int, results: Sequence[ProduceResult], throttle_ms: int = 0) -> bytes:
     """The body of the response: results grouped by topic, topics and partitions in the order of `results`."""
+    if _native is not None and isinstance(results, list):
+        body = _native.encode_produced(version, results, throttle_ms)
+        if body is not None:
+            return body
     flexible = version >= FLEXIBLE
     if len(results) == 1 and version >= 5 and results[0].message is None and not results[0].record_errors:
         return _encode_one(version, results[0], throttle_ms)

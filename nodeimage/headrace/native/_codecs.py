@@ -1,0 +1,876 @@
+"""What each request and record comes through, for Cython to compile (.ci/build_native.py); it never runs as Python.
+
+Each function does, for what is sound and usual, what its twin in Python does for everything; the twin is the function
+that calls it. For anything else, which is whatever is wrong or rare, it gives None, or tells how far it came, and the
+twin goes on. So an error has one place that tells it, and both accept the same. `_codecs.pyi` is its face.
+
+1. No byte is read or written that was not held against the end of its buffer before. Places stay between 0 and the
+   buffer's size; a length is compared with what is left (`length > end - at`), never added first.
+2. What was read is of 64 bits. Where a sum could overflow, that is looked at, or wanted (times of records that are
+   checked wrap, as in Java), and then done without a sign.
+3. A buffer does not change meanwhile: the interpreter's lock is held, but for long walks over records, to whose buffers
+   nobody writes. A length is read once, and what was compared is what is used.
+"""
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("machine code only")
+
+from crc32c import crc32c
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytes import PyBytes_AsString, PyBytes_FromStringAndSize
+from cython.cimports.cpython.ref import Py_INCREF
+from cython.cimports.cpython.tuple import PyTuple_GetItem, PyTuple_SetItem
+from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
+from cython.cimports.libc.string import memcpy
+
+Bytes = cython.typedef(cython.p_const_uchar)
+Int = cython.typedef(cython.longlong)
+Word = cython.typedef(cython.ulonglong)
+
+BATCH_HEADER = cython.declare(cython.longlong, 61)
+LENGTH_PREFIX = cython.declare(cython.longlong, 12)
+BATCH_HEAD = cython.declare(cython.longlong, 21)
+"""What a batch's own CRC leaves out."""
+FRAME_HEADER = cython.declare(cython.longlong, 56)
+SUMMED_END = cython.declare(cython.longlong, 77)
+"""Up to here a data frame's CRC goes."""
+MOST_SUMMED = cython.declare(cython.longlong, 768 if sums_here() else 0)
+"""Bytes that are summed here; more are summed faster by the package."""
+MOST_HELD = cython.declare(cython.longlong, 256 << 10)
+"""Bytes of records that are walked with the interpreter's lock held, some 0.4 ms at most."""
+MOST_PARTITIONS = cython.declare(cython.longlong, 1 << 17)
+MOST_KEYLESS = cython.declare(cython.int, 100)
+
+
+# Bytes
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def big16(at: Bytes) -> cython.short:
+    return cython.cast(cython.short, (at[0] << 8) | at[1])
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def big32(at: Bytes) -> cython.uint:
+    return (cython.cast(cython.uint, at[0]) << 24) | (at[1] << 16) | (at[2] << 8) | at[3]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def big64(at: Bytes) -> Int:
+    return cython.cast(Int, (cython.cast(Word, big32(at)) << 32) | big32(at + 4))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def little32(at: Bytes) -> cython.uint:
+    return at[0] | (at[1] << 8) | (at[2] << 16) | (cython.cast(cython.uint, at[3]) << 24)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def little64(at: Bytes) -> Word:
+    return cython.cast(Word, little32(at)) | (cython.cast(Word, little32(at + 4)) << 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_big(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
+    """Write the lowest `size` bytes of `value`; the place behind them."""
+    place: cython.int
+    for place in range(size):
+        at[place] = cython.cast(cython.uchar, value >> (8 * (size - 1 - place)))
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_little(at: cython.p_uchar, value: Word, size: cython.int) -> cython.p_uchar:
+    """Write the lowest `size` bytes of `value`; the place behind them."""
+    place: cython.int
+    for place in range(size):
+        at[place] = cython.cast(cython.uchar, value >> (8 * place))
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_uvarint(at: cython.p_uchar, value: Word) -> cython.p_uchar:
+    """Write an unsigned varint, at most 10 bytes; the place behind it."""
+    while value > 0x7F:
+        at[0] = cython.cast(cython.uchar, value & 0x7F | 0x80)
+        at += 1
+        value >>= 7
+    at[0] = cython.cast(cython.uchar, value)
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def varint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int), wraps: cython.bint) -> Int:
+    """Read a zigzag varint of at most ten bytes; the place behind it, -1 where there is none before `end`.
+
+    One of more than 64 bits is none either, unless it `wraps`: then the others are dropped.
+    """
+    if at >= end:
+        return -1
+    byte: cython.uint = raw[at]
+    at += 1
+    if byte < 0x80:
+        value[0] = cython.cast(Int, byte >> 1) ^ -cython.cast(Int, byte & 1)
+        return at
+    bits: Word = byte & 0x7F
+    shift: cython.int = 7
+    while shift < 64:
+        if at >= end:
+            return -1
+        byte = raw[at]
+        at += 1
+        if shift == 63 and byte > 1 and not wraps:
+            return -1
+        bits |= cython.cast(Word, byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = cython.cast(Int, (bits >> 1) ^ (0 - (bits & 1)))
+            return at
+        shift += 7
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def uvarint(raw: Bytes, at: Int, end: Int, value: cython.pointer(Int)) -> Int:
+    """Read an unsigned varint of at most 32 bits; the place behind it, -1 where there is none before `end`."""
+    found: Word = 0
+    byte: cython.uint
+    shift: cython.int = 0
+    while shift < 35:
+        if at >= end:
+            return -1
+        byte = raw[at]
+        at += 1
+        found |= cython.cast(Word, byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = cython.cast(Int, found)
+            return -1 if found >> 32 else at
+        shift += 7
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def sum_of(crc: Word, raw: Bytes, size: Int) -> Int:
+    """The CRC-32C of `size` bytes behind those whose sum is `crc`; -1 with an error set."""
+    if size <= MOST_SUMMED:
+        return sum_here(cython.cast(cython.uint, crc), raw, size)
+    memory = PyMemoryView_FromMemory(cython.cast(cython.p_char, raw), size, PyBUF_READ)
+    return crc32c(memory, crc)
+
+
+@cython.cfunc
+@cython.inline
+def new_tuple(made: object, count: Int) -> object:
+    """A tuple of the class `made`, each place of which has still to be filled by `put`, once."""
+    return PyType_GenericAlloc(cython.cast(cython.pointer(PyTypeObject), made), count)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=False)
+def put(into: object, place: Int, item: object) -> cython.int:
+    Py_INCREF(item)  # which the next line takes over
+    return PyTuple_SetItem(into, place, item)
+
+
+@cython.cfunc
+@cython.inline
+def item_of(named: object, place: Int) -> object:
+    """An item of a tuple, whose class may be derived. Raises IndexError, and SystemError for what is no tuple."""
+    return cython.cast(object, PyTuple_GetItem(named, place))
+
+
+# Record batches
+
+
+def read_batch(view: object, check_crc: cython.bint, from_client: cython.bint, made: object, /) -> object:
+    """See `wire.batch.read_batch`."""
+    held: Py_buffer
+    PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
+    try:
+        return batch_at(cython.cast(Bytes, held.buf), held.len, check_crc, from_client, made)
+    finally:
+        PyBuffer_Release(cython.address(held))
+
+
+@cython.cfunc
+def batch_at(raw: Bytes, size: Int, check_crc: cython.bint, from_client: cython.bint, made: object) -> object:
+    if size < BATCH_HEADER or raw[16] != 2:
+        return None
+    length: Int = cython.cast(cython.int, big32(raw + 8)) + LENGTH_PREFIX
+    if length < BATCH_HEADER or length > size:
+        return None
+    crc: cython.uint = big32(raw + 17)
+    if check_crc and sum_of(0, raw + BATCH_HEAD, length - BATCH_HEAD) != crc:
+        return None
+    attributes: cython.int = big16(raw + 21)
+    last: cython.int = cython.cast(cython.int, big32(raw + 23))
+    producer: Int = big64(raw + 43)
+    epoch: cython.int = big16(raw + 51)
+    sequence: cython.int = cython.cast(cython.int, big32(raw + 53))
+    count: cython.int = cython.cast(cython.int, big32(raw + 57))
+    if attributes & 0x07 > 4:
+        return None
+    if from_client and (
+        count < 1 or last != count - 1 or attributes & 0x28 or (producer != -1 and (epoch < 0 or sequence < 0))
+    ):
+        return None
+    header = new_tuple(made, 13)
+    put(header, 0, big64(raw))
+    put(header, 1, length)
+    put(header, 2, cython.cast(cython.int, big32(raw + 12)))
+    put(header, 3, 2)
+    put(header, 4, crc)
+    put(header, 5, attributes)
+    put(header, 6, last)
+    put(header, 7, big64(raw + 27))
+    put(header, 8, big64(raw + 35))
+    put(header, 9, producer)
+    put(header, 10, epoch)
+    put(header, 11, sequence)
+    put(header, 12, count)
+    return header
+
+
+def stamp(view: object, base_offset: Int, leader_epoch: cython.int, /) -> cython.bint:
+    """See `wire.batch.stamp`; False: nothing is written."""
+    held: Py_buffer
+    try:
+        PyObject_GetBuffer(view, cython.address(held), PyBUF_WRITABLE)
+    except BufferError:
+        return False
+    if held.len >= BATCH_HEADER:
+        raw: cython.p_uchar = cython.cast(cython.p_uchar, held.buf)
+        put_big(raw, cython.cast(Word, base_offset), 8)
+        put_big(raw + 12, cython.cast(Word, leader_epoch), 4)
+    wrote: cython.bint = held.len >= BATCH_HEADER
+    PyBuffer_Release(cython.address(held))
+    return wrote
+
+
+# Records
+
+Record = cython.struct(
+    time=cython.longlong,
+    offset=cython.longlong,
+    key=cython.longlong,
+    key_size=cython.longlong,
+    value=cython.longlong,
+    value_size=cython.longlong,
+    headers=cython.longlong,
+    header_count=cython.longlong,
+)
+"""Where the parts of a record lie. A size below 0: there is none."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def field(raw: Bytes, at: Int, end: Int, start: cython.pointer(Int), size: cython.pointer(Int)) -> Int:
+    """Find bytes or null; the place behind them, -1 where they do not end by `end`."""
+    at = varint(raw, at, end, size, False)
+    if at < 0 or size[0] > end - at:
+        return -1
+    start[0] = at
+    return at + size[0] if size[0] > 0 else at
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_at(raw: Bytes, at: Int, end: Int, found: cython.pointer(Record), wraps: cython.bint) -> Int:
+    """Look through the record that starts at `at`, headers included; the place behind it, -1 where it is not sound.
+
+    `wraps`: its time may have more than 64 bits.
+    """
+    length: Int = 0
+    at = varint(raw, at, end, cython.address(length), False)
+    if at < 0 or length < 1 or length > end - at:
+        return -1
+    end = at + length
+    at = varint(raw, at + 1, end, cython.address(found.time), wraps)  # behind the attributes: one byte, any
+    if at < 0:
+        return -1
+    at = varint(raw, at, end, cython.address(found.offset), False)
+    if at < 0:
+        return -1
+    at = field(raw, at, end, cython.address(found.key), cython.address(found.key_size))
+    if at < 0:
+        return -1
+    at = field(raw, at, end, cython.address(found.value), cython.address(found.value_size))
+    if at < 0:
+        return -1
+    at = varint(raw, at, end, cython.address(found.header_count), False)
+    if at < 0 or found.header_count < 0 or found.header_count > end - at:
+        return -1
+    found.headers = at
+    start: Int = 0
+    size: Int = 0
+    left: Int = found.header_count
+    while left > 0:
+        at = field(raw, at, end, cython.address(start), cython.address(size))
+        if at < 0 or size < 0:
+            return -1
+        at = field(raw, at, end, cython.address(start), cython.address(size))
+        if at < 0:
+            return -1
+        left -= 1
+    return at if at == end else -1
+
+
+Walk = cython.struct(at=cython.longlong, place=cython.int, latest=cython.longlong, keyless=cython.int)
+"""How far a walk came: the place in the bytes, and the number, of the record that it stands at; of those before it the
+largest time, at least -1, and how many without a key it has noted."""
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def walk(
+    raw: Bytes,
+    end: Int,
+    count: cython.int,
+    base_timestamp: Int,
+    keyless: cython.p_int,
+    most: cython.int,
+    walked: cython.pointer(Walk),
+) -> cython.void:
+    """Go on over records whose offsets have no gap, up to `count`; note the first `most` of those without a key."""
+    found: Record
+    timestamp: Int
+    while walked.place < count:
+        behind: Int = record_at(raw, walked.at, end, cython.address(found), True)
+        if behind < 0 or found.offset != walked.place:
+            return
+        timestamp = cython.cast(Int, cython.cast(Word, base_timestamp) + cython.cast(Word, found.time))
+        if timestamp > walked.latest:
+            walked.latest = timestamp
+        if found.key_size < 0 and walked.keyless < most:
+            keyless[walked.keyless] = walked.place
+            walked.keyless += 1
+        walked.at = behind
+        walked.place += 1
+
+
+def scan_records(
+    view: object, start: Int, count: cython.int, base_timestamp: Int, most_keyless: cython.int, made: object, /
+) -> object:
+    """See `wire.records.check_records`."""
+    held: Py_buffer
+    places: cython.int[100]
+    walked: Walk
+    if most_keyless > MOST_KEYLESS:
+        raise ValueError(most_keyless)
+    PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
+    try:
+        if start < 0 or start > held.len:
+            raise ValueError(start)
+        walked.at, walked.place, walked.latest, walked.keyless = start, 0, -1, 0
+        raw: Bytes = cython.cast(Bytes, held.buf)
+        end: Int = held.len
+        if end - start > MOST_HELD:
+            with cython.nogil:
+                walk(raw, end, count, base_timestamp, places, most_keyless, cython.address(walked))
+        else:
+            walk(raw, end, count, base_timestamp, places, most_keyless, cython.address(walked))
+    finally:
+        PyBuffer_Release(cython.address(held))
+    if walked.place != count or walked.at != end:
+        return None
+    checked = new_tuple(made, 2)
+    put(checked, 0, walked.latest)
+    put(checked, 1, tuple([places[place] for place in range(walked.keyless)]) if walked.keyless else ())
+    return checked
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def overflows(one: Int, other: Int) -> cython.bint:
+    """Whether the sum of both has more than 64 bits."""
+    total: Int = cython.cast(Int, cython.cast(Word, one) + cython.cast(Word, other))
+    return ((one ^ total) & (other ^ total)) < 0
+
+
+@cython.cfunc
+@cython.inline
+def piece(raw: Bytes, at: Int, size: Int) -> object:
+    """Bytes of their own, or None."""
+    if size < 0:
+        return None
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, raw + at), size)
+
+
+@cython.cfunc
+def headers_of(raw: Bytes, at: Int, end: Int, count: Int) -> object:
+    """The headers that `record_at` has looked through."""
+    headers: list = []
+    start: Int = 0
+    size: Int = 0
+    while count > 0:
+        at = field(raw, at, end, cython.address(start), cython.address(size))
+        name = PyUnicode_DecodeUTF8(cython.cast(cython.p_const_char, raw + start), size, b"surrogateescape")
+        at = field(raw, at, end, cython.address(start), cython.address(size))
+        headers.append((name, piece(raw, start, size)))
+        count -= 1
+    return headers
+
+
+def read_records(
+    view: object, at: Int, most: Int, base_offset: Int, base_timestamp: Int, append_time: object, made: object, /
+) -> object:
+    """See `wire.batch.records_from`: the next `most` records from `at`, or fewer, up to one that is not sound; and the
+    place behind them. `append_time`: of all of them, or None."""
+    held: Py_buffer
+    found: Record
+    records: list = []
+    PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
+    try:
+        if at < 0 or at > held.len:
+            raise ValueError(at)
+        raw: Bytes = cython.cast(Bytes, held.buf)
+        end: Int = held.len
+        while most > 0:
+            behind: Int = record_at(raw, at, end, cython.address(found), False)
+            if behind < 0 or overflows(base_offset, found.offset) or overflows(base_timestamp, found.time):
+                break
+            record = new_tuple(made, 5)
+            put(record, 0, base_offset + found.offset)
+            put(record, 1, base_timestamp + found.time if append_time is None else append_time)
+            put(record, 2, piece(raw, found.key, found.key_size))
+            put(record, 3, piece(raw, found.value, found.value_size))
+            put(record, 4, headers_of(raw, found.headers, behind, found.header_count))
+            records.append(record)
+            at = behind
+            most -= 1
+    finally:
+        PyBuffer_Release(cython.address(held))
+    return records, at
+
+
+# Frames of the log
+
+
+def batch_frame_header(
+    length: cython.uint,
+    epoch: cython.uint,
+    position: Word,
+    partitionlet: Int,
+    first: Int,
+    last: Int,
+    max_timestamp: Int,
+    batch: object,
+    /,
+) -> object:
+    """See `log.frames.batch_frame_header`."""
+    held: Py_buffer
+    raw: cython.uchar[77]
+    at: cython.p_uchar = put_little(cython.cast(cython.p_uchar, raw) + 4, length, 4)
+    at = put_little(at, 1, 4)
+    at = put_little(at, epoch, 4)
+    at = put_little(at, position, 8)
+    at = put_little(at, cython.cast(Word, partitionlet), 8)
+    at = put_little(at, cython.cast(Word, first), 8)
+    at = put_little(at, cython.cast(Word, last), 8)
+    at = put_little(at, cython.cast(Word, max_timestamp), 8)
+    PyObject_GetBuffer(batch, cython.address(held), PyBUF_SIMPLE)
+    size: Int = min(BATCH_HEAD, cython.cast(Int, held.len))
+    memcpy(at, held.buf, size)
+    PyBuffer_Release(cython.address(held))
+    crc: Int = sum_of(0, cython.cast(Bytes, raw) + 4, FRAME_HEADER - 4 + size)
+    put_little(raw, cython.cast(Word, crc), 4)
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, raw), FRAME_HEADER)
+
+
+def check_frames(frames: object, position: Int, /) -> Int:
+    """See `log.frames.check_frames`; -1: something is wrong, or rare."""
+    held: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(held), PyBUF_SIMPLE)
+    try:
+        return end_of_frames(cython.cast(Bytes, held.buf), held.len, position)
+    finally:
+        PyBuffer_Release(cython.address(held))
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def end_of_frames(raw: Bytes, size: Int, position: Int) -> Int:
+    at: Int = 0
+    if position < 0:
+        return -1
+    while at < size:
+        if size - at < FRAME_HEADER:
+            return -1
+        frame: Bytes = raw + at
+        length: Int = little32(frame + 4)
+        kind: cython.int = frame[8]
+        here: Int = FRAME_HEADER if kind == 8 else length  # of a gap there is its header alone
+        least: Int = FRAME_HEADER + BATCH_HEADER if kind == 1 else FRAME_HEADER
+        if (
+            length < least
+            or here > size - at
+            or kind < 1
+            or kind > 8
+            or little64(frame + 16) != cython.cast(Word, position)
+        ):
+            return -1
+        if sum_of(0, frame + 4, (SUMMED_END if kind == 1 else here) - 4) != little32(frame):
+            return -1
+        if kind == 1 and sum_of(0, frame + SUMMED_END, length - SUMMED_END) != big32(frame + FRAME_HEADER + 17):
+            return -1
+        if position > 0x7FFFFFFFFFFFFFFF - length:
+            return -1
+        position += length
+        at += here
+    return position
+
+
+def take_batches(view: object, batches: list, partitionlet: Int, offset: Int, limit: Int, max_bytes: Int, /) -> object:
+    """See `log.frames.take_batches`; None: something is wrong, and nothing was added to `batches`."""
+    held: Py_buffer
+    before: Int = len(batches)
+    PyObject_GetBuffer(view, cython.address(held), PyBUF_SIMPLE)
+    try:
+        is_sound = take(
+            view,
+            cython.cast(Bytes, held.buf),
+            held.len,
+            batches,
+            partitionlet,
+            offset,
+            limit,
+            cython.address(max_bytes),
+        )
+    finally:
+        PyBuffer_Release(cython.address(held))
+    if is_sound:
+        return max_bytes
+    del batches[before:]
+    return None
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def take(
+    view: object,
+    raw: Bytes,
+    end: Int,
+    batches: list,
+    partitionlet: Int,
+    offset: Int,
+    limit: Int,
+    left: cython.pointer(Int),
+) -> cython.int:
+    """1: what is `left` of the bytes is right, or is -1 where the end is reached. 0: something is wrong."""
+    at: Int = 0
+    while at < end:
+        if end - at < FRAME_HEADER + BATCH_HEADER:
+            return 0
+        frame: Bytes = raw + at
+        length: Int = little32(frame + 4)
+        last: Int = cython.cast(Int, little64(frame + 40))
+        if length < FRAME_HEADER + BATCH_HEADER or length > end - at or frame[8] != 1:
+            return 0
+        if cython.cast(Int, little64(frame + 24)) != partitionlet:
+            return 0
+        if sum_of(0, frame + 4, SUMMED_END - 4) != little32(frame):
+            return 0
+        if last >= offset:
+            if last >= limit or (left[0] < length - FRAME_HEADER and batches):
+                left[0] = -1
+                return 1
+            if left[0] < -(1 << 32):  # of so many bytes nobody asks; and what follows cannot overflow
+                return 0
+            if sum_of(0, frame + SUMMED_END, length - SUMMED_END) != big32(frame + FRAME_HEADER + 17):
+                return 0
+            left[0] -= length - FRAME_HEADER
+            batches.append(view[at + FRAME_HEADER : at + length])
+        at += length
+    return 1
+
+
+# Requests and answers
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def text_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, size: cython.pointer(Int)) -> Int:
+    """Find a string or null; the place of its first byte, -1 where it does not end by `end`. A `size` of -1: null."""
+    if flexible:
+        at = uvarint(raw, at, end, size)
+        if at < 0:
+            return -1
+        size[0] -= 1
+    else:
+        if end - at < 2:
+            return -1
+        size[0] = big16(raw + at)
+        at += 2
+    return -1 if size[0] < -1 or size[0] > end - at else at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def count_at(raw: Bytes, at: Int, end: Int, flexible: cython.bint, count: cython.pointer(Int)) -> Int:
+    """Read the length of an array, or of bytes; the place behind it, -1 where there is none before `end`."""
+    if flexible:
+        at = uvarint(raw, at, end, count)
+        count[0] -= 1
+        return at
+    if end - at < 4:
+        return -1
+    count[0] = cython.cast(cython.int, big32(raw + at))
+    return at + 4
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def behind_no_tags(raw: Bytes, at: Int, end: Int) -> Int:
+    """The place behind tagged fields of which there are none; -1 where there are some."""
+    return at + 1 if at < end and not raw[at] else -1
+
+
+@cython.cfunc
+@cython.inline
+def text(raw: Bytes, at: Int, size: Int) -> object:
+    """The string that `text_at` has found. Raises UnicodeDecodeError."""
+    if size < 0:
+        return None
+    return PyUnicode_DecodeUTF8(cython.cast(cython.p_const_char, raw + at), size, cython.NULL)
+
+
+def read_request_header(buf: object, flexible_from: dict, made: object, /) -> object:
+    """See `wire.header.read_request_header`; `flexible_from`: by key of an API, its first flexible version."""
+    held: Py_buffer
+    PyObject_GetBuffer(buf, cython.address(held), PyBUF_SIMPLE)
+    try:
+        return request_header(cython.cast(Bytes, held.buf), held.len, flexible_from, made)
+    except UnicodeDecodeError:
+        return None
+    finally:
+        PyBuffer_Release(cython.address(held))
+
+
+@cython.cfunc
+def request_header(raw: Bytes, end: Int, flexible_from: dict, made: object) -> object:
+    size: Int = 0
+    if end < 10:
+        return None
+    at: Int = text_at(raw, 8, end, False, cython.address(size))
+    if at < 0:
+        return None
+    client_id = text(raw, at, size)
+    if size > 0:
+        at += size
+    api_key = big16(raw)
+    version: cython.int = big16(raw + 2)
+    first = flexible_from.get(api_key)
+    if first is not None and version >= cython.cast(cython.int, first):
+        at = behind_no_tags(raw, at, end)
+        if at < 0:
+            return None
+    header = new_tuple(made, 5)
+    put(header, 0, api_key)
+    put(header, 1, version)
+    put(header, 2, cython.cast(cython.int, big32(raw + 4)))
+    put(header, 3, client_id)
+    put(header, 4, at)
+    return header
+
+
+def decode_produce(buf: object, body: Int, version: cython.int, made: object, made_part: object, /) -> object:
+    """See `wire.produce.decode_request`."""
+    held: Py_buffer
+    PyObject_GetBuffer(buf, cython.address(held), PyBUF_SIMPLE)
+    try:
+        return produce_request(buf, cython.cast(Bytes, held.buf), held.len, body, version, made, made_part)
+    except UnicodeDecodeError:
+        return None
+    finally:
+        PyBuffer_Release(cython.address(held))
+
+
+@cython.cfunc
+def produce_request(
+    buf: object, raw: Bytes, end: Int, at: Int, version: cython.int, made: object, made_part: object
+) -> object:
+    flexible: cython.bint = version >= 9
+    size: Int = 0
+    topics: Int = 0
+    count: Int = 0
+    transactional_id = None
+    if at < 0 or at > end:
+        return None
+    if version >= 3:
+        at = text_at(raw, at, end, flexible, cython.address(size))
+        if at < 0:
+            return None
+        if size >= 0:
+            transactional_id = text(raw, at, size)
+            at += size
+    if end - at < 6:
+        return None
+    acks = big16(raw + at)
+    timeout_ms = cython.cast(cython.int, big32(raw + at + 2))
+    at = count_at(raw, at + 6, end, flexible, cython.address(topics))
+    if at < 0 or topics < 0 or topics > end - at or topics > MOST_PARTITIONS:
+        return None
+    parts: list = []
+    while topics > 0:
+        at = text_at(raw, at, end, flexible, cython.address(size))
+        if at < 0 or size < 0:
+            return None
+        topic = text(raw, at, size)
+        at = count_at(raw, at + size, end, flexible, cython.address(count))
+        if at < 0 or count < 0 or count > end - at or count > MOST_PARTITIONS - len(parts):
+            return None
+        while count > 0:
+            if end - at < 4:
+                return None
+            index = cython.cast(cython.int, big32(raw + at))
+            at = count_at(raw, at + 4, end, flexible, cython.address(size))
+            if at < 0 or size < -1 or size > end - at:
+                return None
+            part = new_tuple(made_part, 4)
+            put(part, 0, topic)
+            put(part, 1, index)
+            put(part, 2, None if size < 0 else buf[at : at + size])
+            put(part, 3, None)
+            parts.append(part)
+            if size > 0:
+                at += size
+            if flexible:
+                at = behind_no_tags(raw, at, end)
+                if at < 0:
+                    return None
+            count -= 1
+        if flexible:
+            at = behind_no_tags(raw, at, end)
+            if at < 0:
+                return None
+        topics -= 1
+    if flexible:
+        at = behind_no_tags(raw, at, end)
+    if at != end:
+        return None
+    request = new_tuple(made, 4)
+    put(request, 0, transactional_id)
+    put(request, 1, acks)
+    put(request, 2, timeout_ms)
+    put(request, 3, parts)
+    return request
+
+
+def encode_produced(version: cython.int, results: list, throttle_ms: cython.int, /) -> object:
+    """See `wire.produce.encode_response`; None for older versions, and for results with a message."""
+    if version < 5:
+        return None
+    if len(results) == 1:
+        groups = [(item_of(results[0], 0), results)]
+    else:
+        by_topic: dict = {}
+        for result in results:
+            topic = item_of(result, 0)
+            group = by_topic.get(topic)
+            if group is None:
+                by_topic[topic] = [result]
+            else:
+                cython.cast(list, group).append(result)
+        groups = list(by_topic.items())
+    try:
+        return produced(version, groups, throttle_ms)
+    except OverflowError:
+        return None
+
+
+@cython.cfunc
+def produced(version: cython.int, groups: list, throttle_ms: cython.int) -> object:
+    flexible: cython.bint = version >= 9
+    most: Int = 32
+    size: cython.Py_ssize_t = 0
+    for topic, group in groups:
+        PyUnicode_AsUTF8AndSize(topic, cython.address(size))
+        if size > 0x7FFF:
+            return None
+        most += size + 24 + 48 * len(group)
+    room = PyBytes_FromStringAndSize(cython.NULL, most)
+    start: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AsString(room))
+    at: cython.p_uchar = put_count(start, len(groups), flexible)
+    for topic, group in groups:
+        name: cython.p_const_char = PyUnicode_AsUTF8AndSize(topic, cython.address(size))
+        at = put_uvarint(at, size + 1) if flexible else put_big(at, size, 2)
+        memcpy(at, name, size)
+        at = put_count(at + size, len(group), flexible)
+        for result in group:
+            if item_of(result, 6) is not None or item_of(result, 7):
+                return None
+            partition: cython.int = item_of(result, 1)
+            error: cython.short = item_of(result, 2)
+            base_offset: Int = item_of(result, 3)
+            append_time: Int = item_of(result, 4)
+            log_start: Int = item_of(result, 5)
+            at = put_big(at, cython.cast(Word, partition), 4)
+            at = put_big(at, cython.cast(Word, error), 2)
+            at = put_big(at, cython.cast(Word, base_offset), 8)
+            at = put_big(at, cython.cast(Word, append_time), 8)
+            at = put_big(at, cython.cast(Word, log_start), 8)
+            if flexible:  # no record errors, no message, no tagged fields
+                at = put_big(at, 0x010000, 3)
+            elif version >= 8:
+                at = put_big(at, 0xFFFF, 6)
+        if flexible:
+            at = put_big(at, 0, 1)
+    at = put_big(at, cython.cast(Word, throttle_ms), 4)
+    if flexible:
+        at = put_big(at, 0, 1)
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, start), at - start)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_count(at: cython.p_uchar, count: Int, flexible: cython.bint) -> cython.p_uchar:
+    """Write an array's length, at most 10 bytes; the place behind it."""
+    return put_uvarint(at, count + 1) if flexible else put_big(at, count, 4)

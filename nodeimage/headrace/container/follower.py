@@ -2,7 +2,8 @@
 
 Responsible for one replica's connection to whoever leads: asks to follow with its history, cuts what the leader does
 not have (invariant 7), appends what comes, acknowledges what is on disk. Before it speaks in an epoch it has written
-that it has seen it, and it follows nobody of a lower one (invariant 4). It keeps trying while it is a follower.
+that it has seen it, and it follows nobody of a lower one (invariant 4). It keeps trying while it is a follower. Where
+nothing comes, and it has all that there is, it rests: its node's heartbeats are its own (pair_roster.py).
 
 What happens when: the connection ends or the leader falls silent: it asks again, from what it has on disk. The disk is
 full: it stops reading, the leader lets it go, it goes on when there is room. A frame does not check: the connection is
@@ -24,7 +25,8 @@ from headrace.base.errors import Code, CorruptLog, HeadraceError, NewerFormat, S
 from headrace.base.ids import ContainerId, Epoch, NodeId, Position
 from headrace.container import snapshot_transfer
 from headrace.container.history import History, clip, match_point
-from headrace.container.local_replica import LocalReplica
+from headrace.container.local_replica import CATALOG, LocalReplica
+from headrace.container.pair_roster import FollowersRoster
 from headrace.container.snapshot_transfer import Receive
 from headrace.log.container_log import ContainerLog, WriteJob
 from headrace.log.frames import HEADER_BYTES, FrameType
@@ -34,6 +36,8 @@ from headrace.peer.session import Session
 log = structlog.get_logger()
 
 BEAT_S: Final = 0.3
+REST_AFTER_S: Final = 1.0
+"""Without frames."""
 SILENCE_S: Final = 2.0
 """A leader that says nothing for so long is asked anew."""
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.3)
@@ -56,8 +60,10 @@ class Follower:
         leader: NodeId,
         connect: Callable[[], Awaitable[Session]],
         receive: Receive | None,
+        roster: Callable[[NodeId], FollowersRoster | None] = lambda _node: None,
     ) -> None:
-        """`connect` opens a session with the leader. `receive`: see snapshot_transfer; None: there are no tables."""
+        """`connect` opens a session with the leader. `receive`: see snapshot_transfer; None: there are no tables.
+        `roster`: of the followers that rest, of those of one node's leaders; None: there is no pair at present."""
         self.replica = replica
         self.id: ContainerId = replica.id
         self.epoch = epoch
@@ -67,6 +73,15 @@ class Follower:
         """It reads along, and never counts."""
         self._connect = connect
         self._receive = receive
+        self._find_roster = roster
+        self._roster: FollowersRoster | None = None
+        self._number = 0
+        """On the roster; 0: it is not there."""
+        self._rests = False
+        self._moved_at = 0.0
+        """When frames came last, or it stirred."""
+        self._limit: asyncio.Timeout | None = None
+        """Of the leader's silence, while nothing is there to be taken."""
         self._session: Session | None = None
         self._incoming: deque[tuple[object, memoryview]] = deque()
         self._incoming_bytes = 0
@@ -106,6 +121,7 @@ class Follower:
         `newer`: there is a higher epoch. A leader that does not reach the cluster store learns it from here.
         """
         self._following = False
+        self._stir()
         task = self._task
         if task is not None:
             task.cancel()
@@ -162,6 +178,7 @@ class Follower:
                 log.exception("following went wrong", container=self.id)
             finally:
                 self._following = False
+                self._stir()
                 if self._session is not None:
                     self._session.close()
                     self._session = None
@@ -211,24 +228,21 @@ class Follower:
         await self._take_up(first)
         self._following = True
         self._told_full = False
+        self._moved_at = self._loop.time()
         self._acknowledge()
-        beat = self._loop.create_task(self._beat())
-        try:
-            while True:
-                message, payload = await self._next()
-                match message:
-                    case Frames():
-                        await self._append(payload)
-                        self.replica.learn_committed(Position(message.committed))
-                    case Commit():
-                        self.replica.learn_committed(Position(message.committed))
-                        if message.sent_at:
-                            self._beaten = message.sent_at
-                            self._acknowledge()
-                    case _:
-                        return True
-        finally:
-            beat.cancel()
+        while True:
+            message, payload = await self._next()
+            match message:
+                case Frames():
+                    await self._append(payload)
+                    self.replica.learn_committed(Position(message.committed))
+                case Commit():
+                    self.replica.learn_committed(Position(message.committed))
+                    if message.sent_at:
+                        self._beaten = message.sent_at
+                        self._acknowledge()
+                case _:
+                    return True
 
     async def _take_up(self, following: Following) -> None:
         """Bring the log to where the leader's goes on."""
@@ -294,14 +308,76 @@ class Follower:
                 self.replica.commands.add(position, payload)
         self.replica.cycle.kick()
 
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_S)
-            if self._loop.time() - self._acknowledged_at > BEAT_S / 2:
-                self._acknowledge()
+    # --- heartbeats and rest
+
+    def tick(self, *, beats: bool) -> None:
+        """Called every now and then while it does not rest, and with `beats` every `BEAT_S`."""
+        if not self._following:
+            return
+        now = self._loop.time()
+        if beats and now - self._acknowledged_at > BEAT_S / 2:
+            self._acknowledge()
+        if not self._number and now - self._moved_at >= REST_AFTER_S and self._may_rest:
+            roster = self._find_roster(self._leader)
+            if roster is not None:
+                self._roster = roster
+                self._number = roster.add(
+                    self, container=self.id, epoch=self.epoch, format=self.replica.incarnation, position=self.log.end
+                )
+
+    @property
+    def rests(self) -> bool:
+        """The heartbeats of the pair of nodes are its leader's, and its own; no timer looks at it."""
+        return self._rests
+
+    @property
+    def _may_rest(self) -> bool:
+        """It waits for what comes, with all that came on its disk, and knows that all that is committed."""
+        return (
+            self._limit is not None
+            and not self._incoming
+            and not self.observer
+            and self.replica.kind != CATALOG
+            and not self.replica.cycle.is_busy
+            and self.log.end == self.log.synced == self.replica.committed
+        )
+
+    def rest(self, number: int) -> None:
+        """See RestingFollower."""
+        if number == self._number:
+            self._rests = True
+            if self._limit is not None:
+                self._limit.reschedule(None)
+
+    def stir(self, number: int, *, silent: bool) -> None:
+        """See RestingFollower."""
+        if number != self._number:
+            return
+        self._stir()
+        if silent and self._limit is not None:
+            self._limit.reschedule(self._loop.time())
+
+    def _stir(self) -> None:
+        number, self._number = self._number, 0
+        if not number:
+            return
+        assert self._roster is not None
+        self._roster.take_back(number)
+        self._roster = None
+        self._moved_at = self._loop.time()
+        if self._rests:
+            self._rests = False
+            if self._limit is not None:
+                self._limit.reschedule(self._moved_at + SILENCE_S)
+            self.replica.events.stirs(self.id)
+
+    # --- SessionListener
 
     def message_received(self, message: Message, payload: memoryview) -> None:
         """See SessionListener."""
+        if not isinstance(message, Commit):  # a heartbeat of before may come late
+            self._moved_at = self._loop.time()
+            self._stir()
         self._incoming.append((message, payload))
         self._incoming_bytes += len(payload)
         if self._incoming_bytes > self._high and self._session is not None:
@@ -318,8 +394,12 @@ class Follower:
             if session is None or session.is_closed:
                 raise HeadraceError("the primary closed the connection")
             self._arrived.clear()
-            async with asyncio.timeout(SILENCE_S):
-                await self._arrived.wait()
+            async with asyncio.timeout(None if self._rests else SILENCE_S) as limit:
+                self._limit = limit
+                try:
+                    await self._arrived.wait()
+                finally:
+                    self._limit = None
         message, payload = self._incoming.popleft()
         self._incoming_bytes -= len(payload)
         if self._incoming_bytes < self._low and self._session is not None:

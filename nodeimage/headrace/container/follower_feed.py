@@ -26,11 +26,11 @@ from headrace.base.ids import Epoch, NodeId, Position
 from headrace.container import snapshot_transfer
 from headrace.container.history import History, match_point
 from headrace.container.leader import Leader
-from headrace.container.leader_state import Member
+from headrace.container.leader_state import Member, Vouch
 from headrace.container.snapshot_transfer import OutgoingSnapshot, Snapshot
 from headrace.log.container_log import Layouts, WriteJob
 from headrace.peer.framing import Buffer
-from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Refused, SnapshotPiece
+from headrace.peer.messages import Acked, Commit, Follow, Following, Frames, Message, Refused, Resting, SnapshotPiece
 from headrace.peer.session import SessionListener
 
 log = structlog.get_logger()
@@ -141,6 +141,7 @@ class FollowerFeed:
         self._acked: int = begin
         self._live = False
         self._closed = False
+        self._rests = False
         self._moved = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
 
@@ -153,6 +154,7 @@ class FollowerFeed:
 
     def job_starts(self, job: WriteJob) -> None:
         """See container.Feed. `Recent` has the job already."""
+        self.stir()  # what it is sent now it acknowledges itself
         self._moved.set()
         if not self._live:
             return
@@ -176,7 +178,7 @@ class FollowerFeed:
 
     def beat(self) -> None:
         """The leader lives."""
-        if self._closed:
+        if self._closed or self._rests:
             return
         if self._sends_snapshot:
             self._session.send(SnapshotPiece(last=False))  # versions at level 0 take no other message in between
@@ -188,6 +190,32 @@ class FollowerFeed:
         """See container.Feed."""
         self._end()
         self._session.close()
+
+    # --- rest (pair_roster.FedFollower)
+
+    @property
+    def rests(self) -> bool:
+        """See container.Feed."""
+        return self._rests
+
+    def spoken_for(self, vouch: Vouch, resting: Resting) -> bool:
+        """See FedFollower."""
+        if self._closed or not self._live or self._observer or self._leader.lost or self._leader.commands_at_once:
+            return False
+        if not self._sent == self._acked == resting.position:
+            return False
+        self._rests = self._leader.state.vouched(self.member, resting.position, vouch)
+        return self._rests
+
+    def stir(self) -> None:
+        """See FedFollower."""
+        if self._rests:
+            self._rests = False
+            self._leader.follower_stirs(self.member)
+
+    def look_at(self) -> None:
+        """See FedFollower."""
+        self._leader.stir()
 
     # --- sending
 
@@ -279,6 +307,7 @@ class FollowerFeed:
 
     def _end(self) -> None:
         self._closed = True
+        self.stir()
         self._moved.set()
         if self._snapshot is not None:
             self._snapshot.close()
@@ -367,6 +396,7 @@ async def accept(
         )
     )
     leader.feeds.append(feed)
+    leader.stir()
     feed.beat()
     feed.start()
     log.info("follower", container=leader.id, node=asked.node, begin=begin, end=leader.log.end, anew=anew)

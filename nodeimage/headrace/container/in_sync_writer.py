@@ -95,6 +95,15 @@ class InSyncWriter:
         task = self._putting[leader.id] = loop.create_task(self._put(leader, wanted), name=f"in-sync-{leader.id}")
         task.add_done_callback(lambda _: self._putting.pop(leader.id, None))
 
+    def is_settled(self, leader: Leader, record: ContainerRecord | None) -> bool:
+        """Whether nothing is to be put as long as neither the leader nor its record changes."""
+        return (
+            leader.id not in self._putting
+            and record is not None
+            and record.epoch == leader.epoch
+            and members(record) == leader.state.in_sync
+        )
+
     def _differs_for_long(self, leader: Leader, record: ContainerRecord | None, now: float) -> bool:
         """Whether the record has shown another set than the leader's for so long that it is not only seen late."""
         if record is None or record.epoch != leader.epoch or members(record) == leader.state.in_sync:

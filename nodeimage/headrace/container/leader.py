@@ -41,6 +41,10 @@ class Feed(Protocol):
     def beat(self) -> None:
         """Send a heartbeat."""
 
+    @property
+    def rests(self) -> bool:
+        """It has all that there is, and its node's heartbeats are its own (pair_roster.py)."""
+
     def close(self) -> None:
         """This node no longer leads."""
 
@@ -123,6 +127,8 @@ class Leader:
         self.recent = recent
         """The newest cycles, for followers that have nearly caught up; None where there never are any."""
         self.feeds: list[Feed] = []
+        self.rests = False
+        """No timer looks at it: only an event changes anything here (replicas.py)."""
         self.lost = False
         """This node has ceased to lead it."""
         self.handing_over = False
@@ -296,6 +302,7 @@ class Leader:
             if error is not None:
                 if from_reserve and isinstance(error, StorageFull):
                     self.cramped = True
+                    self.stir()
                 future.set_exception(error)
                 return
             later, self._later = self._later, []
@@ -349,6 +356,8 @@ class Leader:
 
     def cycle_starts(self, job: WriteJob) -> None:
         """See sync_cycle.Owner."""
+        if self.rests:
+            self.stir()
         self.state.end = Position(job.end)
         if not self.feeds:
             return
@@ -383,9 +392,15 @@ class Leader:
             self.committed_moved()
         return True
 
+    def follower_stirs(self, member: Member) -> None:
+        """A follower that rested counts by what it says itself again."""
+        self.state.stirs(member)
+        self.stir()
+
     def follower_gone(self, member: Member) -> None:
         """The connection with a follower has ended."""
         self.state.gone(member)
+        self.stir()
         self.events.lost_touch(member.node)
 
     def committed_moved(self) -> None:
@@ -406,6 +421,25 @@ class Leader:
             self.synced_at = cycle.synced
             self._waiting.committed(cycle.end)
         self.synced_at = self._cycles[0].synced if self._cycles else 0.0  # of a part of the next one
+
+    # --- rest
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether nothing is to be done here before the next event."""
+        return (
+            not self.cycle.is_busy
+            and not self._later
+            and not self.cramped
+            and self.state.is_settled(self._loop.time())
+            and all(feed.rests for feed in self.feeds)
+        )
+
+    def stir(self) -> None:
+        """Something changes here: it is to be looked after again."""
+        self.rests = False
+        if not self.lost:
+            self.events.stirs(self.id)
 
     # --- reading
 

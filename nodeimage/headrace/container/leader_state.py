@@ -18,6 +18,8 @@ from headrace.base.ids import Epoch, NodeId, Position
 
 LET_GO_S: Final = 1.2
 """Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
+STIR_S: Final = 0.7
+"""Seconds of silence of a node after which those who feed followers there look at each of them again."""
 STUCK_S: Final = 5.0
 """Seconds without progress after which a connected follower that has frames to write is proposed out of the in-sync
 set: its disk is full or dead."""
@@ -31,6 +33,15 @@ class Member(NamedTuple):
 
     node: NodeId
     incarnation: str
+
+
+@dataclass(slots=True)
+class Vouch:
+    """What the heartbeats of a node tell of all its followers that rest (pair_roster.py): as an acknowledgement of each
+    would. `heard`, `assured`: as of one follower, below."""
+
+    heard: float
+    assured: float
 
 
 @dataclass(slots=True)
@@ -53,6 +64,25 @@ class _Peer:
     has_told: bool = False
     """`position` is what it said that it has, on this connection."""
     assured: float = float("-inf")
+    vouch: Vouch | None = None
+    """It rests, with all that there is: its node's heartbeats are its own."""
+
+    @property
+    def heard_at(self) -> float:
+        """When it was heard last, or its node for it."""
+        return self.heard if self.vouch is None else max(self.heard, self.vouch.heard)
+
+    @property
+    def assured_at(self) -> float:
+        """See `assured`; as its node said, where that is later."""
+        return self.assured if self.vouch is None else max(self.assured, self.vouch.assured)
+
+    def stand_alone(self) -> None:
+        """From now on it counts by what it says itself."""
+        if self.vouch is not None:
+            self.heard, self.assured = self.heard_at, self.assured_at
+            self.moved = max(self.moved, self.heard)  # it had all until then
+            self.vouch = None
 
 
 class LeaderState:
@@ -132,7 +162,9 @@ class LeaderState:
         """A follower has spoken in this epoch; what it has matches the leader's log up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
-        if before is not None and now - before.heard < LET_GO_S:  # one that connects again and again may be stuck too
+        if (
+            before is not None and now - before.heard_at < LET_GO_S
+        ):  # one that connects again and again may be stuck too
             peer.moved, peer.reached = before.moved, max(before.reached, position)
         self._peers[member] = peer
         self._choose_waited_for()
@@ -143,12 +175,32 @@ class LeaderState:
         if peer is not None:
             peer.assured = max(peer.assured, at)
 
+    def vouched(self, member: Member, position: Position, vouch: Vouch) -> bool:
+        """A follower rests at `position`, and its node's heartbeats count as its own from now on, until `stirs`.
+
+        False: it does not, since there is more to be had or to be said than its node knows of.
+        """
+        peer = self._peers.get(member)
+        if peer is None or not peer.connected or not peer.has_told:
+            return False
+        if not peer.position == position == self.end == self.committed:
+            return False
+        peer.vouch = vouch
+        return True
+
+    def stirs(self, member: Member) -> None:
+        """A follower counts by what it says itself again."""
+        peer = self._peers.get(member)
+        if peer is not None:
+            peer.stand_alone()
+
     def gone(self, member: Member) -> None:
         """A follower's connection has ended. It may come back before it is let go."""
         peer = self._peers.get(member)
         if peer is None:
             return
         peer.connected = False
+        peer.stand_alone()
         if member not in self._confirmed and (self._proposed is None or member not in self._proposed):
             del self._peers[member]
 
@@ -243,14 +295,27 @@ class LeaderState:
 
         Those who are proposed count: if the put has landed, one of them may lead already.
         """
-        return all(peer.connected and now - peer.assured < IN_TOUCH_S for peer in self._waited_for)
+        return all(peer.connected and now - peer.assured_at < IN_TOUCH_S for peer in self._waited_for)
+
+    def is_settled(self, now: float) -> bool:
+        """Whether nothing changes here by time alone, as long as the nodes of all followers are heard: all that there
+        is is committed, nothing is proposed, and every follower rests."""
+        return (
+            not self.stalled
+            and self._proposed is None
+            and self.committed == self.end
+            and all(
+                peer.connected and peer.vouch is not None and now - peer.vouch.heard < STIR_S
+                for peer in self._peers.values()
+            )
+        )
 
     def near(self, now: float) -> frozenset[NodeId]:
         """The nodes of those other members that live: they came to follow, though they may not have been fed."""
         return frozenset(
             member.node
             for member in self.waits_for - {self.me}
-            if (peer := self._peers[member]).spoke and now - peer.heard < LET_GO_S
+            if (peer := self._peers[member]).spoke and now - peer.heard_at < LET_GO_S
         )
 
     def positions(self) -> dict[Member, Position]:
@@ -260,7 +325,7 @@ class LeaderState:
     # --- inside
 
     def _let_go(self, peer: _Peer, now: float) -> bool:
-        if now - peer.heard >= LET_GO_S:
+        if now - peer.heard_at >= LET_GO_S:
             return True
         return peer.position < self.end and now - peer.moved >= STUCK_S
 

@@ -52,8 +52,15 @@ class FollowerHalf(Owner, Protocol):
     def is_current(self) -> bool:
         """It has all that was committed when the leader took it on."""
 
+    @property
+    def rests(self) -> bool:
+        """Its node's heartbeats are its own; no timer looks at it."""
+
     def start(self) -> None:
         """Ask the leader to be taken on."""
+
+    def tick(self, *, beats: bool) -> None:
+        """Called every now and then while it does not rest; with `beats` it is to tell that it lives."""
 
     async def close(self, *, newer: Epoch = Epoch(-1)) -> None:  # noqa: B008
         """Follow no more. `newer`: there is a higher epoch."""

@@ -38,3 +38,6 @@ class ReplicaEvents(Protocol):
 
     def lost_touch(self, node: NodeId, /) -> None:
         """A connection between a replica here and one of that node has ended, or the node did not answer."""
+
+    def stirs(self, container: ContainerId, /) -> None:
+        """Something changes here of a replica that may have been at rest: it is to be looked after again."""

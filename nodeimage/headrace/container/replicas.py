@@ -4,7 +4,7 @@ Responsible for carrying out what the cluster store says: a replica becomes lead
 record changes; and for the one change that a leader makes itself, the in-sync set (in_sync_writer.py; invariants 3,
 5, 6). It hears of what happens to replicas (ReplicaEvents), and tells the other parts of the node (listeners.py).
 One task per replica makes its changes of role one after the other; one timer for all looks after silent followers and
-heartbeats.
+heartbeats, of those replicas alone that do not rest (pairs.py).
 """
 
 import asyncio
@@ -36,9 +36,11 @@ from headrace.container.leader_state import Member
 from headrace.container.listeners import ContainerListener, OtherNodes, ReplicaListener
 from headrace.container.local_replica import CATALOG, LocalReplica
 from headrace.container.lost_record import FoundReplica, found_replica
+from headrace.container.pair_roster import FedFollower
+from headrace.container.pairs import Pairs
 from headrace.container.snapshot_transfer import Receive, Snapshot
 from headrace.log.container_log import ContainerLog
-from headrace.peer.messages import Follow
+from headrace.peer.messages import Follow, PairUp, Resting
 from headrace.peer.replica_pages import Change, ReplicaTeller
 from headrace.peer.reports import ReplicaState
 from headrace.peer.session import Session
@@ -63,8 +65,10 @@ SET_BACK_RETRY_S: Final = 5.0
 """Until the store is asked again whether it is still an old copy; a record that changes is looked at at once."""
 
 LOOKED_AT: Final = 64
-"""Replicas whose states are looked at in a tick, or a tenth of all, if that is more: what is told of one is no older
-than a second. Where there are no more, all are looked at whenever somebody asks."""
+"""Replicas whose states are looked at in a tick, or a tenth of those that do not rest, if that is more: what is told of
+one is no older than a second. Where there are no more, all are looked at whenever somebody asks."""
+ROUND_TICKS: Final = 600
+"""Ticks within which each replica is looked at, also those that rest: what tells nobody that it changed shows then."""
 
 
 class _Kept:
@@ -125,7 +129,16 @@ class Replicas:
         self._disk_writes.set()
         self._teller = ReplicaTeller()
         self._to_look_at: list[ContainerId] = []
-        """The rest of a round of looking at all states."""
+        """The rest of a round of looking at the states of those that do not rest."""
+        self._all_to_look_at: list[ContainerId] = []
+        """The rest of a round of looking at all."""
+        self._astir: set[ContainerId] = set()
+        """Those that the timer looks after: all that do not rest. One rests where nothing is under way, and all that
+        can change anything is an event that is heard of here (`stirs`)."""
+        self._left: set[NodeId] = set()
+        """Nodes that stop, or whose process has gone, when the timer looked last."""
+        self._cut_off = ""
+        self._pairs = Pairs(environment, self._fed, self.lost_touch)
         self.led: dict[ContainerId, Leader] = {}
         """The containers that this node leads."""
         self._container_listeners: list[ContainerListener] = []
@@ -160,6 +173,7 @@ class Replicas:
         """Lead and follow nothing more; let go of all files."""
         self._closed = True
         await self._in_sync.close()
+        await self._pairs.close()
         for task in [self._ticking, *(kept.task for kept in self._kept.values()), *self._tasks]:
             if task is not None:
                 task.cancel()
@@ -198,6 +212,8 @@ class Replicas:
 
     def volumes_changed(self, volumes: set[str]) -> None:
         """These volumes' records are new, changed or gone: their replicas may have to be kept otherwise."""
+        if not volumes:
+            return
         containers = self._env.view.containers.items()
         self.records_changed({container_id for container_id, record in containers if record.volume in volumes})
 
@@ -212,6 +228,7 @@ class Replicas:
             return
         leader.closing = record.state != "open"
         leader.state.placed(record.replicas, record.min_in_sync)
+        leader.stir()
 
     def _leave(self, leader: Leader) -> None:
         if self.led.get(leader.id) is leader:
@@ -279,6 +296,7 @@ class Replicas:
                 kept.changed.set()
             finally:
                 self._note(container_id)
+                self._astir.add(container_id)
 
     async def _check_kept(self, record: ContainerRecord, kept: _Kept) -> None:
         """Raises StoreSetBack where a replica that is about to go knows better than its record: it stays, and is told
@@ -402,6 +420,7 @@ class Replicas:
             record,
             replica,
             receive=self._receive if record.kind == CATALOG else None,
+            roster=self._pairs.roster,
         )
 
     # --- ReplicaEvents
@@ -457,6 +476,10 @@ class Replicas:
         if not self._closed:
             self._others.look_at(node)
 
+    def stirs(self, container_id: ContainerId) -> None:
+        """See ReplicaEvents."""
+        self._astir.add(container_id)
+
     # --- the timer
 
     async def _tick_always(self) -> None:
@@ -471,28 +494,79 @@ class Replicas:
                     log.warning("this process stood still", seconds=round(late, 1))
                     for leader in self.led.values():
                         leader.state.stood_still(late)
+                    self._pairs.stood_still(late)
+                    self._stir_all()
                 self._look_at_states()
-                self._look_at_disk()
-                silent_s = last - self._env.view.reachable_at
-                cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
-                left = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
-                left.update(self._others.gone())
-                for leader in list(self.led.values()):
-                    leader.cut_off = cut_off
-                    if self._ticks % BEAT_EVERY == 0:
-                        for each in leader.feeds:
-                            each.beat()
-                    self._in_sync.look_at(leader, self._env.view.containers.get(leader.id), left)
+                self._look_after(beats=self._ticks % BEAT_EVERY == 0)
             except Exception:
                 log.exception("looking after the followers went wrong")
+
+    def _look_after(self, *, beats: bool) -> None:
+        """Look after the replicas that do not rest, and at what concerns all."""
+        self._pairs.tick(beats=beats)
+        silent_s = self._loop.time() - self._env.view.reachable_at
+        cut_off = f"the cluster store has not answered for {silent_s:.0f} s" if silent_s >= CUT_OFF_S else ""
+        if cut_off != self._cut_off:
+            self._cut_off = cut_off
+            for leader in self.led.values():
+                leader.cut_off = cut_off
+        left = {node.node_id for node in self._env.view.nodes.values() if node.stopping}
+        left.update(self._others.gone())
+        if left != self._left:
+            self._left = left
+            self._stir_all()
+        stuck = []
+        for container_id in list(self._astir):
+            kept = self._kept.get(container_id)
+            replica = None if kept is None else kept.replica
+            if replica is None:
+                self._astir.discard(container_id)
+                continue
+            replica.cycle.tick(TICK_S)
+            if replica.cycle.is_stuck:
+                stuck.append(container_id)
+            led = self.led.get(container_id)
+            if led is not None:
+                rests = self._look_at_led(led, left, beats=beats)
+            elif replica.follower is not None:
+                replica.follower.tick(beats=beats)
+                rests = replica.follower.rests
+            else:
+                rests = not replica.cycle.is_busy
+            if rests and replica.kind != CATALOG:
+                self._astir.discard(container_id)
+                self._note(container_id)
+        self._look_at_disk(stuck)
+
+    def _look_at_led(self, leader: Leader, left: Collection[NodeId], *, beats: bool) -> bool:
+        """Whether it rests."""
+        record = self._env.view.containers.get(leader.id)
+        if beats:
+            for each in leader.feeds:
+                each.beat()
+        self._in_sync.look_at(leader, record, left)
+        leader.rests = leader.may_rest and self._in_sync.is_settled(leader, record)
+        if leader.rests:
+            leader.forget_recent()  # all followers have all
+        return leader.rests
+
+    def _stir_all(self) -> None:
+        for leader in self.led.values():
+            leader.stir()
 
     def _look_at_states(self) -> None:
         if len(self._kept) <= LOOKED_AT:
             return  # see teller
         if not self._to_look_at:
-            self._to_look_at = list(self._kept)
-        for _ in range(min(len(self._to_look_at), max(LOOKED_AT, len(self._kept) // 10))):
+            self._to_look_at = list(self._astir)
+        for _ in range(min(len(self._to_look_at), max(LOOKED_AT, len(self._astir) // 10))):
             self._note(self._to_look_at.pop())
+        if not self._all_to_look_at:
+            self._all_to_look_at = list(self._kept)
+        for _ in range(min(len(self._all_to_look_at), 1 + len(self._kept) // ROUND_TICKS)):
+            container_id = self._all_to_look_at.pop()
+            self._note(container_id)
+            self._astir.add(container_id)
 
     def _note(self, container_id: ContainerId) -> None:
         """Have told of a replica here what it is like now."""
@@ -504,12 +578,7 @@ class Replicas:
                 container_id, _state(kept.replica, damaged=kept.is_damaged or kept.replica.are_tables_damaged)
             )
 
-    def _look_at_disk(self) -> None:
-        stuck = []
-        for replica in self.all():
-            replica.cycle.tick(TICK_S)
-            if replica.cycle.is_stuck:
-                stuck.append(replica.id)
+    def _look_at_disk(self, stuck: Sequence[ContainerId]) -> None:
         if stuck and self._disk_writes.is_set():
             self._disk_writes.clear()
             for container_id in stuck:
@@ -536,6 +605,21 @@ class Replicas:
         task = self._loop.create_task(self._accept(leader, asked, session, replica, snapshot), name="accept")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def accept_pair(self, asked: PairUp, session: Session) -> None:
+        """A node wants the heartbeats of this one, for its followers of what is led here."""
+        self._pairs.accept(asked, session)
+
+    def _fed(self, node: NodeId, resting: Resting) -> FedFollower | None:
+        """A follower on another node, where it is fed from here in that epoch."""
+        leader = self.led.get(resting.container)
+        if leader is None or leader.epoch != resting.epoch:
+            return None
+        member = Member(node, resting.format)
+        for feed in leader.feeds:
+            if isinstance(feed, follower_feed.FollowerFeed) and feed.member == member:
+                return feed
+        return None
 
     async def _accept(
         self,

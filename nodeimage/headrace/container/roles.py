@@ -8,18 +8,20 @@ asks for what this replica must not do is refused with a KafkaError that says wh
 """
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import structs
 
 from headrace.base.errors import Code, KafkaError
-from headrace.base.ids import Epoch
+from headrace.base.ids import Epoch, NodeId
 from headrace.base.levels import Level
 from headrace.container.environment import Environment
 from headrace.container.follower import Follower
 from headrace.container.in_sync_writer import members
 from headrace.container.leader import Leader
 from headrace.container.local_replica import LocalReplica
+from headrace.container.pair_roster import FollowersRoster
 from headrace.container.replica_events import ReplicaEvents
 from headrace.container.snapshot_transfer import Receive
 from headrace.peer.session import Session
@@ -102,8 +104,9 @@ async def follow(
     replica: LocalReplica,
     *,
     receive: Receive | None,
+    roster: Callable[[NodeId], FollowersRoster | None],
 ) -> None:
-    """Have the replica follow the record's leader. `receive`: see Follower."""
+    """Have the replica follow the record's leader. `receive`, `roster`: see Follower."""
     follower = replica.follower
     observer = env.node_id not in record.replicas
     if follower is not None and follower.epoch == record.epoch and follower.observer == observer:
@@ -128,5 +131,6 @@ async def follow(
             leader=record.primary,
             connect=connect,
             receive=receive,
+            roster=roster,
         )
     )

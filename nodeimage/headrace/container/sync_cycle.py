@@ -226,6 +226,11 @@ class SyncCycle:
         return self._under_way > 0 and self._waited_s >= HANGS_S
 
     @property
+    def is_busy(self) -> bool:
+        """Something is being written, or is to be."""
+        return self._writing or self._due or self.log.pending_bytes > 0
+
+    @property
     def is_closed(self) -> bool:
         """It writes nothing more."""
         return self._closed

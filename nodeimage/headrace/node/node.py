@@ -74,6 +74,7 @@ from headrace.partitions.peer_apis import PeerApis
 from headrace.peer.client import PeerClient
 from headrace.peer.messages import (
     Follow,
+    PairUp,
     Prepare,
     Prepared,
     Probe,
@@ -360,7 +361,7 @@ class Node:
             node=record.node_id,
             run=record.run,
             handlers=self._handlers,
-            streams={Follow: self.replicas.accept},
+            streams={Follow: self.replicas.accept, PairUp: self.replicas.accept_pair},
             tls=tls,
             clock=self._awake,
         )

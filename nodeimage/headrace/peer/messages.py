@@ -28,8 +28,10 @@ ALL_AT_ONCE: Final = -1
 NO_REPLICAS: Final = -2
 """In a probe: nothing of replicas is asked for. Older versions tell of them nevertheless."""
 
-PEER_VERSION: Final = 1
+PEER_VERSION: Final = 2
 """The newest version of this protocol that this node speaks."""
+PAIRS_VERSION: Final = 2
+"""From which one on there are heartbeats of pairs of nodes."""
 LEAST_VERSION: Final = 1
 """The oldest that it still speaks."""
 
@@ -465,6 +467,51 @@ class Acked(Message, frozen=True):
     """`sent_at` of the newest heartbeat that came: the follower followed after it."""
 
 
+# --- heartbeats of a pair of nodes (container.pair_roster)
+
+
+class PairUp(Opening, frozen=True):
+    """A node with followers of what the other one leads asks for its heartbeats. From PAIRS_VERSION on."""
+
+    node: NodeId
+
+
+class PairBeat(Message, frozen=True):
+    """The leaders' node lives. Answered by PairAnswer."""
+
+    sent_at: float
+    """Its loop time, given back at once."""
+    taken: list[int] = []
+    """Numbers of replicas that rest from now on: their leaders say nothing more as long as nothing changes."""
+    refused: list[int] = []
+    """Numbers of those that do not."""
+
+
+class Resting(msgspec.Struct, frozen=True):
+    """A follower for which its node's answers speak."""
+
+    number: int
+    """On this session; each is given once."""
+    container: ContainerId
+    epoch: Epoch
+    format: str
+    position: Position
+    """It has everything below on its disk, and knows that it is committed."""
+
+
+class PairAnswer(Message, frozen=True):
+    """The followers' node lives, and so does every follower that it told of as resting and not as stirring."""
+
+    sent_at: float
+    rests: list[Resting] = []
+    stirs: list[int] = []
+    """Numbers of those for which it speaks no more."""
+    count: int = 0
+    """Of those for which it speaks."""
+    digest: int = 0
+    """The same on both sides; see container.pair_roster."""
+
+
 class SnapshotPiece(Message, frozen=True):
     """The next bytes of a snapshot are the payload. Without bytes: the leader lives, and they are on their way."""
 
@@ -532,6 +579,9 @@ AnyMessage = Union[  # noqa: UP007  # read by msgspec at run time, and by people
     Frames,
     Commit,
     Acked,
+    PairUp,
+    PairBeat,
+    PairAnswer,
     SnapshotPiece,
     Call,
     Answer,

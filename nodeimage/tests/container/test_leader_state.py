@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.ids import Epoch, NodeId, Position
-from headrace.container.leader_state import IN_TOUCH_S, LET_GO_S, STUCK_S, LeaderState, Member
+from headrace.container.leader_state import IN_TOUCH_S, LET_GO_S, STIR_S, STUCK_S, LeaderState, Member, Vouch
 
 MEMBERS = [Member(NodeId(number), f"format-{number}") for number in (1, 2, 3)]
 
@@ -224,3 +224,65 @@ def test_committed_never_falls_and_never_passes_a_member(reports: list[tuple[int
         three.on_disk(MEMBERS[index], Position(position))
         assert before <= three.committed == min(have)
         before = three.committed
+
+
+def resting(*, vouch: Vouch) -> LeaderState:
+    """A leader of two whose follower rests."""
+    two = leader(2)
+    two.follows(MEMBERS[1], Position(0), now=0.0)
+    two.end = Position(100)
+    two.on_disk(MEMBERS[0], Position(100))
+    two.on_disk(MEMBERS[1], Position(100), now=0.0)
+    assert two.vouched(MEMBERS[1], Position(100), vouch)
+    return two
+
+
+def test_a_follower_that_rests_is_heard_and_assured_by_its_nodes_heartbeats() -> None:
+    vouch = Vouch(heard=0.0, assured=0.0)
+    two = resting(vouch=vouch)
+    later = LET_GO_S * 10
+    vouch.heard = vouch.assured = later
+    assert two.in_touch(later)
+    assert two.is_settled(later)
+    assert two.near(later) == {MEMBERS[1].node}
+    assert two.proposal(later) is None
+    assert not two.in_touch(later + IN_TOUCH_S)
+    assert not two.is_settled(later + 2 * STIR_S)
+    assert two.proposal(later + 2 * LET_GO_S) == {MEMBERS[0]}
+
+
+def test_a_heartbeat_of_its_node_says_nothing_of_a_follower_that_stirred() -> None:
+    vouch = Vouch(heard=5.0, assured=5.0)
+    two = resting(vouch=vouch)
+    two.end = Position(200)
+    two.stirs(MEMBERS[1])
+    vouch.heard = vouch.assured = 5.0 + LET_GO_S
+    assert two.in_touch(5.0 + IN_TOUCH_S / 2)
+    assert not two.in_touch(5.0 + IN_TOUCH_S)
+    assert two.proposal(5.0 + LET_GO_S / 2) is None  # it had all until it stirred: it is not stuck
+    assert two.proposal(5.0 + 2 * LET_GO_S) == {MEMBERS[0]}
+
+
+def test_a_connection_that_ended_is_spoken_for_by_nobody() -> None:
+    vouch = Vouch(heard=5.0, assured=5.0)
+    two = resting(vouch=vouch)
+    two.gone(MEMBERS[1])
+    vouch.heard = vouch.assured = 5.0 + LET_GO_S
+    assert not two.in_touch(5.0 + LET_GO_S)
+    assert two.proposal(5.0 + 2 * LET_GO_S) == {MEMBERS[0]}
+
+
+def test_a_follower_rests_only_with_all_that_there_is_and_all_of_it_committed() -> None:
+    vouch = Vouch(heard=0.0, assured=0.0)
+    two = leader(2)
+    assert not two.vouched(MEMBERS[1], Position(0), vouch)  # it has not come
+    two.follows(MEMBERS[1], Position(0), now=0.0)
+    assert not two.vouched(MEMBERS[1], Position(0), vouch)  # it has said nothing
+    two.on_disk(MEMBERS[1], Position(0), now=0.0)
+    two.end = Position(100)
+    assert not two.vouched(MEMBERS[1], Position(0), vouch)  # there is more
+    two.on_disk(MEMBERS[1], Position(100), now=0.0)
+    assert not two.vouched(MEMBERS[1], Position(100), vouch)  # which is not committed
+    two.on_disk(MEMBERS[0], Position(100))
+    assert not two.vouched(MEMBERS[1], Position(50), vouch)
+    assert two.vouched(MEMBERS[1], Position(100), vouch)

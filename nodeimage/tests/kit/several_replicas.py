@@ -22,7 +22,7 @@ from headrace.container.writer_pool import WriterPool
 from headrace.log.container_log import LogOptions
 from headrace.node.catalog_log import commands_in
 from headrace.peer.client import PeerClient
-from headrace.peer.messages import Follow, Message
+from headrace.peer.messages import Follow, Message, PairUp
 from headrace.peer.reports import ReplicaState
 from headrace.peer.server import Handler, PeerServer
 from headrace.peer.session import Session
@@ -124,7 +124,7 @@ class OneNode:
             node=self.node_id,
             run=self.record.run,
             handlers=self.handlers,
-            streams={Follow: self.replicas.accept},
+            streams={Follow: self.replicas.accept, PairUp: self.replicas.accept_pair},
         )
         await self.server.start()
         self.view.on_change(lambda changed: self.replicas.records_changed(changed.containers))

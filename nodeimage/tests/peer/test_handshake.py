@@ -167,7 +167,13 @@ def test_a_challenge_that_was_changed_on_its_way_is_not_believed(change: dict[st
 
 @pytest.mark.parametrize(
     "change",
-    [{"node": NodeId(9)}, {"run": uuid.uuid4()}, {"nonce": b"n" * 32}, {"versions": (0, 1)}, {"versions": (1, 2)}],
+    [
+        {"node": NodeId(9)},
+        {"run": uuid.uuid4()},
+        {"nonce": b"n" * 32},
+        {"versions": (0, 1)},
+        {"versions": (1, PEER_VERSION + 1)},
+    ],
 )
 def test_a_hello_that_was_changed_on_its_way_leads_nowhere(change: dict[str, Any]) -> None:
     mine = ClientHandshake(identity(2))

@@ -260,6 +260,30 @@ GOLDEN: list[tuple[Message, bytes]] = [
         ),
     ),
     (
+        messages.PairUp(N),
+        b"\x82\xa4type\xa6PairUp\xa4node\x07",
+    ),
+    (
+        messages.PairBeat(1.5),
+        b"\x82\xa4type\xa8PairBeat\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00",
+    ),
+    (
+        messages.PairBeat(1.5, [1], [2]),
+        (b"\x84\xa4type\xa8PairBeat\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00\xa5taken\x91\x01\xa7refused\x91\x02"),
+    ),
+    (
+        messages.PairAnswer(1.5),
+        b"\x82\xa4type\xaaPairAnswer\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00",
+    ),
+    (
+        messages.PairAnswer(1.5, [messages.Resting(3, C, E, "f", BIG)], [2], 1, 5),
+        (
+            b"\x86\xa4type\xaaPairAnswer\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00\xa5rests\x91\x85\xa6number"
+            b"\x03\xa9container\xcd\x01,\xa5epoch\xce\x00\x01\x11p\xa6format\xa1f\xa8position\xcf\x00\x00\x01"
+            b"\x00\x00\x00\x00\x00\xa5stirs\x91\x02\xa5count\x01\xa6digest\x05"
+        ),
+    ),
+    (
         messages.Unrecorded([C]),
         b"\x82\xa4type\xaaUnrecorded\xa8recorded\x91\xcd\x01,",
     ),

@@ -7,19 +7,23 @@ is gone says nothing until it is back.
 
 import asyncio
 import random
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.base.errors import Code, HeadraceError, KafkaError
+from headrace.base.ids import NodeId
 from headrace.peer.client import PeerRefused
-from headrace.peer.messages import Message, refusal
+from headrace.peer.handshake import Met
+from headrace.peer.messages import PEER_VERSION, Message, refusal
 from headrace.peer.session import PeerUnreachable, SessionListener
 from simulation.loop import PROCESS, Process, SimulatedLoop, fail
 from simulation.strangers import Strangers
 
 T = TypeVar("T")
 
+NO_RUN = uuid.UUID(int=0)
 MAX_PENDING = 64 * 1024
 KEEPALIVE_S = 25.0
 PORT = 7000
@@ -35,6 +39,8 @@ class Host:
         self.is_up = True
         self.handlers: Mapping[type, Callable[..., Awaitable[Any]]] = {}
         self.streams: Mapping[type, Callable[..., None]] = {}
+        self.peer_version = PEER_VERSION
+        """The newest of the peer protocol that its process speaks."""
         self.ends: dict[End, None] = {}
         self.calls: dict[_Call, None] = {}
         self.silent: list[End] = []
@@ -275,6 +281,12 @@ class End:
         """None: the far side has closed."""
         self._room: asyncio.Future[None] | None = None
         self.pending_bytes = 0
+
+    @property
+    def met(self) -> Met:
+        """The other side, as the handshake would tell; of a node, only the version is known here."""
+        version = min(self.host.peer_version, self.far.host.peer_version)
+        return Met(NodeId(self.far.host.number), NO_RUN, version)
 
     @property
     def is_closed(self) -> bool:

@@ -37,7 +37,19 @@ from headrace.log.scrub import Scrubbed, scrub
 from headrace.node.catalog_log import commands_in
 from headrace.node.registration import Registration
 from headrace.node.store_recovery import StoreRecovery
-from headrace.peer.messages import Follow, Prepare, Prepared, Probe, ProbeAnswer, RollAway, Rolled, Unrecorded
+from headrace.peer.messages import (
+    PAIRS_VERSION,
+    PEER_VERSION,
+    Follow,
+    PairUp,
+    Prepare,
+    Prepared,
+    Probe,
+    ProbeAnswer,
+    RollAway,
+    Rolled,
+    Unrecorded,
+)
 from headrace.peer.reports import NodeLoad
 from headrace.store import features, records
 from headrace.store.protocol import ClusterStore, StoreUnavailable
@@ -292,7 +304,8 @@ class Node:
             Latest: self._latest,
             Read: self._read,
         }
-        self.host.streams = {Follow: replicas.accept}
+        self.host.streams = {Follow: replicas.accept, PairUp: replicas.accept_pair}
+        self.host.peer_version = PAIRS_VERSION - 1 if self.is_old else PEER_VERSION
         self.controller._levelling = self.is_old
         self.registration = Registration(
             record,

@@ -1,0 +1,220 @@
+"""The heartbeats between this node and each other one, for all containers that one of the two leads and the other
+follows (pair_roster.py).
+
+Responsible for their sessions: of a pair there are two, one for what each of the two leads. Who has followers that want
+to rest opens one, and asks again where it ends. A node of an older version has no such heartbeats: its containers do
+without rest. Whose heartbeats stop while the session stands is silent, as one that says nothing on any session is.
+
+`tick` is called by the timer of all replicas; all methods belong to the loop thread.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+
+from headrace.base.errors import HeadraceError, MalformedRequest
+from headrace.base.ids import NodeId
+from headrace.container.environment import Environment
+from headrace.container.follower import SILENCE_S
+from headrace.container.leader_state import STIR_S
+from headrace.container.pair_roster import FedFollower, FollowersRoster, LeadersRoster
+from headrace.peer.messages import PAIRS_VERSION, Message, PairAnswer, PairBeat, PairUp, Resting
+from headrace.peer.session import Session
+from headrace.store.records import NodeRecord
+
+log = structlog.get_logger()
+
+AGAIN_S: Final = 1.0
+"""Until another session is opened to a node where one ended, or could not be."""
+OLDER_AGAIN_S: Final = 30.0
+"""The same, of a node of an older version, which may be of this one when its record shows another run."""
+
+
+class Pairs:
+    """One node's."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        fed: Callable[[NodeId, Resting], FedFollower | None],
+        silent: Callable[[NodeId], None],
+    ) -> None:
+        """`fed`: the follower on another node that a leader here feeds. `silent`: a node says nothing."""
+        self._env = environment
+        self._fed = fed
+        self._silent = silent
+        self._loop = asyncio.get_running_loop()
+        self._followed: dict[NodeId, _FollowersPair] = {}
+        """With nodes whose leaders are followed here."""
+        self._fed_nodes: dict[NodeId, _LeadersPair] = {}
+        """With nodes that follow leaders here."""
+        self._again: dict[NodeId, _Again] = {}
+        self._opening: dict[NodeId, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def close(self) -> None:
+        """Let all followers go on by themselves."""
+        self._closed = True
+        tasks = list(self._opening.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for followers in list(self._followed.values()):
+            followers.end()
+        for leaders in list(self._fed_nodes.values()):
+            leaders.end()
+
+    # --- the followers' side
+
+    def roster(self, node: NodeId) -> FollowersRoster | None:
+        """Of the followers here that rest, of those of a node's leaders. None: there is no pair with it yet; a session
+        is opened, if it can be."""
+        pair = self._followed.get(node)
+        if pair is not None:
+            return pair.roster
+        record = self._env.view.nodes.get(node)
+        if record is None or self._closed or node in self._opening:
+            return None
+        again = self._again.get(node)
+        if again is not None and again.run == record.run and self._loop.time() < again.at:
+            return None
+        self._again[node] = _Again(record.run, self._loop.time() + AGAIN_S)
+        task = self._opening[node] = self._loop.create_task(self._open(record), name=f"pair with node {node}")
+        task.add_done_callback(lambda _: self._opening.pop(node, None))
+        return None
+
+    async def _open(self, record: NodeRecord) -> None:
+        node = record.node_id
+        try:
+            session = await self._env.connect(record)
+        except (HeadraceError, OSError, TimeoutError) as error:
+            log.debug("no heartbeats of a pair", node=node, reason=str(error))
+            return
+        if self._closed or session.met.version < PAIRS_VERSION:
+            self._again[node] = _Again(record.run, self._loop.time() + OLDER_AGAIN_S)
+            session.close()
+            return
+        self._followed[node] = pair = _FollowersPair(self, node, session)
+        session.hand_to(pair)
+        session.send(PairUp(node=self._env.node_id))
+
+    def followed_ended(self, pair: "_FollowersPair") -> None:
+        """A session is over."""
+        if self._followed.get(pair.node) is pair:
+            del self._followed[pair.node]
+
+    # --- the leaders' side
+
+    def accept(self, asked: PairUp, session: Session) -> None:
+        """A node with followers of leaders here opened a session."""
+        before = self._fed_nodes.get(asked.node)
+        if before is not None:
+            before.end()
+        if self._closed:
+            session.close()
+            return
+        pair = _LeadersPair(self, asked.node, session, self._fed)
+        self._fed_nodes[asked.node] = pair
+        session.hand_to(pair)
+        pair.beat()
+
+    def fed_ended(self, pair: "_LeadersPair") -> None:
+        """A session is over."""
+        if self._fed_nodes.get(pair.node) is pair:
+            del self._fed_nodes[pair.node]
+
+    # --- the timer
+
+    def tick(self, *, beats: bool) -> None:
+        """Send heartbeats, and look for what is silent."""
+        now = self._loop.time()
+        for leaders in list(self._fed_nodes.values()):
+            if beats:
+                leaders.beat()
+            if now - leaders.roster.vouch.heard >= STIR_S:
+                leaders.roster.stir()
+        for pair in list(self._followed.values()):
+            if now - pair.heard >= SILENCE_S:
+                log.warning("a node says nothing", node=pair.node, followers=len(pair.roster))
+                pair.end(silent=True)
+                self._silent(pair.node)
+
+    def stood_still(self, seconds: float) -> None:
+        """This process did, for so long: what others said meanwhile waits here."""
+        for pair in self._followed.values():
+            pair.heard += seconds
+        for leaders in self._fed_nodes.values():
+            leaders.roster.vouch.heard += seconds
+
+
+class _Again(NamedTuple):
+    """When a session is opened next, to one run of a node."""
+
+    run: uuid.UUID
+    at: float
+
+
+class _FollowersPair:
+    """A session, at the node with the followers."""
+
+    def __init__(self, pairs: Pairs, node: NodeId, session: Session) -> None:
+        self.node = node
+        self.roster = FollowersRoster()
+        self._pairs = pairs
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self.heard = self._loop.time()
+
+    def message_received(self, message: Message, _payload: memoryview) -> None:
+        """See SessionListener."""
+        if not isinstance(message, PairBeat):
+            raise MalformedRequest(f"{type(message).__name__} is no heartbeat of a pair")
+        self.heard = self._loop.time()
+        self._session.send(self.roster.answer(message))
+
+    def session_closed(self) -> None:
+        """See SessionListener."""
+        self.end()
+
+    def end(self, *, silent: bool = False) -> None:
+        """Let the followers go on by themselves."""
+        self._pairs.followed_ended(self)
+        self._session.close()
+        self.roster.end(silent=silent)
+
+
+class _LeadersPair:
+    """A session, at the node with the leaders."""
+
+    def __init__(
+        self, pairs: Pairs, node: NodeId, session: Session, fed: Callable[[NodeId, Resting], FedFollower | None]
+    ) -> None:
+        self.node = node
+        self._pairs = pairs
+        self._session = session
+        self._fed = fed
+        self._loop = asyncio.get_running_loop()
+        self.roster = LeadersRoster(self._loop.time())
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        self._session.send(self.roster.beat(self._loop.time()))
+
+    def message_received(self, message: Message, _payload: memoryview) -> None:
+        """See SessionListener."""
+        if not isinstance(message, PairAnswer):
+            raise MalformedRequest(f"{type(message).__name__} answers no heartbeat of a pair")
+        self.roster.answered(message, self._loop.time(), lambda resting: self._fed(self.node, resting))
+
+    def session_closed(self) -> None:
+        """See SessionListener."""
+        self.end()
+
+    def end(self) -> None:
+        """Let the leaders look after each follower by itself."""
+        self._pairs.fed_ended(self)
+        self._session.close()
+        self.roster.end()

@@ -1,0 +1,179 @@
+"""One heartbeat for all followers on a node that rest, and what ends that: for one of them, or for all."""
+
+import asyncio
+
+import pytest
+
+from headrace.container import follower, pairs
+from headrace.container.follower import Follower
+from headrace.container.leader import Leader
+from headrace.container.pair_roster import LeadersRoster
+from headrace.peer.messages import Commit, PairUp, Resting
+from headrace.peer.session import Session
+from kit.several_replicas import Several, handed_to, until
+
+
+async def at_rest(three: Several, container: Leader) -> None:
+    """Return once nobody looks at any replica of the container."""
+
+    def rests() -> bool:
+        found = [three.nodes[number].replicas.replica(container.id) for number in (1, 2)]
+        follows = [None if each is None else each.follower for each in found]
+        return (
+            container.rests and len(container.feeds) == 2 and all(each is not None and each.rests for each in follows)
+        )
+
+    await until(lambda: rests() or None)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followers rest soon."""
+    monkeypatch.setattr(follower, "REST_AFTER_S", 0.05)
+
+
+async def test_containers_that_nobody_writes_to_are_at_rest_and_stay_in_touch(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(5)]
+    for container in containers:
+        await container.append_command(b"before")
+        await at_rest(three, container)
+    sent: list[object] = []
+    send = Session.send
+
+    def noted(session: Session, message: object, buffers: object = ()) -> None:
+        sent.append(message)
+        send(session, message, buffers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "send", noted)
+    heard = {id(pair): pair.roster.vouch.heard for pair in three.nodes[0].replicas._pairs._fed_nodes.values()}
+    await until(
+        lambda: (
+            all(
+                pair.roster.vouch.heard > heard[id(pair)] + 1.5
+                for pair in three.nodes[0].replicas._pairs._fed_nodes.values()
+            )
+            or None
+        )
+    )
+    assert not [each for each in sent if isinstance(each, Commit)]
+    assert len(sent) < 60  # two pairs, both ways
+    assert all(container.rests and container.in_touch for container in containers)
+    assert all(len(container.state.in_sync) == 3 for container in containers)
+
+
+async def test_what_is_written_to_a_container_at_rest_is_committed_and_it_rests_again(three: Several) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    for payload in (b"first", b"second", b"third"):
+        await at_rest(three, container)
+        await asyncio.wait_for(container.append_command(payload), 100)
+        assert not container.rests
+    await at_rest(three, container)
+    assert three.payloads(2, container.id) == [b"first", b"second", b"third"]
+
+
+async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_others(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeats of its node never speak for what it was sent."""
+    monkeypatch.setattr("headrace.container.leader_state.STUCK_S", 1.5)
+    container, other = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
+    await at_rest(three, container)
+    await at_rest(three, other)
+    append = Follower._append
+    stuck = three.replica(2, container.id)
+
+    async def never(self: Follower, frames: memoryview) -> None:
+        if self.replica is stuck:
+            await asyncio.sleep(3600)
+        await append(self, frames)
+
+    monkeypatch.setattr(Follower, "_append", never)
+    await asyncio.wait_for(container.append_command(b"with two"), 100)
+    assert {member.node for member in container.state.in_sync} == {each.node_id for each in three.nodes[:2]}
+    assert other.rests
+    assert len(other.state.in_sync) == 3
+
+
+async def test_a_connection_that_ends_stirs_one_container_alone(three: Several) -> None:
+    container, other = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
+    await at_rest(three, container)
+    await at_rest(three, other)
+    half = three.replica(2, container.id).follower
+    assert isinstance(half, Follower)
+    assert half._session is not None
+    half._session.abort("cut")
+    await until(lambda: not container.rests or None)
+    assert other.rests
+    await at_rest(three, container)
+    assert len(container.state.in_sync) == 3
+
+
+async def test_a_node_that_falls_silent_is_let_go_by_all_containers(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(3)]
+    for container in containers:
+        await at_rest(three, container)
+    silent = three.nodes[2]
+    send = Session.send
+
+    def mute(session: Session, message: object, buffers: object = ()) -> None:
+        if session not in silent.peers._sessions:
+            send(session, message, buffers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "send", mute)
+    for container in containers:
+        await until(lambda container=container: len(container.state.in_sync) == 2 or None)  # type: ignore[misc]
+        await asyncio.wait_for(container.append_command(b"with two"), 100)
+
+
+async def test_a_leaders_node_that_falls_silent_is_asked_anew(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await at_rest(three, container)
+    before = three.replica(1, container.id).follower
+    assert isinstance(before, Follower)
+    session = before._session
+    monkeypatch.setattr(LeadersRoster, "beat", lambda *_: None)
+    monkeypatch.setattr(pairs._LeadersPair, "beat", lambda *_: None)
+    await until(lambda: before._session not in (session, None) or None)
+    monkeypatch.undo()
+    await until(lambda: len(container.state.in_sync) == 3 or None)
+
+
+async def test_a_new_epoch_stirs_all_its_replicas(three: Several) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await at_rest(three, container)
+    await three.change(container.id, handed_to(1, three))  # type: ignore[arg-type]
+    second = await three.led(container.id, by=three.nodes[1])
+    assert not container.in_touch
+    await asyncio.wait_for(second.append_command(b"after"), 100)
+    await until(lambda: second.rests or None)
+    assert len(second.state.in_sync) == 3
+
+
+async def test_a_follower_of_another_epoch_or_incarnation_is_not_spoken_for(three: Several) -> None:
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await at_rest(three, container)
+    replicas, (feed, _) = three.nodes[0].replicas, container.feeds
+    node, incarnation = feed.member  # type: ignore[attr-defined]
+    told = Resting(1, container.id, container.epoch, incarnation, container.end)
+    assert replicas._fed(node, told) is feed
+    assert replicas._fed(node, Resting(1, container.id, container.epoch, "another", container.end)) is None
+    assert replicas._fed(node, Resting(1, container.id, container.epoch + 1, incarnation, container.end)) is None  # type: ignore[arg-type]
+
+
+async def test_nodes_of_an_older_version_do_without(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "PAIRS_VERSION", 1000)  # newer than all
+    accepted: list[PairUp] = []
+    monkeypatch.setattr(pairs.Pairs, "accept", lambda _pairs, asked, _session: accepted.append(asked))
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await container.append_command(b"before")
+    follows = three.nodes[1].replicas
+    await until(lambda: follows._pairs._again.get(container.member.node) or None)
+    await until(lambda: not follows._pairs._opening or None)
+    await container.append_command(b"after")
+    assert not accepted
+    assert not container.rests
+    assert container.in_touch

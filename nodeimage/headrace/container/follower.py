@@ -348,6 +348,8 @@ class Follower:
             self._rests = True
             if self._limit is not None:
                 self._limit.reschedule(None)
+            if self._session is not None:
+                self._session.shrink()
 
     def stir(self, number: int, *, silent: bool) -> None:
         """See RestingFollower."""

@@ -14,7 +14,7 @@ end, and the followers find the next leader by the container's record.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -142,6 +142,8 @@ class FollowerFeed:
         self._live = False
         self._closed = False
         self._rests = False
+        self._stirred: Callable[[], None] = _nothing
+        """Told when it does, after it rested."""
         self._moved = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
 
@@ -198,19 +200,21 @@ class FollowerFeed:
         """See container.Feed."""
         return self._rests
 
-    def spoken_for(self, vouch: Vouch, resting: Resting) -> bool:
+    def spoken_for(self, vouch: Vouch, resting: Resting, stirred: Callable[[int], None]) -> bool:
         """See FedFollower."""
         if self._closed or not self._live or self._observer or self._leader.lost or self._leader.commands_at_once:
             return False
         if not self._sent == self._acked == resting.position:
             return False
         self._rests = self._leader.state.vouched(self.member, resting.position, vouch)
+        self._stirred = partial(stirred, resting.number)
         return self._rests
 
     def stir(self) -> None:
         """See FedFollower."""
         if self._rests:
             self._rests = False
+            self._stirred()
             self._leader.follower_stirs(self.member)
 
     def look_at(self) -> None:
@@ -315,6 +319,10 @@ class FollowerFeed:
             self._catching_up.cancel()
         if self in self._leader.feeds:
             self._leader.feeds.remove(self)
+
+
+def _nothing() -> None:
+    pass
 
 
 def answer(leader: Leader, history: History, asked: Follow) -> tuple[Position, bool]:

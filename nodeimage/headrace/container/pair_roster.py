@@ -19,7 +19,8 @@ A follower says that it rests; only then, and only while its node has not taken 
 2. The leader counts an answer for a follower only where the follower has all that there is, all of it is committed, and
    the connection between these two stands. Its first frame from then on, a closed connection or another epoch ends
    that at once: what is written is acknowledged by each follower itself. So an answer never acknowledges a byte
-   (invariant 1), and one that is stuck with what it was sent is let go as ever.
+   (invariant 1), and one that is stuck with what it was sent is let go as ever. The next heartbeat tells the follower,
+   which then hears from its leader, or finds that their connection leads nowhere.
 3. Without answers for a while nobody is spoken for (leader_state.Vouch); the end of the session takes all back.
 
 Both sides sum up what is spoken for. Sums that differ are a fault: the session ends, and all begins anew.
@@ -56,8 +57,9 @@ class RestingFollower(Protocol):
 class FedFollower(Protocol):
     """A follower elsewhere, as its leader here feeds it (follower_feed.py)."""
 
-    def spoken_for(self, vouch: Vouch, resting: Resting, /) -> bool:
-        """Whether the heartbeats of its node count for it from now on, until it stirs."""
+    def spoken_for(self, vouch: Vouch, resting: Resting, stirred: Callable[[int], None], /) -> bool:
+        """Whether the heartbeats of its node count for it from now on, until it stirs. `stirred`: it does, of itself;
+        called with its number."""
 
     def stir(self) -> None:
         """They do not count any more."""
@@ -121,7 +123,7 @@ class FollowersRoster:
 
     def answer(self, beat: PairBeat) -> PairAnswer:
         """What a heartbeat is answered."""
-        for number in beat.refused:
+        for number in beat.astir:
             follower = self._followers.get(number)
             self.take_back(number)
             if follower is not None:
@@ -152,15 +154,15 @@ class LeadersRoster:
         self._told: dict[int, tuple[Resting, FedFollower | None]] = {}
         self._sum = Sum()
         self._taken: list[int] = []
-        self._refused: list[int] = []
+        self._astir: list[int] = []
         self._sent_at = float("-inf")
 
     def beat(self, now: float) -> PairBeat:
         """The next heartbeat."""
         taken, self._taken = self._taken, []
-        refused, self._refused = self._refused, []
+        astir, self._astir = self._astir, []
         self._sent_at = now
-        return PairBeat(sent_at=now, taken=taken, refused=refused)
+        return PairBeat(sent_at=now, taken=taken, astir=astir)
 
     def answered(self, answer: PairAnswer, now: float, fed: Callable[[Resting], FedFollower | None]) -> None:
         """A heartbeat was answered. `fed`: the follower that is meant, where a leader here feeds it in that epoch.
@@ -175,11 +177,11 @@ class LeadersRoster:
             if resting.number in self._told:
                 raise MalformedRequest(f"number {resting.number} of a replica that rests was given before")
             follower = fed(resting)
-            if follower is not None and not follower.spoken_for(self.vouch, resting):
+            if follower is not None and not follower.spoken_for(self.vouch, resting, self._stirred):
                 follower = None
             self._told[resting.number] = resting, follower
             self._sum.add(resting)
-            (self._refused if follower is None else self._taken).append(resting.number)
+            (self._astir if follower is None else self._taken).append(resting.number)
         if (answer.count, answer.digest) != (self._sum.count, self._sum.digest):
             raise MalformedRequest(
                 f"the other side speaks for {answer.count} replicas that rest, and told of {self._sum.count}"
@@ -188,6 +190,12 @@ class LeadersRoster:
         # Only now: what was taken back is not spoken for by this answer.
         self.vouch.heard = max(self.vouch.heard, now)
         self.vouch.assured = max(self.vouch.assured, answer.sent_at)
+
+    def _stirred(self, number: int) -> None:
+        told = self._told.get(number)
+        if told is not None and told[1] is not None:
+            self._told[number] = told[0], None
+            self._astir.append(number)
 
     def _take_back(self, number: int) -> None:
         told = self._told.pop(number, None)

@@ -32,7 +32,8 @@ NO_PAYLOAD: Final = memoryview(b"")
 
 _STAGING: Final = 64 * 1024
 _FIRST_STAGING: Final = 8 * 1024
-"""Of a reader that takes no longer frames: of those that have not proven who they are there may be many."""
+"""As long as no more comes at a time: most sessions are of containers at rest, and of those that have not proven who
+they are there may be many, too."""
 _LARGE: Final = 16 * 1024
 """A longer frame that has not come whole gets memory of its own."""
 _MAPPED: Final = 4 << 20
@@ -103,7 +104,7 @@ class FrameReader:
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._staging = memoryview(bytearray(_STAGING if limit >= _FIRST_STAGING else _FIRST_STAGING))
+        self._staging = memoryview(bytearray(_FIRST_STAGING))
         self._start = 0
         self._end = 0
         self._window = _WINDOW
@@ -114,6 +115,15 @@ class FrameReader:
     def take_longer(self, limit: int = MAX_FRAME) -> None:
         """Raise the limit, between two frames."""
         self.limit = limit
+
+    def shrink(self) -> None:
+        """Take as little memory as at first, where nothing of a frame has come."""
+        if not self.is_within and len(self._staging) > _FIRST_STAGING:
+            self._staging = memoryview(bytearray(_FIRST_STAGING))
+            self._start = self._end = 0
+            self._window = _WINDOW
+
+    def _enlarge(self) -> None:
         staged = self._staging[self._start : self._end]
         self._staging = memoryview(bytearray(_STAGING))
         self._staging[: len(staged)] = staged
@@ -137,8 +147,10 @@ class FrameReader:
             self._large_end += count
             return
         self._end += count
-        if count == self._window and self._window < len(self._staging):
+        if count == self._window and self._window < _STAGING:
             self._window *= 2
+            if self._window >= len(self._staging):
+                self._enlarge()
 
     @property
     def is_within(self) -> bool:
@@ -175,6 +187,8 @@ class FrameReader:
             large[: len(body)] = body
             self._large, self._large_end = large, len(body)
             self._start = self._end = 0
+        elif 4 + length > len(self._staging):
+            self._enlarge()
         return None
 
     def _header_end(self, body: memoryview, length: int) -> int:

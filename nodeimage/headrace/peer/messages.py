@@ -483,8 +483,8 @@ class PairBeat(Message, frozen=True):
     """Its loop time, given back at once."""
     taken: list[int] = []
     """Numbers of replicas that rest from now on: their leaders say nothing more as long as nothing changes."""
-    refused: list[int] = []
-    """Numbers of those that do not."""
+    astir: list[int] = []
+    """Numbers of those that do not, or no longer: their leaders speak to them."""
 
 
 class Resting(msgspec.Struct, frozen=True):

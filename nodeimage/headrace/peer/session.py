@@ -183,6 +183,10 @@ class Session(asyncio.BufferedProtocol):
             self._paused = False
             self._loop.call_soon(self._go_on)
 
+    def shrink(self) -> None:
+        """Take little memory, until much comes again."""
+        self._frames.shrink()
+
     def close(self, reason: str = "closed on this side") -> None:
         """End the session once what was sent has left, within 1 s. Nothing is delivered any more."""
         if not self._end(reason) or self._transport is None:

@@ -1,5 +1,6 @@
 """For which followers a node's heartbeats speak, as both nodes of a pair know it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,12 +37,15 @@ class Fed:
         self.vouch: Vouch | None = None
         self.looked_at = 0
 
-    def spoken_for(self, vouch: Vouch, _resting: Resting) -> bool:
+    def spoken_for(self, vouch: Vouch, resting: Resting, stirred: Callable[[int], None]) -> bool:
         self.vouch = vouch if self.takes else None
+        self.number, self.stirred = resting.number, stirred
         return self.takes
 
     def stir(self) -> None:
-        self.vouch = None
+        if self.vouch is not None:
+            self.vouch = None
+            self.stirred(self.number)
 
     def look_at(self) -> None:
         self.looked_at += 1
@@ -97,6 +101,21 @@ def test_one_that_its_leader_does_not_feed_so_goes_on_by_itself(fed: Fed | None)
     assert (answer.stirs, answer.count) == ([number], 0)
     pair.take(answer)
     assert not follower.rested
+
+
+def test_a_follower_hears_that_its_leader_looks_after_it_again() -> None:
+    """What it is sent from now on may never come, where only their connection leads nowhere."""
+    pair, follower = Pair(), Follower()
+    fed = pair.fed[ContainerId(7)] = Fed()
+    number = pair.add(follower)
+    pair.beat()
+    pair.beat()
+    fed.stir()
+    answer = pair.answer()
+    assert (follower.rested, follower.stirred) == ([number], [(number, False)])
+    pair.take(answer)
+    assert answer.stirs == [number]
+    assert pair.leaders.beat(9.0).astir == []
 
 
 def test_what_is_taken_back_is_not_spoken_for_by_the_next_answer() -> None:

@@ -1,6 +1,7 @@
 """One heartbeat for all followers on a node that rest, and what ends that: for one of them, or for all."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from headrace.container import follower, pairs
 from headrace.container.follower import Follower
 from headrace.container.leader import Leader
 from headrace.container.pair_roster import LeadersRoster
-from headrace.peer.messages import Commit, PairUp, Resting
+from headrace.peer.messages import PAIRS_VERSION, Commit, PairUp, Resting
 from headrace.peer.session import Session
 from kit.several_replicas import Several, handed_to, until
 
@@ -24,6 +25,22 @@ async def at_rest(three: Several, container: Leader) -> None:
         )
 
     await until(lambda: rests() or None)
+
+
+class _Lost:
+    """A session that takes what it is given, and sends nothing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def send(self, *_message: object) -> None:
+        pass
+
+    async def drained(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +113,22 @@ async def test_a_follower_that_is_stuck_is_let_go_while_its_node_speaks_for_othe
     assert len(other.state.in_sync) == 3
 
 
+async def test_a_connection_that_leads_nowhere_is_found_when_something_is_written(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its node is heard, and before the kernel finds out."""
+    container = await three.led(await three.create(replicas=3, min_in_sync=2))
+    await at_rest(three, container)
+    half = three.replica(2, container.id).follower
+    assert isinstance(half, Follower)
+    lost = half._session
+    feed = next(each for each in container.feeds if each.member.node == three.nodes[2].node_id)  # type: ignore[attr-defined]
+    monkeypatch.setattr(feed, "_session", _Lost(feed._session))  # type: ignore[attr-defined]
+    await asyncio.wait_for(container.append_command(b"with two, until it is back"), 100)
+    await until(lambda: (half._session is not lost and len(container.state.in_sync) == 3) or None)
+    await three.same(container.id, [0, 1, 2], end=container.end)
+
+
 async def test_a_connection_that_ends_stirs_one_container_alone(three: Several) -> None:
     container, other = [await three.led(await three.create(replicas=3, min_in_sync=2)) for _ in range(2)]
     await at_rest(three, container)
@@ -165,7 +198,8 @@ async def test_a_follower_of_another_epoch_or_incarnation_is_not_spoken_for(thre
 
 
 async def test_nodes_of_an_older_version_do_without(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "PAIRS_VERSION", 1000)  # newer than all
+    for node in three.nodes[1:]:
+        node.peers._identity = replace(node.peers._identity, versions=(1, PAIRS_VERSION - 1))
     accepted: list[PairUp] = []
     monkeypatch.setattr(pairs.Pairs, "accept", lambda _pairs, asked, _session: accepted.append(asked))
     container = await three.led(await three.create(replicas=3, min_in_sync=2))

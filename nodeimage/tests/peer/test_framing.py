@@ -227,3 +227,28 @@ def test_a_reader_takes_longer_frames_once_it_is_told_to(piece: int) -> None:
             if len(sizes) == 1:
                 reader.take_longer()
     assert sizes == [1_000, 100_000, 1_000]
+
+
+@pytest.mark.parametrize("payload", [10, 5_000, 9_000, 15_000, 20_000, 100_000])
+@pytest.mark.parametrize("piece", [1_000, 1 << 20])
+def test_a_reader_that_shrank_takes_frames_of_any_length(payload: int, piece: int) -> None:
+    reader = FrameReader()
+    for _ in range(2):
+        data = memoryview(b"".join(encode_frame(Submit(), [bytes(payload)])) * 3)
+        sizes: list[int] = []
+        while data:
+            room = reader.get_buffer()
+            assert room
+            size = min(piece, len(room), len(data))
+            room[:size] = data[:size]
+            data = data[size:]
+            reader.came(size)
+            if len(reader._staging) > 8 * 1024 and reader.is_within:
+                staging = reader._staging
+                reader.shrink()  # not while something has come
+                assert reader._staging is staging
+            while (frame := reader.next()) is not None:
+                sizes.append(len(frame[1]))
+        assert sizes == [payload] * 3
+        reader.shrink()
+        assert len(reader._staging) == 8 * 1024

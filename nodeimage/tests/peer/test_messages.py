@@ -269,7 +269,7 @@ GOLDEN: list[tuple[Message, bytes]] = [
     ),
     (
         messages.PairBeat(1.5, [1], [2]),
-        (b"\x84\xa4type\xa8PairBeat\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00\xa5taken\x91\x01\xa7refused\x91\x02"),
+        (b"\x84\xa4type\xa8PairBeat\xa7sent_at\xcb?\xf8\x00\x00\x00\x00\x00\x00\xa5taken\x91\x01\xa5astir\x91\x02"),
     ),
     (
         messages.PairAnswer(1.5),

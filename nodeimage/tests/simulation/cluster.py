@@ -33,6 +33,7 @@ from simulation.faults import (
     draw_full,
     draw_hang,
     draw_holes,
+    draw_lost,
     draw_rolls,
     draw_strangers,
     draw_unopened,
@@ -66,6 +67,7 @@ ODD = 8_000_000_011
 TABLES = 9_000_000_011
 STRANGERS = 10_000_000_019
 HOLES = 11_000_000_003
+LOST = 12_000_000_007
 """Added to the seed, for what only some runs have: the others are what they were before it came."""
 WHOLE_S = 60.0
 """And so long it may take until nothing is missing anywhere."""
@@ -143,6 +145,9 @@ class Cluster:
 
         holes = draw_holes(random.Random(seed + HOLES), begin=2.5, length=self.shape.faults_s)
         self.faults = sorted(self.faults + holes, key=lambda fault: fault.at)
+
+        lost = draw_lost(random.Random(seed + LOST), begin=2.5, length=self.shape.faults_s)
+        self.faults = sorted(self.faults + lost, key=lambda fault: fault.at)
 
         self.versions = draw_versions(
             random.Random(seed + VERSIONS), nodes=self.shape.nodes, begin=2.5, length=self.shape.faults_s

@@ -154,6 +154,16 @@ def draw_holes(chance: random.Random, *, begin: float, length: float) -> list[Fa
     ]
 
 
+def draw_lost(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
+    """In some runs, single connections lead nowhere, and nobody is told."""
+    if chance.random() < 0.6:
+        return []
+    return [
+        Fault(begin + chance.random() * length, "connection lost", chance.choice((0.0, 0.3, 1.0)), chance.random())
+        for _ in range(chance.randint(1, 4))
+    ]
+
+
 def draw_full(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
     """In some runs, the disks of all followers of a container are full at once, for longer than they are waited for."""
     if chance.random() < 0.7:
@@ -472,6 +482,12 @@ class Trouble:
         node.disk.full += 1
         await asyncio.sleep(fault.lasts * 2)
         node.disk.full -= 1
+
+    async def _connection_lost(self, fault: Fault) -> None:
+        node = self._any(fault)
+        ends = list(node.host.ends)
+        if ends:
+            self._cluster.network.lose(ends[int(fault.roll * 1000) % len(ends)])
 
     async def _no_descriptors(self, fault: Fault) -> None:
         node = self._any(fault)

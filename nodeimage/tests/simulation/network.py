@@ -61,6 +61,8 @@ class Network:
         self._cut: dict[tuple[int, int], int] = {}
         self._held: dict[tuple[int, int], list[tuple[object, Callable[..., None], tuple[Any, ...]]]] = {}
         self._last: dict[object, float] = {}
+        self._resumed: dict[object, float] = {}
+        """When the last of what cuts had held arrives, by lane."""
 
     # --- faults
 
@@ -74,7 +76,7 @@ class Network:
         if not self._cut[link]:
             del self._cut[link]
             for lane, arrive, args in self._held.pop(link, []):
-                self.carry_on(lane, link, arrive, *args)
+                self._resume(lane, link, arrive, args)
 
     def is_cut(self, source: int, target: int) -> bool:
         return (source, target) in self._cut
@@ -86,13 +88,20 @@ class Network:
             self._break(end, lossy=True)
             self._break(end.far, lossy=True)
 
+    def lose(self, end: "End") -> None:
+        """One connection leads nowhere, until the systems of both sides find that out."""
+        end.mute = end.far.mute = True
+        for each in (end, end.far):
+            self.loop.call_later(KEEPALIVE_S, self._break, each, True)
+
     def killed(self, host: Host) -> None:
         """Its process has ended: by itself, or with its host."""
         for end in list(host.ends):
             end.gone = True
             far = end.far
             if host.is_up:
-                lossy = end.mute = self._chance.random() < 0.5
+                lossy = self._chance.random() < 0.5
+                end.mute |= lossy
                 self.carry_on(end, (host.number, far.host.number), self._break, far, lossy)
             else:
                 host.silent.append(far)
@@ -135,8 +144,23 @@ class Network:
         self._last[lane] = at
         self.loop.call_later(at - now, self._arrived, lane, link, arrive, args, context=WORLD)
 
-    def _arrived(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if link in self._cut:
+    def _resume(self, lane: object, link: tuple[int, int], arrive: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Carry on what was held by a cut, with nothing that was sent later before it."""
+        now = self.loop.now
+        at = self._last[lane] = self._resumed[lane] = max(self._last.get(lane, 0.0), now + self.delay())
+        self.loop.call_later(at - now, self._arrived, lane, link, arrive, args, True, context=WORLD)
+
+    def _arrived(
+        self,
+        lane: object,
+        link: tuple[int, int],
+        arrive: Callable[..., None],
+        args: tuple[Any, ...],
+        resumed: bool = False,
+    ) -> None:
+        if not resumed and self.loop.now < self._resumed.get(lane, 0.0):
+            self._resume(lane, link, arrive, args)  # it was under way when the cut healed
+        elif link in self._cut:
             self._held.setdefault(link, []).append((lane, arrive, args))
         elif self.hosts[link[1]].is_up:
             arrive(*args)
@@ -323,6 +347,9 @@ class End:
         if self._paused:
             self._paused = False
             self._loop.call_soon(self._deliver)
+
+    def shrink(self) -> None:
+        pass
 
     def close(self, reason: str = "") -> None:
         if self._ending:

@@ -22,9 +22,10 @@ from headrace.catalog.committed_offsets import CommitCursors
 from headrace.catalog.queries.chains import ChainQueries
 from headrace.container import follower_feed, replica_folder
 from headrace.container.follower import Follower
+from headrace.container.follower_feed import FollowerFeed
 from headrace.container.history import History
 from headrace.container.in_sync_writer import InSyncWriter
-from headrace.container.leader_state import LeaderState, Member
+from headrace.container.leader_state import LeaderState, Member, Vouch
 from headrace.container.local_replica import LocalReplica
 from headrace.container.replica_folder import ReplicaFile
 from headrace.container.replicas import Replicas
@@ -39,7 +40,7 @@ from headrace.partitions import partition_tail
 from headrace.partitions.partition_tail import read_tail
 from headrace.partitions.rolls import steps
 from headrace.partitions.rolls.steps import RollSteps
-from headrace.peer.messages import Acked
+from headrace.peer.messages import Acked, Resting
 from headrace.storage import container_closing
 from headrace.store import container_records, features
 from headrace.store.records import NodeRecord
@@ -73,6 +74,20 @@ def acknowledges_before_it_wrote() -> Any:
             follower._session.send(Acked(position=follower.log.end, epoch=follower.epoch))
 
     return mock.patch.object(Follower, "_acknowledge", planted)
+
+
+def takes_a_nodes_heartbeat_for_an_acknowledgement() -> Any:
+    """It speaks for a follower that rests with all that there is; here, for one that is yet to write what it got."""
+
+    def planted(feed: FollowerFeed, vouch: Vouch, resting: Resting, stirred: Callable[[int], None]) -> bool:
+        peer = feed._leader.state._peers.get(feed.member)
+        if feed._closed or not feed._live or feed._observer or peer is None or not peer.connected:
+            return False
+        peer.vouch, peer.position = vouch, feed._leader.state.end
+        feed._rests, feed._stirred = True, lambda: stirred(resting.number)
+        return True
+
+    return mock.patch.object(FollowerFeed, "spoken_for", planted)
 
 
 def finds_the_match_point_by_position_alone() -> Any:
@@ -353,6 +368,7 @@ def takes_rows_as_they_are() -> Any:
     [
         (commits_without_one_follower, 0),
         (acknowledges_before_it_wrote, 0),
+        (takes_a_nodes_heartbeat_for_an_acknowledgement, 5),
         (finds_the_match_point_by_position_alone, 23),
         (acknowledges_before_it_cut, 75),
         (goes_on_in_the_epoch_of_its_last_run, 0),

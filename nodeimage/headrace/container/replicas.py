@@ -67,7 +67,7 @@ SET_BACK_RETRY_S: Final = 5.0
 LOOKED_AT: Final = 64
 """Replicas whose states are looked at in a tick, or a tenth of those that do not rest, if that is more: what is told of
 one is no older than a second. Where there are no more, all are looked at whenever somebody asks."""
-ROUND_TICKS: Final = 600
+ROUND_TICKS: Final = 3_000
 """Ticks within which each replica is looked at, also those that rest: what tells nobody that it changed shows then."""
 
 
@@ -746,6 +746,11 @@ class Replicas:
         kept = self._kept.get(container_id)
         return kept.replica if kept is not None else None
 
+    @property
+    def count(self) -> int:
+        """Of replicas, open or not."""
+        return len(self._kept)
+
     def all(self) -> Sequence[LocalReplica]:
         """All replicas that are open."""
         return [kept.replica for kept in self._kept.values() if kept.replica is not None]
@@ -767,7 +772,7 @@ class Replicas:
         return self._teller
 
     def states(self) -> list[ReplicaState]:
-        """The same of all replicas."""
+        """The same, of all replicas at once."""
         return self.teller().all()
 
     # --- see in_sync.KeptRecords

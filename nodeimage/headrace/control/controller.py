@@ -39,7 +39,7 @@ from headrace.control.placement import choose_members
 from headrace.control.plan import planning
 from headrace.control.prober import Prober
 from headrace.control.put_queue import PutQueue
-from headrace.peer.messages import ProbeAnswer, RollAway
+from headrace.peer.messages import NO_REPLICAS, Probe, ProbeAnswer, RollAway
 from headrace.peer.replica_pages import Change as ReplicaChange
 from headrace.peer.replica_pages import ToldReplicas
 from headrace.peer.reports import ReplicaState
@@ -103,7 +103,7 @@ class Controller:
         view: ClusterView,
         store_call: StoreCall,
         peers: Peers,
-        own_probe: Callable[[], ProbeAnswer],
+        own_probe: Callable[[Probe], ProbeAnswer],
         settings: Settings | None = None,
         lease_call: StoreCall | None = None,
         tracer: Tracer = NO_TRACER,
@@ -429,9 +429,18 @@ class Controller:
         now = self._loop.time()
         if self.holds_lease or now - self._own_looked_at >= OWN_S:
             self._own_looked_at = now
-            self._told(self._own, self._own_told.take_all(self._own_probe().replicas))
+            self._told(self._own, self._own_changes())
         async for _ in self._in_turns(self._taking()):
             pass
+
+    def _own_changes(self) -> Iterator[ReplicaChange]:
+        """What changed of the replicas here, as another node would be told."""
+        told, more = self._own_told, True
+        while more:
+            since = told.since
+            answer = self._own_probe(Probe(since, told.begun))
+            yield from told.take(answer, asked_since=since)[0].changes
+            more = answer.more and told.since > since
 
     def _taking(self) -> Iterator[None]:
         records, replicas = self._records_changed, self._replicas_changed
@@ -493,7 +502,7 @@ class Controller:
     def _observe(self, now: float) -> Observed:
         """What is known. Of containers and replicas that is the inventory, as of the last plan."""
         probes = self._prober.results()
-        probes[self._own] = ProbeResult(self._own_probe(), now)
+        probes[self._own] = ProbeResult(self._own_probe(Probe(NO_REPLICAS)), now)
         cluster = self._view.cluster
         return Observed(
             own=self._own,

@@ -727,11 +727,11 @@ class Node:
     async def _probed(self, asked: Probe, _payload: memoryview, _session: Session) -> ProbeAnswer:
         if asked.doubted:
             await self.controller.look_and_tell(asked.doubted)
-        return self.replicas.teller().answer(asked, self._alive())
+        return self.probe(asked)
 
-    def probe(self) -> ProbeAnswer:
-        """How this node is, with all of its replicas."""
-        return structs.replace(self._alive(), replicas=self.replicas.states())
+    def probe(self, asked: Probe) -> ProbeAnswer:
+        """How this node is, and what is asked of its replicas."""
+        return self.replicas.teller().answer(asked, self._alive())
 
     def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()

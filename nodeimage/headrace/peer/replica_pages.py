@@ -14,7 +14,6 @@ asked since one that is forgotten begins anew. Numbers are of one run of a node:
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -205,17 +204,6 @@ class ToldReplicas:
             self._stale = set()
             self.complete = True
         return news, True
-
-    def take_all(self, replicas: Iterable[ReplicaState]) -> list[Change]:
-        """The same of all replicas that there are."""
-        news = News()
-        self._stale = set(self.replicas)
-        for state in replicas:
-            self._take(state, news)
-        for each in self._stale:
-            self._drop(each, news)
-        self._stale = set()
-        return news.changes
 
     def _take(self, state: ReplicaState, news: News) -> None:
         container = state.container

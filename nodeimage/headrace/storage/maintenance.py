@@ -12,8 +12,9 @@ that fails, or a damaged chunk, does not delay the others.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -44,6 +45,8 @@ from headrace.storage.volume_limits import VolumeLimits
 log = structlog.get_logger()
 
 EVERY_S = 5.0
+REPLICAS_A_ROUND: Final = 500
+"""Of more replicas here, rounds that nothing asks for come less often in proportion: each looks at all of them."""
 
 
 class Maintenance(ReplicaListener):
@@ -188,30 +191,38 @@ class Maintenance(ReplicaListener):
     # --- the task
 
     async def _run(self) -> None:
+        passed = 0
         while True:
             try:
                 async with asyncio.timeout(EVERY_S):
                     await self._wake.wait()
             except TimeoutError:
-                pass
+                passed += 1
+                if passed * REPLICAS_A_ROUND < self._cluster.replicas.count:
+                    await self._steps(("look at volumes", self._volume_limits.step))
+                    continue
             self._wake.clear()
+            passed = 0
             await self._round()
 
     async def _round(self) -> None:
+        await self._steps(
+            ("look at volumes", self._volume_limits.step),
+            ("close chunks", self._chunk_closing.close_full),
+            ("close containers", self._container_closing.close_full),
+            ("expire", self._expiry.step),
+            ("give back", self._chunk_gc.step),
+            ("close chunks early", self._chunk_closing.close_early),
+            ("delete containers", self._container_closing.delete_empty),
+            ("forget cursors", self._expiry.expire_committed_offsets),
+            ("forget what was deleted", self._expiry.forget_deleted),
+            ("regroup", self._regroup),
+            ("forget what has gone", self._forget_gone),
+        )
+
+    async def _steps(self, *steps: tuple[str, Callable[[], Awaitable[object]]]) -> None:
         async with self._round_lock:
-            for name, step in (
-                ("look at volumes", self._volume_limits.step),
-                ("close chunks", self._chunk_closing.close_full),
-                ("close containers", self._container_closing.close_full),
-                ("expire", self._expiry.step),
-                ("give back", self._chunk_gc.step),
-                ("close chunks early", self._chunk_closing.close_early),
-                ("delete containers", self._container_closing.delete_empty),
-                ("forget cursors", self._expiry.expire_committed_offsets),
-                ("forget what was deleted", self._expiry.forget_deleted),
-                ("regroup", self._regroup),
-                ("forget what has gone", self._forget_gone),
-            ):
+            for name, step in steps:
                 try:
                     await step()
                 except FAILURES as error:

@@ -119,7 +119,7 @@ class Member:
             self.store_fails()
         return result
 
-    def probe(self) -> ProbeAnswer:
+    def probe(self, _asked: Probe) -> ProbeAnswer:
         assert self.node_id is not None
         states = []
         for container, record in self.view.containers.items():
@@ -145,7 +145,7 @@ class Member:
             await asyncio.Event().wait()
         if message.doubted:
             await self.controller.look_and_tell(message.doubted)
-        return self.probe()
+        return self.probe(message)
 
     async def _prepared(self, message: Prepare, payload: memoryview, session: Session) -> Prepared:
         if self.refuses is not None:

@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import structs
-
 from headrace.base.errors import (
     Code,
     CorruptLog,
@@ -473,9 +471,9 @@ class Node:
         if self.replicas is None:
             await self.cluster.loop.create_future()
 
-    def probe(self) -> ProbeAnswer:
+    def probe(self, asked: Probe) -> ProbeAnswer:
         assert self.replicas is not None
-        return structs.replace(self._alive(), replicas=self.replicas.states())
+        return self.replicas.teller().answer(asked, self._alive())
 
     def _alive(self) -> ProbeAnswer:
         now = asyncio.get_running_loop().time()

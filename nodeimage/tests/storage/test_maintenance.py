@@ -14,6 +14,7 @@ from headrace.container.local_replica import LocalReplica
 from headrace.log.frames import FrameType
 from headrace.node.parts import NodeParts
 from headrace.partitions.partition import Partition
+from headrace.storage import maintenance
 from kit.pair import Pair, Start, append, read, until
 
 
@@ -227,3 +228,29 @@ async def test_who_has_followed_without_a_gap_need_not_wait_for_the_catalog(star
         assert behind.value.code == Code.LEADER_NOT_AVAILABLE
     assert promoted.high_watermark == 2
     assert (await pair.partition(pair.second, "other")).high_watermark == 2
+
+
+async def test_with_many_replicas_rounds_that_nothing_asks_for_come_less_often(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "EVERY_S", 0.02)
+    pair = await start(2)
+    maintains = pair.first.maintenance
+    steps: list[str] = []
+
+    async def step(*each: tuple[str, object]) -> None:
+        steps.append("round" if len(each) > 1 else each[0][0])
+
+    monkeypatch.setattr(maintains, "_steps", step)
+    count = pair.first.cluster.replicas.count
+    monkeypatch.setattr(maintenance, "REPLICAS_A_ROUND", count / 3)  # so each third time
+    maintains._wake.set()
+    await until(lambda: steps.count("round") >= 2)
+    steps.clear()
+    await until(lambda: steps.count("round") >= 3)
+    between = " ".join(steps).split("round")[1:3]
+    assert between == [" look at volumes look at volumes "] * 2
+    monkeypatch.setattr(maintenance, "REPLICAS_A_ROUND", 0.001)
+    await until(lambda: steps[-10:] == ["look at volumes"] * 10)
+    maintains._wake.set()
+    await until(lambda: steps[-1:] == ["round"] or "round" in steps[-5:])

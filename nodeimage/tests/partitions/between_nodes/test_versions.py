@@ -22,7 +22,7 @@ async def test_two_versions_in_succession_form_a_cluster(tmp_path: Path, monkeyp
     older, newer = (Node(options(tmp_path, number, 2)) for number in (1, 2))
     probe = older.probe
     # Answers of before told no clock.
-    older.probe = lambda: structs.replace(probe(), clock=Millis(0))  # type: ignore[method-assign]
+    older.probe = lambda asked: structs.replace(probe(asked), clock=Millis(0))  # type: ignore[method-assign]
     starting = asyncio.create_task(older.start())
     try:
         await until(lambda: hasattr(older, "peers"))

@@ -228,7 +228,7 @@ class SyncCycle:
     @property
     def is_busy(self) -> bool:
         """Something is being written, or is to be."""
-        return self._writing or self._due or self.log.pending_bytes > 0
+        return self._under_way > 0 or self._due or self.log.pending_bytes > 0
 
     @property
     def is_closed(self) -> bool:

@@ -20,7 +20,7 @@ Knows nothing of the network, the catalog and replication: what lies above `comm
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from headrace.base.errors import CorruptLog, StorageFull, SyncFailed
@@ -273,6 +273,19 @@ class ContainerLog:
             written=self.appender.written,
         )
 
+    def read_ahead(self, partitionlet: int, offset: int, *, limit: int, read_bytes: int, max_bytes: int) -> int:
+        """[blocking] Have the kernel fetch up to `max_bytes` behind the `read_bytes` that were read from `offset` on;
+        as many as it was asked for. Raises `CorruptLog`."""
+        return reading.read_ahead(
+            list(self.appender.chunks),
+            partitionlet,
+            offset,
+            limit=limit,
+            read_bytes=read_bytes,
+            max_bytes=max_bytes,
+            written=self.appender.written,
+        )
+
     def read_frames(
         self, position: Position, *, until: Position, max_bytes: int, layouts: Layouts | None = None
     ) -> RawFrames:
@@ -335,6 +348,20 @@ class ContainerLog:
         """[blocking] What a chunk holds of each partitionlet, by id, less what has been given back."""
         return maintenance.summaries(chunk)
 
+    def summaries_of(self, chunk: Chunk, partitionlets: Collection[int]) -> list[Summary]:
+        """[blocking] The same of some partitionlets, those that it holds; what it holds of others is not looked at."""
+        return maintenance.summaries_of(chunk, partitionlets)
+
+    def lives(self, chunk: Chunk, dead: Mapping[int, int]) -> bool:
+        """[blocking] Whether a chunk holds any record that was not given back and is not below its partitionlet's first
+        kept offset in `dead`."""
+        return maintenance.lives(chunk, dead)
+
+    def oldest(self, chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
+        """[blocking] By the upper bits of partitionlets' ids (id >> bits), the smallest of their largest timestamps;
+        `untimed` stands for those of records without one."""
+        return maintenance.oldest(chunk, bits=bits, untimed=untimed)
+
     def chunks_to_close(self, committed: Position | None = None) -> list[Chunk]:
         """Chunks that are full, synced, and end at or below `committed` (None: any), so that what may yet be cut is
         not closed. Each stands here until `close_chunk` is through with it."""
@@ -369,8 +396,7 @@ class ContainerLog:
     def has_room_to_regroup(self, chunk: Chunk, *, leave: int) -> bool:
         """[blocking] Whether the disk has room for what still lives in a closed chunk once more, and `leave` bytes."""
         disk = os.statvfs(self.folder)
-        lives = sum(summary.length for summary in self.summaries(chunk))
-        return disk.f_bavail * disk.f_frsize - lives >= leave
+        return disk.f_bavail * disk.f_frsize - maintenance.live_bytes(chunk) >= leave
 
     def regroup_command(self, chunk: Chunk, *, pauses_s: float = 0.0) -> list[str]:
         """The helper process that regroups a closed chunk; `reopen_chunk` when it has ended with 0.

@@ -38,6 +38,9 @@ class DeadOffsets:
         self._partitionlets = array("q", sorted(kept or ()))
         self._kept = array("q", (kept[partitionlet] for partitionlet in self._partitionlets) if kept else ())
 
+    def __bool__(self) -> bool:
+        return bool(self._partitionlets)
+
     def first_kept(self, partitionlet: int) -> int:
         """Places that end below this are gone; 0 where nothing is."""
         row = bisect_left(self._partitionlets, partitionlet)

@@ -199,6 +199,15 @@ def read_exactly(fd: int, offset: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
+def will_need(fd: int, offset: int, length: int) -> bool:
+    """Have the kernel begin to read `length` bytes from `offset` on; False: it takes no such advice."""
+    try:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+    except OSError:
+        return False
+    return True
+
+
 def mapped(fd: int, offset: int, length: int, *, what: str) -> memoryview:
     """`length` bytes from `offset` on, mapped. They are on the disk: `touch` them first. Raises `OutOfDescriptors`.
 

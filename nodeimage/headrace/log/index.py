@@ -7,7 +7,7 @@ each other in position order, and so do a partitionlet's offsets from part to pa
 Places are counted from the chunk's first frame, not from the file's first byte.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 NO_PRODUCER: Final = -1
@@ -71,6 +71,12 @@ class Part(Protocol):
     def summaries(self) -> Iterator[Summary]:
         """All partitionlets, by id."""
 
+    def held_of(self, partitionlets: Collection[int], /) -> list[int]:
+        """Those of `partitionlets` that have frames here."""
+
+    def newest(self) -> Iterable[tuple[int, int, int]]:
+        """(partitionlet, last offset, largest timestamp) of all that have data frames here."""
+
     def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
         """The places of its data frames, from the one that holds `offset` (or the next one behind it) on."""
 
@@ -85,6 +91,9 @@ class Part(Protocol):
 
     def all_controls(self) -> list[tuple[int, int]]:
         """(place, length) of every control frame, in position order."""
+
+    def data_bytes(self) -> int:
+        """Bytes of all data frames."""
 
     def known_bytes(self) -> int:
         """Bytes of all frames that it knows; what lacks to `end - start` is gap frames."""

@@ -7,7 +7,7 @@ most BLOCK_BYTES, segment.py) and whole blocks; regrouping first makes dead plac
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -41,6 +41,66 @@ def summaries(chunk: Chunk) -> list[Summary]:
             before = found.get(summary.partitionlet)
             found[summary.partitionlet] = here if before is None else _both(before, here)
     return [found[partitionlet] for partitionlet in sorted(found)]
+
+
+def summaries_of(chunk: Chunk, partitionlets: Collection[int]) -> list[Summary]:
+    """The same of some partitionlets, those that it holds; what it holds of others is not looked at."""
+    body = chunk.body
+    found: dict[int, Summary] = {}
+    for part in body.parts:
+        for partitionlet in part.held_of(partitionlets):
+            summary = part.summary(partitionlet)
+            if summary is None:
+                continue
+            kept = body.dead.first_kept(partitionlet)
+            here = summary if summary.first >= kept else _less(part, summary, kept)
+            before = found.get(partitionlet)
+            found[partitionlet] = here if before is None else _both(before, here)
+    return [found[partitionlet] for partitionlet in sorted(found)]
+
+
+def live_bytes(chunk: Chunk) -> int:
+    """Bytes of the data frames of a chunk that were not given back."""
+    if chunk.body.dead:
+        return sum(summary.length for summary in summaries(chunk))
+    return sum(part.data_bytes() for part in chunk.body.parts)
+
+
+def lives(chunk: Chunk, dead: Mapping[int, int]) -> bool:
+    """Whether a chunk holds any record that has not been given back, and does not lie below its partitionlet's first
+    kept offset in `dead`. Ends at the first."""
+    body = chunk.body
+    gone = body.dead.as_mapping()
+    for part in body.parts:
+        for partitionlet, last, _ in part.newest():
+            if last >= gone.get(partitionlet, 0) and last >= dead.get(partitionlet, 0):
+                return True
+    return False
+
+
+def oldest(chunk: Chunk, *, bits: int, untimed: int) -> dict[int, int]:
+    """By the upper bits of partitionlets' ids (id >> bits), the smallest of their largest timestamps, of what a chunk
+    holds and has not been given back. `untimed` stands for those of records without a timestamp."""
+    body = chunk.body
+    gone = body.dead.as_mapping()
+    newest: dict[int, int] = {}
+    for part in body.parts:
+        for partitionlet, last, time in part.newest():
+            kept = gone.get(partitionlet, 0) if gone else 0
+            if last < kept:
+                continue
+            if kept:
+                time = max(place.max_timestamp for place in part.places(partitionlet, kept))
+            if time < 0:
+                time = untimed
+            if time > newest.get(partitionlet, -1):
+                newest[partitionlet] = time
+    found: dict[int, int] = {}
+    for partitionlet, time in newest.items():
+        group = partitionlet >> bits
+        if group not in found or time < found[group]:
+            found[group] = time
+    return found
 
 
 def _less(part: Part, summary: Summary, kept: int) -> Summary:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from headrace.base.errors import CorruptLog
 from headrace.log.chunk import Body, Chunk
+from headrace.log.files import FILE_HEAD_BYTES, will_need
 from headrace.log.frames import HEADER_BYTES, Frame, FrameType, frames_in, take_batches
 from headrace.log.index import REMEMBERED_BATCHES, ControlPlace, Part, Place, ProducerBatch
 from headrace.log.segment import BLOCK_BYTES
@@ -22,6 +23,8 @@ from headrace.log.segment import BLOCK_BYTES
 _GAP_BYTES: Final = 16 << 10
 """Places this near to each other are fetched with one read, the gap with them."""
 _CONTROL_READ_BYTES: Final = 1 << 20
+_AHEAD_CALLS: Final = 64
+"""Stretches of a file that one reading ahead asks for at most: of chunks that mix many partitionlets."""
 _JOIN_FROM: Final = 8
 _JOIN_BELOW: Final = 16 << 10
 NEVER: Final = (1 << 63) - 1
@@ -138,6 +141,44 @@ def read_batches(
         if left <= 0 or more:
             break
     return _joined(batches)
+
+
+def read_ahead(
+    chunks: Sequence[Chunk],
+    partitionlet: int,
+    offset: int,
+    *,
+    limit: int,
+    read_bytes: int,
+    max_bytes: int,
+    written: int,
+) -> int:
+    """Have the kernel fetch what a reader asks for next, while it is busy with the `read_bytes` that it has from
+    `offset` on: up to `max_bytes` of what follows. What does not come to pass is read when it is asked for. The bytes
+    that were asked for. Raises `CorruptLog`."""
+    passed, calls, asked = read_bytes, 0, 0
+    for chunk in chunks:
+        body = chunk.body
+        most = passed + max_bytes - asked
+        places, more = _enough(
+            live_places(chunk, body, partitionlet, offset, written), limit=limit, max_bytes=most, some=False
+        )
+        behind = 0
+        while behind < len(places) and passed > 0:
+            passed -= places[behind].length
+            behind += 1
+        places = places[behind:]
+        if places:
+            file = body.opened()
+            for extent in _extents(places):
+                length = extent[-1].at + extent[-1].length - extent[0].at
+                if calls == _AHEAD_CALLS or not will_need(file.fd, FILE_HEAD_BYTES + extent[0].at, length):
+                    return asked
+                calls += 1
+                asked += length
+        if more or asked >= max_bytes:
+            break
+    return asked
 
 
 def _enough(places: Iterable[Place], *, limit: int, max_bytes: int, some: bool) -> tuple[list[Place], bool]:

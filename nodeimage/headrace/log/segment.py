@@ -28,15 +28,16 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 from crc32c import crc32c
 
 from headrace.base.errors import CorruptLog
 from headrace.log.files import mapped
-from headrace.log.index import ControlPlace, Place, ProducerBatch, Summary
-from headrace.log.table import Table
+from headrace.log.index import NO_PRODUCER, ControlPlace, Place, ProducerBatch, Summary
+from headrace.log.table import Table, unpack_row
 
 if sys.byteorder != "little":  # the columns are used as they lie in the file
     raise ImportError("Headrace's log needs a little-endian machine.")
@@ -46,9 +47,12 @@ SEGMENT_HEAD_BYTES: Final = 128
 _HEAD: Final = struct.Struct("<8sII2Q5Q56x")
 BLOCK_BYTES: Final = 128 << 10
 """A place of several frames is at most this long: a read may fetch one place too much at either end."""
+_SCAN_FROM: Final = 16
+"""Where one in so many entries is looked for, to go through them all is faster."""
 _LOW: Final = 0xFFFFFFFF
 Touch = Callable[[int, int], None]
 """Has the disk read so many bytes from a place of a segment on. Raises `CorruptLog` where it cannot."""
+_NO_PRODUCER: Final = NO_PRODUCER.to_bytes(8, "little", signed=True)
 _PACK_4: Final = struct.Struct("=4q").pack
 _PACK_10: Final = struct.Struct("=10q").pack
 
@@ -105,6 +109,27 @@ class SegmentBuilder:
             )
         )
 
+    def add_single(self, partitionlet: int, row: bytes) -> None:
+        """Adds a partitionlet of one data frame that no idempotent producer wrote and of no control frames; `row` as in
+        table.py. With very many topics that is most of them."""
+        first, last, max_timestamp, where, epoch, _, _ = unpack_row(row)
+        self._places.frombytes(row[:32])
+        self._epochs.extend((epoch, first))
+        self._entries.frombytes(
+            _PACK_10(
+                partitionlet,
+                first,
+                last,
+                max_timestamp,
+                where & _LOW,
+                0,
+                len(self._places) // 4,
+                len(self._epochs) // 2,
+                len(self._producers) // 6,
+                len(self._controls) // 2,
+            )
+        )
+
     def encode(self, *, start: int, end: int) -> list[bytes]:
         """Head and body, ready to be written."""
         groups = (
@@ -129,6 +154,10 @@ def encode_table(table: Table) -> list[bytes]:
     builder = SegmentBuilder()
     controls = table.controls_by_partitionlet()
     for partitionlet in table.partitionlets():
+        row = table.single(partitionlet)
+        if row is not None and row[40:48] == _NO_PRODUCER and partitionlet not in controls:
+            builder.add_single(partitionlet, row)
+            continue
         summary, places, epochs, producers = table.entry(partitionlet)
         builder.add(summary, places=places, epochs=epochs, producers=producers, controls=controls.get(partitionlet, ()))
     return builder.encode(start=table.start, end=table.end)
@@ -221,6 +250,32 @@ class Segment:
         columns = (words[column * entries : (column + 1) * entries] for column in range(5))
         return map(Summary._make, zip(*columns, strict=True))
 
+    def held_of(self, partitionlets: Collection[int], /) -> list[int]:
+        """Those of `partitionlets` that have frames here. Reads the column of ids alone, and does not check it: what it
+        tells has to be looked up by what does, and what damage hides is left where it is until that is found."""
+        entries = self._counts[0]
+        if not entries:
+            return []
+        touch = self._touch
+        if touch is not None:
+            touch(SEGMENT_HEAD_BYTES, entries * 8)
+        words = self._words
+        if len(partitionlets) * _SCAN_FROM > entries:
+            return [each for each in words[:entries].tolist() if each in partitionlets]
+        found = []
+        for each in partitionlets:
+            row = bisect_left(words, each, 0, entries)
+            if row < entries and words[row] == each:
+                found.append(each)
+        return found
+
+    def newest(self) -> Iterable[tuple[int, int, int]]:
+        """See Part. Of columns, with no object per entry but this one."""
+        self.verify()
+        words, entries = self._words, self._counts[0]
+        lasts, times, lengths = (words[column * entries : (column + 1) * entries] for column in (2, 3, 4))
+        return compress(zip(words[:entries], lasts, times, strict=True), lengths)
+
     def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
         """Its places, from the one that holds `offset` (or the next one behind it) on."""
         entry = self._find(partitionlet)
@@ -270,15 +325,22 @@ class Segment:
         base = self._base(3)
         return [(word >> 32, word & _LOW) for word in sorted(self._words[base : base + self._counts[4]])]
 
-    def known_bytes(self) -> int:
-        """Bytes of all frames that it knows."""
+    def data_bytes(self) -> int:
+        """Bytes of all data frames."""
         self.verify()
         entries = self._counts[0]
-        return sum(self._words[entries * 4 : entries * 5]) + sum(length for _, length in self.all_controls())
+        return sum(self._words[entries * 4 : entries * 5])
+
+    def known_bytes(self) -> int:
+        """Bytes of all frames that it knows."""
+        return self.data_bytes() + sum(length for _, length in self.all_controls())
 
     def has_one_partitionlet(self) -> bool:
         """Whether all data frames belong to one partitionlet."""
-        return sum(1 for summary in self.summaries() if summary.length) <= 1
+        self.verify()
+        entries = self._counts[0]
+        with_data = (length for length in self._words[entries * 4 : entries * 5] if length)
+        return next(with_data, None) is None or next(with_data, None) is None
 
 
 def segments_in(raw: memoryview, *, source: str, touch: Touch) -> Iterator[Segment]:

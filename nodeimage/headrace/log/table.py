@@ -5,14 +5,15 @@ grows by one whole row in one call under the interpreter lock, nothing is ever c
 a `memoryview` of an array that may still grow.
 
 A row is seven words of an `array`, no object per frame: first, last, largest timestamp, place << 32 | length, epoch,
-producer id, producer epoch << 32 | base sequence. A table covers `checkpoint_bytes` at most, so it stays small
-whatever the chunk holds.
+producer id, producer epoch << 32 | base sequence. A partitionlet's first row is kept as the bytes that it comes as:
+with very many topics there is no second one. A table covers `checkpoint_bytes` at most, so it stays small whatever the
+chunk holds.
 """
 
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from headrace.log.index import (
@@ -28,6 +29,7 @@ from headrace.log.index import (
 STRIDE: Final = 7
 _ROW: Final = struct.Struct("=7q")
 _pack_row: Final = _ROW.pack
+unpack_row: Final = _ROW.unpack
 _LOW: Final = 0xFFFFFFFF
 
 
@@ -43,7 +45,7 @@ class Table:
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
-        self._runs: dict[int, array[int]] = {}
+        self._runs: dict[int, bytes | array[int]] = {}
         self._controls: array[int] = array("q")  # partitionlet, place << 32 | length, type
 
     def add_batch(
@@ -62,7 +64,9 @@ class Table:
         row = _pack_row(first, last, max_timestamp, place << 32 | length, epoch, producer, sequence)
         run = self._runs.get(partitionlet)
         if run is None:
-            self._runs[partitionlet] = array("q", row)
+            self._runs[partitionlet] = row
+        elif isinstance(run, bytes):
+            self._runs[partitionlet] = array("q", run + row)
         else:
             run.frombytes(row)
         self.end = place + length
@@ -78,7 +82,7 @@ class Table:
 
     def last_of(self, partitionlet: int) -> tuple[int, int] | None:
         """(last offset, its epoch), or None."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         return None if run is None else (run[-STRIDE + 1], run[-STRIDE + 4])
 
     def partitionlets(self) -> list[int]:
@@ -89,10 +93,10 @@ class Table:
         self, partitionlet: int
     ) -> tuple[Sequence[int], Iterable[Sequence[int]], Sequence[tuple[int, int]], Sequence[ProducerBatch]]:
         """Summary, places, epochs and producers of one partitionlet, the first two as plain tuples."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         if run is None:
             return (partitionlet, -1, -1, -1, 0), (), (), ()
-        if len(run) == STRIDE:  # a single frame, as with very many topics
+        if len(run) == STRIDE:
             first, last, max_timestamp, where, epoch, producer, _ = run
             length = where & _LOW
             producers = () if producer == NO_PRODUCER else self.producers(partitionlet)
@@ -111,11 +115,20 @@ class Table:
         assert summary is not None
         return summary, places, self.epochs(partitionlet), self.producers(partitionlet)
 
+    def single(self, partitionlet: int) -> bytes | None:
+        """The only row of a partitionlet; None: it has none, or several."""
+        run = self._runs.get(partitionlet)
+        return run if isinstance(run, bytes) else None
+
+    def _run(self, partitionlet: int) -> "array[int] | None":
+        run = self._runs.get(partitionlet)
+        return None if run is None else _as_array(run)
+
     # --- Part
 
     def summary(self, partitionlet: int, /) -> Summary | None:
         """None: no frame of the partitionlet lies here."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         if run is None:
             return Summary(partitionlet, -1, -1, -1, 0) if partitionlet in self._controls[0::3] else None
         rows = len(run) // STRIDE
@@ -132,9 +145,24 @@ class Table:
             if summary := self.summary(partitionlet):
                 yield summary
 
+    def held_of(self, partitionlets: Collection[int], /) -> list[int]:
+        """Those of `partitionlets` that have frames here."""
+        controls = set(self._controls[0::3])
+        return [each for each in partitionlets if each in self._runs or each in controls]
+
+    def newest(self) -> Iterable[tuple[int, int, int]]:
+        """(partitionlet, last offset, largest timestamp) of all that have data frames here."""
+        for partitionlet, run in list(self._runs.items()):
+            if isinstance(run, bytes):
+                _, last, max_timestamp, *_ = unpack_row(run)
+                yield partitionlet, last, max_timestamp
+            else:
+                run = run[: len(run) // STRIDE * STRIDE]
+                yield partitionlet, run[-STRIDE + 1], max(run[2::STRIDE])
+
     def places(self, partitionlet: int, /, offset: int) -> Iterator[Place]:
         """One place per frame, from the one that holds `offset` on."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         if run is None:
             return
         rows = len(run) // STRIDE
@@ -144,7 +172,7 @@ class Table:
 
     def epochs(self, partitionlet: int, /) -> Sequence[tuple[int, int]]:
         """(epoch, first offset in it), rising."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         if run is None:
             return ()
         run = run[: len(run) // STRIDE * STRIDE]
@@ -157,7 +185,7 @@ class Table:
 
     def producers(self, partitionlet: int, /) -> Sequence[ProducerBatch]:
         """At most the last five batches of each producer, a producer's in offset order."""
-        run = self._runs.get(partitionlet)
+        run = self._run(partitionlet)
         if run is None:
             return ()
         rows = len(run) // STRIDE
@@ -208,11 +236,19 @@ class Table:
         """(place, length) of every control frame, in position order."""
         return [(word >> 32, word & _LOW) for word in self._controls[1::3]]
 
+    def data_bytes(self) -> int:
+        """Bytes of all data frames."""
+        runs = [_as_array(run) for run in list(self._runs.values())]
+        return sum(word & _LOW for run in runs for word in run[3::STRIDE])
+
     def known_bytes(self) -> int:
         """Bytes of all frames that it knows."""
-        runs = list(self._runs.values())
-        return sum(word & _LOW for words in (self._controls[1::3], *(run[3::STRIDE] for run in runs)) for word in words)
+        return self.data_bytes() + sum(word & _LOW for word in self._controls[1::3])
 
     def has_one_partitionlet(self) -> bool:
         """Whether all data frames belong to one partitionlet."""
         return len(self._runs) <= 1
+
+
+def _as_array(run: "bytes | array[int]") -> "array[int]":
+    return array("q", run) if isinstance(run, bytes) else run

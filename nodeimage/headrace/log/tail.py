@@ -2,7 +2,8 @@
 
 The event-loop thread's own. What the cache holds of a partitionlet is always its newest batches without a gap: batches
 leave in the order in which they came. Each counts ENTRY_COST on top of its bytes, which is about what the interpreter
-spends on it, so that a hundred thousand small batches keep to the limit too.
+spends on it, so that a hundred thousand small batches keep to the limit too. Of a partitionlet with one batch here, as
+with very many topics, nothing else is kept.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,6 +27,10 @@ class _Run:
         self.batches: list[memoryview | None] = []
 
 
+_One = tuple[int, int, memoryview]
+"""A single batch: its first offset, its last, and itself."""
+
+
 class TailCache:
     """Keeps about `limit` bytes."""
 
@@ -33,7 +38,7 @@ class TailCache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _Run | _One] = {}
         self._order: deque[int] = deque()
         self.used = 0
 
@@ -42,13 +47,16 @@ class TailCache:
         if not self._limit:
             return
         run = self._runs.get(partitionlet)
-        if run is None:
-            run = self._runs[partitionlet] = _Run(first)
-        ends = run.ends
         size = len(batch)
-        run.lasts.append(last)
-        ends.append((ends[-1] if ends else 0) + size)
-        run.batches.append(batch)
+        if run is None:
+            self._runs[partitionlet] = (first, last, batch)
+        else:
+            if isinstance(run, tuple):
+                run = self._runs[partitionlet] = _run_of(run)
+            ends = run.ends
+            run.lasts.append(last)
+            ends.append((ends[-1] if ends else 0) + size)
+            run.batches.append(batch)
         self._order.append(partitionlet)
         used = self.used = self.used + size + ENTRY_COST
         if used > self._limit:
@@ -60,6 +68,10 @@ class TailCache:
         while used > limit:
             partitionlet = order.popleft()
             run = runs[partitionlet]
+            if isinstance(run, tuple):
+                used -= len(run[2]) + ENTRY_COST
+                del runs[partitionlet]
+                continue
             head = run.head
             batch = run.batches[head]
             assert batch is not None
@@ -80,7 +92,14 @@ class TailCache:
         None: what holds `offset` is not here. Empty: there is nothing at or behind `offset` below `limit`.
         """
         run = self._runs.get(partitionlet)
-        if run is None or offset < run.floor:
+        if run is None:
+            return None
+        if isinstance(run, tuple):
+            first, last, batch = run
+            if offset < first:
+                return None
+            return [batch] if offset <= last < limit else []
+        if offset < run.floor:
             return None
         ends, lasts = run.ends, run.lasts
         start = bisect_left(lasts, offset, run.head)
@@ -96,3 +115,13 @@ class TailCache:
         self._runs.clear()
         self._order.clear()
         self.used = 0
+
+
+def _run_of(one: _One) -> _Run:
+    """What holds one batch, and may hold more."""
+    first, last, batch = one
+    run = _Run(first)
+    run.lasts.append(last)
+    run.ends.append(len(batch))
+    run.batches.append(batch)
+    return run

@@ -14,7 +14,7 @@ from headrace.log.chunk import Chunk
 from headrace.log.dead import DeadOffsets
 from headrace.log.frames import FrameType
 from headrace.log.index import Place
-from headrace.log.maintenance import summaries
+from headrace.log.maintenance import live_bytes, lives, oldest, summaries, summaries_of
 from headrace.log.regroup import rewrite
 from headrace.log.scrub import Scrubbed, scrub
 from kit.written_log import Writing
@@ -162,6 +162,15 @@ def test_a_chunk_of_several_parts_is_summed_up_less_what_is_dead(writing: Writin
         body = replace(chunk.body, dead=DeadOffsets(dead))
         found = summaries(Chunk(path=chunk.path, start=chunk.start, body=body))
         assert [each.partitionlet for each in found] == [1, 2, 3, 9]
+        chunk_with_dead = Chunk(path=chunk.path, start=chunk.start, body=body)
+        assert summaries_of(chunk_with_dead, [2, 9, 77]) == [found[1], found[3]]
+        assert live_bytes(chunk_with_dead) == sum(each.length for each in found)
+        live = [each.max_timestamp for each in found if each.length]
+        assert oldest(chunk_with_dead, bits=40, untimed=5) == ({0: min(live)} if live else {})
+        for also in ({}, {1: 5, 2: FOREVER}, dict.fromkeys((1, 2, 3), FOREVER)):
+            assert lives(chunk_with_dead, also) == any(
+                each.length and each.last >= also.get(each.partitionlet, 0) for each in found
+            )
         for each in found:
             left = [place for part in parts for place in part.places(each.partitionlet, dead.get(each.partitionlet, 0))]
             assert each[1:] == span(left)

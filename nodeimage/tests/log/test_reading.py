@@ -3,9 +3,13 @@
 import os
 import threading
 
+import pytest
+
 from headrace.log.container_log import ContainerLog
+from headrace.log.files import FILE_HEAD_BYTES
 from headrace.log.frames import FrameType
 from headrace.log.regroup import rewrite
+from headrace.log.segment import BLOCK_BYTES
 from kit.written_log import Writing
 
 FOREVER = 1 << 60
@@ -35,6 +39,35 @@ def test_control_frames_come_in_position_order_between_two_positions(writing: Wr
     newest = again.chunks()[-1]
     assert seen == [bytes(frame.payload) for frame in again.control_frames(newest.start, again.end)]
     assert seen
+
+
+def test_what_is_read_ahead_follows_what_was_read_and_ends_where_the_reader_does(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing.fill_chunks(3, partitionlets=2, size=700)
+    writing.close_chunks()
+    log, limit = writing.log, writing.next[1]
+    read = log.read(1, 0, limit=limit, max_bytes=20_000)
+    size = sum(map(len, read))
+    asked: list[tuple[int, int]] = []
+
+    def will_need(_fd: int, offset: int, length: int) -> bool:
+        asked.append((offset, length))
+        return True
+
+    monkeypatch.setattr("headrace.log.reading.will_need", will_need)
+    found = log.read_ahead(1, 0, limit=limit, read_bytes=size, max_bytes=20_000)
+    assert found == sum(length for _, length in asked)
+    first, *_ = log.chunks()
+    places = [place for part in first.body.parts for place in part.places(1, 0)]
+    passed = next(at for at in range(len(places)) if sum(place.length for place in places[:at]) >= size)
+    assert asked[0][0] == FILE_HEAD_BYTES + places[passed].at, "where the next read begins, or just before"
+    assert 20_000 <= sum(length for _, length in asked) < 20_000 * 2 + 2 * BLOCK_BYTES
+    everything = sum(map(len, log.read(1, 0, limit=limit, max_bytes=FOREVER)))
+    assert log.read_ahead(1, 0, limit=limit, read_bytes=everything * 2, max_bytes=20_000) == 0, "nothing follows"
+    assert log.read_ahead(1, 0, limit=1, read_bytes=0, max_bytes=20_000) < 20_000, "nothing behind the limit"
+    monkeypatch.setattr("headrace.log.reading.will_need", lambda *_: False)
+    assert log.read_ahead(1, 0, limit=limit, read_bytes=size, max_bytes=20_000) == 0, "the kernel takes no advice"
 
 
 def test_a_seal_shows_in_the_state(writing: Writing) -> None:

@@ -65,6 +65,29 @@ def joined(places: list[Place]) -> list[Place]:
     return found
 
 
+@given(tables(), st.sets(st.sampled_from([*PARTITIONLETS, 77])))
+def test_what_a_part_holds_is_told_without_its_other_entries(table: Table, wanted: set[int]) -> None:
+    for part in (table, Segment(memoryview(b"".join(encode_table(table))), source="test")):
+        summaries = list(part.summaries())
+        assert {*part.held_of(wanted)} == wanted & {each.partitionlet for each in summaries}
+        assert {*part.newest()} == {
+            (each.partitionlet, each.last, each.max_timestamp) for each in summaries if each.length
+        }
+
+
+def test_ids_are_looked_up_before_a_segment_is_verified() -> None:
+    """By their column alone: a look for one partitionlet in a thousand chunks reads little of each."""
+    table = Table(0)
+    for each in range(500):
+        table.add_batch(each, 0, 0, 1, each * 100, 100, 1, -1, 0)
+    touched: list[tuple[int, int]] = []
+    raw = memoryview(b"".join(encode_table(table)))
+    segment = Segment(raw, source="test", touch=lambda *place: touched.append(place))
+    assert segment.held_of([7, 499, 500]) == [7, 499]
+    assert segment.held_of(range(0, 1000, 2)) == list(range(0, 500, 2))
+    assert touched == [(0, SEGMENT_HEAD_BYTES), *[(SEGMENT_HEAD_BYTES, 500 * 8)] * 2]
+
+
 @given(tables())
 def test_a_segment_answers_as_its_table_does(table: Table) -> None:
     raw = b"".join(encode_table(table))

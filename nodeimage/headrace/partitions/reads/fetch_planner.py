@@ -6,6 +6,7 @@ cannot be read.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,12 @@ from headrace.wire.primitives import Buffer
 
 MOST_REMOTE: Final = 64
 """Ranges that are asked of other nodes at the same time, for one fetch."""
+
+AHEAD_BYTES: Final = 4 << 20
+"""So much is read ahead for one fetch at most, as much as it got: a client that catches up asks for as much again, once
+it has dealt with that."""
+AHEAD_FROM: Final = 64 << 10
+"""Of ranges of which a fetch got less, nothing is read ahead: it is near their end, or asks for little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,9 @@ class FetchPlanner:
                 continue
             if kind is here:
                 found |= await self._runtime.loop.run_in_executor(self._runtime.executor, _read_here, kind, left)
+                if follow := _followed(kind, found):
+                    # Nobody waits for it: it goes on while the answer does.
+                    self._runtime.loop.run_in_executor(self._runtime.executor, _read_ahead, follow)
             else:
                 found |= await self._read_elsewhere(kind, left)
         further = [
@@ -159,3 +169,26 @@ def _read_here(asked: Sequence[Asked], budget: int) -> Read:
         found[key] = list(batches)
         budget -= sum(map(len, batches))
     return found
+
+
+def _followed(asked: Sequence[Asked], found: Read) -> list[tuple[Range, int]]:
+    """The ranges of which more is likely to be asked for, with the bytes that were read of each."""
+    follow = []
+    for key, where, _ in asked:
+        read = found.get(key)
+        if isinstance(read, list) and (size := sum(map(len, read))) >= AHEAD_FROM:
+            follow.append((where, size))
+    return follow
+
+
+def _read_ahead(follow: Sequence[tuple[Range, int]]) -> None:
+    """[blocking]"""
+    left = AHEAD_BYTES
+    for where, size in follow:
+        assert where.container is not None
+        with suppress(HeadraceError, OSError):  # who asks for it meets it
+            left -= where.container.log.read_ahead(
+                where.row.id, where.offset, limit=where.limit, read_bytes=size, max_bytes=min(size, left)
+            )
+        if left <= 0:
+            break

@@ -1,12 +1,14 @@
 """Where a partition's records lie: in which partitionlet, here or elsewhere, and up to where."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.base.ids import ContainerId
-from headrace.partitions.reads.fetch_planner import FetchPlanner
+from headrace.partitions.reads.fetch_planner import AHEAD_BYTES, AHEAD_FROM, FetchPlanner
 
 HERE = object()
 OLD = object()
@@ -62,6 +64,41 @@ def test_an_offset_in_none_goes_on_where_the_next_one_begins() -> None:
     assert (where.partitionlet, where.offset) == (3, 200)
     held.chain = held.chain[1:]
     assert planner().locate(held, 5).offset == 200
+
+
+class Logs:
+    """This node's: what each read gives, and what was read ahead as (partitionlet, offset, read, at most)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ahead: list[tuple[int, int, int, int]] = []
+
+    def read(self, partitionlet: int, offset: int, *, limit: int, max_bytes: int) -> list[bytes]:
+        return [bytes(self.size)]
+
+    def read_ahead(self, partitionlet: int, offset: int, *, limit: int, read_bytes: int, max_bytes: int) -> int:
+        self.ahead.append((partitionlet, offset, read_bytes, max_bytes))
+        return max_bytes
+
+
+@pytest.mark.parametrize("size", [AHEAD_FROM - 1, AHEAD_FROM, 3 << 20])
+async def test_who_catches_up_finds_as_much_again_read_ahead_and_no_more_than_a_bound(size: int) -> None:
+    logs = Logs(size)
+    led: Any = {ContainerId(8): SimpleNamespace(log=logs)}
+    with ThreadPoolExecutor(1) as executor:
+        runtime: Any = SimpleNamespace(loop=asyncio.get_running_loop(), executor=executor)
+        nothing: Any = None
+        plan = FetchPlanner(runtime=runtime, led=led, remote_reads=nothing)
+        asked = [((name, 0), plan.locate(partition(), 100), 1 << 20) for name in ("t", "u")]
+        found = await plan.read_all(asked, 8 << 20)
+    assert [sum(map(len, batches)) for batches in found.values() if isinstance(batches, list)] == [size, size]
+    match size:
+        case 3145728:
+            assert logs.ahead == [(2, 100, size, size), (2, 100, size, AHEAD_BYTES - size)]
+        case 65536:
+            assert logs.ahead == [(2, 100, size, size)] * 2
+        case _:
+            assert logs.ahead == []
 
 
 class Reads:

@@ -40,6 +40,7 @@ from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
 from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
 from headrace.tables.command_log import CommandLog, open_and_replay
+from headrace.tables.deaths import Died
 from headrace.tables.live_copy import Room, plenty
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.query_threads import ReaderThreads
@@ -95,6 +96,11 @@ class Catalog:
         self._read_threads = self._reading.executor
         self._closing = threading.Event()
         self._callbacks: list[Applied] = []
+        self._died_callbacks: list[Callable[[Died], None]] = []
+        self.deaths_at_open = connection.deaths.count_at_open
+        """The count of the tables' deaths before what was applied when they were opened."""
+        self.died_at_open = connection.deaths.take()
+        """By that."""
         self._set_snapshot_at(Position(0))
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
         self._snapshots = SnapshotPool(
@@ -126,6 +132,7 @@ class Catalog:
             schema=SCHEMA,
             told=self._tell,
             replaced=self._tell_replaced,
+            died=self._tell_died,
             damaged=lambda error: self.found_damage(str(error)),
             may=may,
             room=room,
@@ -272,6 +279,16 @@ class Catalog:
         Commands from any node come, and `Replaced` when the tables were replaced by `install`.
         """
         self._callbacks.append(callback)
+
+    def on_died(self, callback: Callable[[Died], None]) -> None:
+        """Call `callback` with the partitionlets that lost records by what was applied, on the loop, before those who
+        hear of the commands. Of what `Replaced` comes to nobody hears."""
+        self._died_callbacks.append(callback)
+
+    @property
+    def deaths(self) -> int:
+        """How many transactions made records dead, in these tables; UNKNOWN where nothing counts them."""
+        return self._connection.deaths.count
 
     async def snapshot(self) -> Position:
         """Write a snapshot; the position it holds. The log is trimmed to the older of the two that are kept.
@@ -433,6 +450,10 @@ class Catalog:
         for each in done:
             self._outcomes.tell(each.position, each.payload, each.decided)
         self._snapshot_if_due()
+
+    def _tell_died(self, died: Died) -> None:
+        for callback in self._died_callbacks:
+            callback(died)
 
     def _tell_replaced(self, position: Position) -> None:
         self._call([(Replaced(position), None)])

@@ -17,6 +17,7 @@
     users          names and their groups; credentials: how each proves who he is (users.py)
     access         who may do what: expressions on the cluster, path prefixes, streams, groups; topic_access: on topics
     quotas         limits of users, client ids and addresses
+    deaths         this node's own count of what lost records, see tables/deaths.py
 
 A deleted topic's partitionlets leave the table: one is alive while its row exists and its log start lies below its
 end. `apply` is deterministic: the same commands in the same order give the same rows and outcomes everywhere. The
@@ -34,6 +35,7 @@ from headrace.base.errors import FolderRefused
 from headrace.base.wal import WalBound
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.commands import decode
+from headrace.tables.deaths import make as make_deaths
 from headrace.tables.row_checksums import APPLICATION_ID, FORMAT, LATER, Tables, is_summed, totals_in
 from headrace.tables.sqlite_errors import NO_TEXT, TablesDamaged, is_damage
 from headrace.tables.transactions import applied
@@ -196,6 +198,7 @@ def bring_up(connection: Tables, *, sums: bool) -> None:
             if is_damage(error):
                 raise
             log.warning("catalog_index_not_made", error=str(error))
+    make_deaths(connection)
     connection.begin()
     if sums and not connection.summed:
         connection.add_sums()

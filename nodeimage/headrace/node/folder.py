@@ -8,6 +8,7 @@
       lock          held by flock while a process runs
       containers/N/ one folder per container (see headrace.log)
       catalog/      the catalog's SQLite file and snapshots
+      chunk-gc      what garbage collection of chunks has looked for, and where (storage/gc_mark.py)
 
 Raises `FolderRefused` with one line that says what to do.
 """

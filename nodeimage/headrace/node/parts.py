@@ -73,6 +73,8 @@ log = structlog.get_logger()
 audit_log = structlog.get_logger("audit")
 
 AUDIT_FLUSH_S = 10.0
+GC_MARK = "chunk-gc"
+"""The file beside the replicas' folder that tells what garbage collection of chunks has looked for."""
 """Between two looks at what the audit has left out."""
 CLOSE_S = 2.0
 """How long a node that ends waits for followers, to answer what it has appended."""
@@ -193,6 +195,7 @@ class NodeParts:
             volume_limits=self.volume_limits,
             changes=container_changes,
             catalog_id=catalog_id,
+            mark=folder.with_name(GC_MARK),
             regroup_enabled=regroup_enabled,
         )
         self.applied_changes = AppliedChanges(
@@ -339,6 +342,7 @@ class NodeParts:
         await self.quotas.start()
         self.runtime.spawn(self.audit_stream.run())
         self.runtime.spawn(tell_now_and_then(self.audit.flush, every_s=AUDIT_FLUSH_S))
+        await self.maintenance.load()
         self.maintenance.start()
         self.loop_lag.start()
         self.connections.start()

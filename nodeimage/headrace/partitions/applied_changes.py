@@ -34,10 +34,10 @@ class DiskMaintenance(Protocol):
     """What is told of records that died, and frees their bytes (storage.maintenance.Maintenance)."""
 
     def bytes_died(self) -> None:
-        """Some records no longer have an owner."""
+        """Some records no longer have an owner, or lie below their partition's log start now."""
 
-    def log_starts_moved(self, command: SetLogStart) -> None:
-        """Some records lie below their partition's log start now."""
+    def rows_replaced(self) -> None:
+        """All rows may be other ones."""
 
 
 class AppliedChanges:
@@ -96,7 +96,8 @@ class AppliedChanges:
                         if code is Code.NONE:
                             topics.home_moved(change.topic_id, Home(change.counter, change.cluster))
                 case SetLogStart():
-                    self._maintenance.log_starts_moved(command)
+                    if command.items:
+                        self._maintenance.bytes_died()
                     assert isinstance(outcome, list)
                     for item, result in zip(command.items, outcome, strict=True):
                         self._log_start_moved(item.topic_id, item.partition, result)
@@ -166,7 +167,7 @@ class AppliedChanges:
         """All rows may be other ones."""
         self._partitions.rows_replaced()
         self._topics.rows_replaced()
-        self._maintenance.bytes_died()
+        self._maintenance.rows_replaced()
         in_use = self._topics.all()
         if in_use:
             self._runtime.spawn(self._look_again(in_use))

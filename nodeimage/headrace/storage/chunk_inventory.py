@@ -12,14 +12,15 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from headrace.base.errors import CorruptLog, HeadraceError
-from headrace.base.ids import ContainerId, PartitionletId, Position, StreamNumber, stream_of
+from headrace.base.ids import PARTITIONLET_BITS, ContainerId, PartitionletId, Position, StreamNumber, stream_of
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Owner
 from headrace.container.leader import Leader
+from headrace.container.local_replica import LocalReplica
 from headrace.log.chunk import Body
-from headrace.log.container_log import Chunk, ContainerLog
+from headrace.log.container_log import Chunk, ContainerLog, Summary
 from headrace.partitions.cluster_client import ClusterClient
 from headrace.storage.retention_rules import Share
 
@@ -29,7 +30,6 @@ T = TypeVar("T")
 
 ChunkKey = tuple[ContainerId, int]
 """A container, and the position at which a chunk of it starts."""
-_NO_TIME = 1 << 62
 
 
 class Held(NamedTuple):
@@ -40,6 +40,8 @@ class Held(NamedTuple):
     committed: Position
     led: Leader | None
     kick: Callable[[], None]
+    is_current: bool = True
+    """What comes into it comes when it is written: it is not being made, nor far behind."""
 
 
 FAILURES = (HeadraceError, OSError, sqlite3.Error)
@@ -87,7 +89,7 @@ class ChunkInventory:
         led = dict(cluster.replicas.led)
         found = [Held(each.id, each.log, each.committed, each, each.kick) for each in led.values()]
         found += [
-            Held(each.id, each.log, each.committed, None, each.cycle.kick)
+            Held(each.id, each.log, each.committed, None, each.cycle.kick, _is_current(each))
             for each in cluster.replicas.followed()
             if each.id not in led and (record := cluster.record(each.id)) is not None and record.state != "deleted"
         ]
@@ -103,35 +105,37 @@ class ChunkInventory:
 
     # --- chunks
 
+    def known_oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
+        """As `oldest`, of a closed chunk, where it has been found out before."""
+        note = self._notes.get((held.id, chunk.start))
+        return None if note is None or note.body is not chunk.body else note.oldest
+
     async def oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
-        """By stream that a closed chunk has records of, how old they are at most; None: it is damaged."""
-        key = (held.id, chunk.start)
-        note = self._notes.get(key)
-        if note is None or note.body is not chunk.body:
+        """By stream that a chunk has records of, how old they are at most; None: it is damaged."""
+        known = self.known_oldest(held, chunk)
+        if known is None:
+            key, body = (held.id, chunk.start), chunk.body
             try:
-                note, _ = await self._read(key, held, chunk)
+                known = await self.blocking(lambda: _oldest_of(held.log, chunk))
             except HeadraceError as error:
                 self.failed(key, error)
                 return None
-        return note.oldest
+            if body.closed:
+                self._notes[key] = _Note(body, known)
+        return known
 
     async def shares(self, held: Held, chunk: Chunk, streams: Collection[StreamNumber] | None = None) -> list[Share]:
         """What a chunk holds of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
-        if streams is None:
-            return (await self._read((held.id, chunk.start), held, chunk))[1]
         return await self.blocking(lambda: _shares_of(held.log, chunk, streams))
 
-    async def _read(self, key: ChunkKey, held: Held, chunk: Chunk) -> tuple[_Note, list[Share]]:
-        body = chunk.body
+    async def shares_of(self, held: Held, chunk: Chunk, partitionlets: Collection[PartitionletId]) -> list[Share]:
+        """What a chunk holds of these partitionlets. Raises `CorruptLog`."""
 
-        def read() -> tuple[_Note, list[Share]]:
-            shares = _shares_of(held.log, chunk)
-            return _Note(body, _oldest_of(shares)), shares
+        def read() -> list[Share]:
+            found = held.log.summaries_of(chunk, partitionlets)
+            return _as_shares(chunk, found) if found else []
 
-        note, shares = await self.blocking(read)
-        if body.closed:
-            self._notes[key] = note
-        return note, shares
+        return await self.blocking(read)
 
     async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
         """The partitions that these belong to; nothing for those that are dead."""
@@ -173,22 +177,33 @@ class ChunkInventory:
         self._failing = {key: reason for key, reason in self._failing.items() if key in chunks}
 
 
-def _oldest_of(shares: Iterable[Share]) -> dict[StreamNumber, int]:
-    oldest: dict[StreamNumber, int] = {}
-    for share in shares:
-        stream = stream_of(share.partitionlet)
-        newest = share.max_timestamp if share.last >= 0 else _NO_TIME
-        oldest[stream] = min(oldest.get(stream, newest), newest)
-    return oldest
+def _is_current(replica: LocalReplica) -> bool:
+    return replica.follower is not None and replica.follower.is_current
+
+
+def _oldest_of(container_log: ContainerLog, chunk: Chunk) -> dict[StreamNumber, int]:
+    """[blocking]"""
+    found = container_log.oldest(chunk, bits=PARTITIONLET_BITS, untimed=_written_at(chunk))
+    return {StreamNumber(stream): oldest for stream, oldest in found.items() if stream >= 0}
 
 
 def _shares_of(
     container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None = None
 ) -> list[Share]:
     """[blocking]"""
-    # Records without a timestamp are as old as their chunk, as in Kafka.
-    file = chunk.body.opened()
-    written = int(os.fstat(file.fd).st_mtime * 1000)
+    return _as_shares(
+        chunk,
+        [
+            each
+            for each in container_log.summaries(chunk)
+            if each.partitionlet > 0 and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
+        ],
+    )
+
+
+def _as_shares(chunk: Chunk, summaries: Iterable[Summary]) -> list[Share]:
+    """[blocking]"""
+    written = _written_at(chunk)
     return [
         Share(
             PartitionletId(each.partitionlet),
@@ -197,6 +212,11 @@ def _shares_of(
             each.max_timestamp if each.max_timestamp >= 0 else written,
             each.length,
         )
-        for each in container_log.summaries(chunk)
-        if each.partitionlet > 0 and (streams is None or stream_of(PartitionletId(each.partitionlet)) in streams)
+        for each in summaries
     ]
+
+
+def _written_at(chunk: Chunk) -> int:
+    """[blocking] Records without a timestamp are as old as their chunk, as in Kafka; in milliseconds."""
+    file = chunk.body.opened()
+    return int(os.fstat(file.fd).st_mtime * 1000)

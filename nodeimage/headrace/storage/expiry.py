@@ -23,17 +23,18 @@ from headrace.catalog.committed_offsets import ExpireCursors, ExpireSomeCursors
 from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
-from headrace.log.container_log import ContainerLog
+from headrace.log.container_log import Chunk, ContainerLog
 from headrace.partitions.cluster_client import ClusterClient, ClusterTime
 from headrace.partitions.reads.remote_reads import RemoteReads
-from headrace.storage.chunk_gc import ChunkGc
-from headrace.storage.chunk_inventory import ChunkInventory
+from headrace.storage.chunk_inventory import ChunkInventory, Held
 from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_of
 
 COMMANDS_AT_ONCE: Final = 500
 """Log starts of one command: some 15 ms to apply."""
 OFFSETS_KEPT_S: Final = 7 * 24 * 3600
 OFFSETS_EVERY_S: Final = 3600.0
+READING_S: Final = 0.5
+"""Of a round, for indexes of closed chunks that were not read yet: after a start all of them are."""
 NEVER: Final = Millis(-(1 << 62))
 """When all is younger than any time to live."""
 ELSEWHERE_EVERY_S: Final = 30.0
@@ -52,7 +53,6 @@ class Expiry:
         cluster_time: ClusterTime,
         remote_reads: RemoteReads,
         inventory: ChunkInventory,
-        chunk_gc: ChunkGc,
     ) -> None:
         self._runtime = runtime
         self._catalog = catalog
@@ -60,27 +60,27 @@ class Expiry:
         self._cluster_time = cluster_time
         self._remote_reads = remote_reads
         self._inventory = inventory
-        self._chunk_gc = chunk_gc
-        self._own: SetLogStart | None = None
         self._elsewhere: dict[PartitionKey, int] = {}
         """Bytes that other nodes lead of partitions that lie here too."""
         self._elsewhere_due = 0.0
         self._committed_offsets_due = runtime.loop.time() + OFFSETS_EVERY_S
         self._forgetting: asyncio.Task[None] | None = None
 
-    def is_own(self, command: SetLogStart) -> bool:
-        """Whether these log starts move on behalf of this node's expiry, which knows where bytes die."""
-        return command == self._own
-
     async def step(self) -> None:
         """Move the log starts of what has expired in closed chunks."""
-        oldest = [
-            (held, chunk, found)
-            for held in self._inventory.data()
-            if held.led is not None and held.led.serves
-            for chunk in held.log.closed_chunks()
-            if (found := await self._inventory.oldest(held, chunk)) is not None
-        ]
+        oldest: list[tuple[Held, Chunk, Mapping[StreamNumber, int]]] = []
+        until = self._runtime.loop.time() + READING_S
+        for held in self._inventory.data():
+            if held.led is None or not held.led.serves:
+                continue
+            for chunk in held.log.closed_chunks():
+                found = self._inventory.known_oldest(held, chunk)
+                if found is None:
+                    if self._runtime.loop.time() >= until:
+                        break  # younger ones expire after it
+                    found = await self._inventory.oldest(held, chunk)
+                if found is not None:  # else it is damaged
+                    oldest.append((held, chunk, found))
         streams = {stream for _, _, found in oldest for stream in found}
         if not streams:
             return
@@ -88,13 +88,11 @@ class Expiry:
         now = self._cluster_time.agreed()
         if now is None:
             now = NEVER
-        touched: set[StreamNumber] = set()
         shares: list[Share] = []
         logs: dict[PartitionletId, ContainerLog] = {}
         for held, chunk, found in oldest:
             due = {stream for stream, newest in found.items() if _may_expire(rules, stream, newest, now)}
             if due:
-                touched |= due
                 here = await self._inventory.shares(held, chunk, due)
                 shares += here
                 logs |= {share.partitionlet: held.log for share in here}
@@ -110,9 +108,7 @@ class Expiry:
 
         starts = await self._inventory.blocking(due_starts)
         for index in range(0, len(starts), COMMANDS_AT_ONCE):
-            self._own = SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE])
-            await self._catalog.submit(self._own)
-            self._chunk_gc.died(streams=touched)
+            await self._catalog.submit(SetLogStart(items=starts[index : index + COMMANDS_AT_ONCE]))
 
     async def _bytes_elsewhere(
         self,

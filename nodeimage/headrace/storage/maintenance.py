@@ -14,6 +14,7 @@ that fails, or a damaged chunk, does not delay the others.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -21,7 +22,6 @@ import structlog
 from headrace.base.ids import ContainerId
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.chains import SetLogStart
 from headrace.container.leader import Leader
 from headrace.container.listeners import ReplicaListener
 from headrace.log.chunk import Body
@@ -68,9 +68,11 @@ class Maintenance(ReplicaListener):
         volume_limits: VolumeLimits,
         changes: ContainerChanges,
         catalog_id: ContainerId,
+        mark: Path | None = None,
         regroup_enabled: bool = True,
     ) -> None:
-        """`changes`: how containers are made, closed and deleted; `catalog_id`: the one that holds no records."""
+        """`changes`: how containers are made, closed and deleted; `catalog_id`: the one that holds no records; `mark`:
+        where it is kept over a restart what dead records were looked for."""
         self._runtime = runtime
         self._cluster = cluster
         self._volume_limits = volume_limits
@@ -81,7 +83,8 @@ class Maintenance(ReplicaListener):
         self._inventory = ChunkInventory(
             runtime=runtime, catalog=catalog, cluster=cluster, catalog_id=catalog_id, suspect=scrub.suspect
         )
-        self._chunk_gc = ChunkGc(runtime=runtime, catalog=catalog, inventory=self._inventory)
+        self._chunk_gc = ChunkGc(runtime=runtime, catalog=catalog, inventory=self._inventory, mark=mark)
+        catalog.on_died(self._chunk_gc.died)
         self._chunk_closing = ChunkClosing(
             runtime=runtime, catalog=catalog, inventory=self._inventory, chunk_gc=self._chunk_gc
         )
@@ -104,7 +107,6 @@ class Maintenance(ReplicaListener):
             cluster_time=cluster_time,
             remote_reads=remote_reads,
             inventory=self._inventory,
-            chunk_gc=self._chunk_gc,
         )
         self._regrouping = Regrouping(runtime=runtime, disk_reserve=settings.disk_reserve, done=self._chunk_regrouped)
 
@@ -127,17 +129,14 @@ class Maintenance(ReplicaListener):
         self._wake.set()
 
     def bytes_died(self) -> None:
-        """Some records no longer have an owner."""
-        self._chunk_gc.died()
+        """Records of partitionlets that the catalog has told of have died, for now all of them."""
         self._chunk_closing.look_early()
         self._wake.set()
 
-    def log_starts_moved(self, command: SetLogStart) -> None:
-        """Some records lie below their partition's log start now, by whoever's command."""
-        if command.items and not self._expiry.is_own(command):
-            self._chunk_gc.died(topics={item.topic_id for item in command.items})
-            self._chunk_closing.look_early()
-            self._wake.set()
+    def rows_replaced(self) -> None:
+        """All rows may be other ones: any records may have died."""
+        self._chunk_gc.anything_died()
+        self.bytes_died()
 
     # --- what others ask
 
@@ -157,6 +156,11 @@ class Maintenance(ReplicaListener):
         return self._chunk_gc.dropped
 
     @property
+    def chunk_looks(self) -> int:
+        """Chunks looked at for dead bytes since the start, whole or for single partitionlets."""
+        return self._chunk_gc.looks + self._chunk_gc.searches
+
+    @property
     def freed_bytes(self) -> int:
         """Bytes freed since the start."""
         return self._chunk_gc.freed_bytes
@@ -172,6 +176,10 @@ class Maintenance(ReplicaListener):
         self._cluster.replicas.add_replica_listener(self)
         self._task = self._runtime.spawn(self._run())
 
+    async def load(self) -> None:
+        """Before `start`: take up what the process before has looked for."""
+        await self._chunk_gc.load()
+
     async def close(self) -> None:
         """Stop; a helper process is ended (its work is redone later)."""
         if self._task is not None:
@@ -185,7 +193,7 @@ class Maintenance(ReplicaListener):
 
     def _chunk_regrouped(self, key: ChunkKey) -> None:
         """A chunk's dead bytes lie together now, so that more of them can be freed."""
-        self._chunk_gc.look_at(key)
+        self._chunk_gc.regrouped(key)
         self._wake.set()
 
     # --- the task

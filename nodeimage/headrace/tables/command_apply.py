@@ -27,6 +27,7 @@ from headrace.base.ids import Position
 from headrace.base.levels import Level
 from headrace.tables import snapshots
 from headrace.tables.command_log import CommandLog, Written, next_batch, replay, shortened
+from headrace.tables.deaths import Died
 from headrace.tables.live_copy import Room
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.row_checksums import Mark, Tables
@@ -75,13 +76,14 @@ class Applier:
         schema: Schema,
         told: Callable[[Sequence[AppliedCommand]], None],
         replaced: Callable[[Position], None],
+        died: Callable[[Died], None],
         damaged: Callable[[sqlite3.Error], None],
         may: Callable[[int], bool],
         room: Room,
     ) -> None:
-        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere; both in order. `damaged`
-        hears what applying met; `may`: whether what belongs to a feature level may be written; `room` is
-        asked before a snapshot is installed."""
+        """`told` hears of every batch that was applied, `replaced` of tables from elsewhere, in order. `died` hears
+        before that of the partitionlets that lost records. `damaged` hears what applying met; `may`: whether what
+        belongs to a feature level may be written; `room` is asked before a snapshot is installed."""
         self.connection = connection
         """Of the tables. The catalog thread's, while there is one."""
         self.paused = False
@@ -99,6 +101,7 @@ class Applier:
         self._outcomes = outcomes
         self._schema = schema
         self._told = told
+        self._died = died
         self._replaced = replaced
         self._room = room
         self._loop = asyncio.get_running_loop()
@@ -259,6 +262,7 @@ class Applier:
         self.generation += 1
         self._outcomes.applied = position
         self._read_failures = 0
+        self.connection.deaths.take()
         self._replaced(position)
         self._outcomes.jump(position)
         self._reached()
@@ -374,6 +378,9 @@ class Applier:
             if done is None:
                 raise CatalogFailed("the catalog closed on a full disk")
         self._outcomes.applied = until if last else batch[-1][0]
+        died = self.connection.deaths.take()  # the catalog thread rests
+        if died.pairs:
+            self._died(died)
         if done:
             self._told(done)
         self._reached()

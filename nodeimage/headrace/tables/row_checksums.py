@@ -32,6 +32,7 @@ from crc32c import crc32c
 
 from headrace.base.ids import Position
 from headrace.base.wal import WalBound
+from headrace.tables.deaths import Deaths
 from headrace.tables.sqlite_errors import TablesDamaged
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -163,8 +164,14 @@ class Tables(sqlite3.Connection):
     tolerates = False
     """A command that meets damage is refused, and others are applied: nobody has tables without it."""
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.deaths = Deaths(self)
+        """Of partitionlets, for whoever gives their bytes back."""
+
     def begin(self) -> None:
         """Learn what the file has; again, after it was replaced by another."""
+        self.deaths.begin()
         self.totals: dict[str, int] = {}
         """By table, as committed."""
         self.moved: dict[str, int] = {}
@@ -277,6 +284,7 @@ class Tables(sqlite3.Connection):
 
     def keep(self, applied: Position) -> None:
         """Before a COMMIT: write that all up to `applied` is applied, and what the tables come to."""
+        self.deaths.keep()
         if not self.summed:
             self.put_counter("applied", applied)
             return
@@ -287,6 +295,7 @@ class Tables(sqlite3.Connection):
     def committed(self, applied: Position) -> None:
         """After a COMMIT, of what is applied up to `applied`."""
         self.applied = applied
+        self.deaths.committed()
         for table, by in self.moved.items():
             self.totals[table] += by
         self.moved = {}
@@ -296,6 +305,7 @@ class Tables(sqlite3.Connection):
     def rolled_back(self) -> None:
         """After a ROLLBACK: nothing has moved."""
         self.moved = {}
+        self.deaths.rolled_back()
         self.sizes.clear()
         self._new_marks.clear()
 

@@ -62,6 +62,7 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
     """The outcome, or the refusal. A refused command leaves no trace, and so does one that breaks on a value."""
     connection.execute("SAVEPOINT command")
     moved = dict(connection.moved)
+    died = connection.deaths.under_way()
     refusal: KafkaError
     try:
         outcome = schema.apply(connection, command)
@@ -87,6 +88,7 @@ def _apply_one(connection: Tables, command: Command, schema: Schema) -> Decided:
     connection.execute("ROLLBACK TO command")
     connection.execute("RELEASE command")
     connection.moved = moved
+    connection.deaths.cut(died)
     return refusal
 
 

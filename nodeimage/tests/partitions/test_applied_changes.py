@@ -127,7 +127,7 @@ def test_a_log_start_that_moved_wakes_who_waits_and_takes_dropped_partitionlets_
     held = partition()
     moved(changes, told, held, SimpleNamespace(code=Code.NONE, offset=50, dropped=[1]))
     assert (held.log_start, [each.id for each in held.chain], held.woken) == (50, [2, 3], 1)
-    assert "log_starts_moved" in told.names()
+    assert "bytes_died" in told.names()
 
 
 def test_a_log_start_never_goes_back_and_the_last_partitionlet_stays(changes: AppliedChanges, told: Told) -> None:

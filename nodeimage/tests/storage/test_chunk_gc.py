@@ -1,5 +1,6 @@
 """What is dead in chunks is given back, and what lives is kept, whatever breaks off in between."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from headrace.base.errors import Code
 from kit.filled_nodes import KEEP, LEAVE, LONG_AGO, NewNode, data, data_bytes, fill, maintain_until_stable, streams
-from kit.storage import MIB, until
+from kit.storage import MIB, Running, until
 
 pytestmark = pytest.mark.usefixtures("early")
 
@@ -52,18 +53,19 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
     (held,) = [each.log for each in data(node) if each.log.end > MIB]
-    start, inventory = held.chunks()[-1].start, node.parts.maintenance._inventory
-    whole, looks = inventory.shares, 0
+    start, closing = held.chunks()[-1].start, node.parts.maintenance._chunk_closing
+    whole, looks = closing._look, 0
 
     async def counted(*given: Any) -> Any:
         nonlocal looks
-        looks += given[0].log is held and given[1].end is None  # else it is closed, and given back
+        looks += given[0].log is held
         return await whole(*given)
 
-    monkeypatch.setattr(inventory, "shares", counted)
+    monkeypatch.setattr(closing, "_look", counted)
     for _ in range(5):
         await node.parts.maintenance.pass_now()
-    assert looks == 1
+    assert looks <= 1, "where it was written to before anybody counted what of it died"
+    before = looks
     match by:
         case "time":
             later = node.parts.runtime.now() + 3_600_001
@@ -75,7 +77,7 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
         case _:
             await fill(node, f"{LEAVE}:t", mib=1)
     await node.parts.maintenance.pass_now()
-    assert looks == 2
+    assert looks - before == (1 if by in ("time", "ttl") else 0), "what is deleted is told"
     is_open = any(each.start == start and each.end is None for each in held.chunks())
     assert is_open == (by == "write")
 
@@ -163,3 +165,90 @@ async def test_a_crash_at_any_step_of_chunk_gc_keeps_what_lives(new_node: NewNod
         await maintain_until_stable(crashed)
         assert len(await crashed.call("read", f"{KEEP}:t")) == 120
         await crashed.stop()
+
+
+async def many_chunks(new_node: NewNode, *, topics: int) -> Running:
+    """A node whose closed chunks hold, by container, records of some topics: each lies in one of them."""
+    node = await new_node(container_bytes=8 * MIB)
+    for serial in range(topics):
+        await fill(node, f"/default:t-{serial}", mib=5)
+    await maintain_until_stable(node)
+    assert len({each.id for each in data(node)}) >= 2
+    return node
+
+
+def looks(node: Running) -> tuple[int, int]:
+    """(chunks looked at whole, chunks in which partitionlets were looked for) since the start."""
+    chunk_gc = node.parts.maintenance._chunk_gc
+    return chunk_gc.looks, chunk_gc.searches
+
+
+async def test_what_is_deleted_is_looked_for_where_it_was(new_node: NewNode) -> None:
+    node = await many_chunks(new_node, topics=4)
+    chunks = {each.id: len(each.log.closed_chunks()) for each in data(node)}
+    whole, searched = looks(node)
+    before = data_bytes(node)
+    await node.call("delete", "/default:t-0")
+    await until(lambda: data_bytes(node) < before - 3 * MIB, what="space given back")
+    await node.parts.maintenance.pass_now()
+    now_whole, now_searched = looks(node)
+    assert now_searched - searched < sum(chunks.values()), "not all chunks of the node"
+    assert now_whole - whole <= 5, "those that held nothing else, to be dropped"
+    assert len(await node.call("read", "/default:t-3")) == 5 * MIB // 50_000
+
+
+async def test_a_restart_looks_for_what_died_and_at_nothing_else(new_node: NewNode) -> None:
+    node = await many_chunks(new_node, topics=4)
+    await node.restart()
+    await node.parts.maintenance.pass_now()
+    opened = sum(any(chunk.end is None for chunk in each.log.chunks()) for each in data(node))
+    assert looks(node)[0] <= opened, "what was closed has been looked at"
+    before = data_bytes(node)
+    task = node.parts.maintenance._task
+    assert task is not None
+    task.cancel()  # it dies before anything is given back
+    await asyncio.gather(task, return_exceptions=True)
+    await node.call("delete", "/default:t-1")
+    await until_deleted(node)
+    await node.parts.maintenance._chunk_gc._store()
+    crashed = await new_node(folder=node.photograph(), container_bytes=8 * MIB)
+    await until(lambda: data_bytes(crashed) < before - 3 * MIB, what="space given back after the crash")
+    closed = sum(len(each.log.closed_chunks()) for each in data(crashed))
+    assert sum(looks(crashed)) < closed
+    assert len(await crashed.call("read", "/default:t-3")) == 5 * MIB // 50_000
+    await crashed.stop()
+
+
+@pytest.mark.parametrize("lost", ["gone", "damaged", "older"])
+async def test_where_the_mark_is_lost_all_chunks_are_looked_at(new_node: NewNode, lost: str) -> None:
+    node = await many_chunks(new_node, topics=3)
+    mark = node.containers.with_name("chunk-gc")
+    older = mark.read_bytes()
+    task = node.parts.maintenance._task
+    assert task is not None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    before = data_bytes(node)
+    await node.call("delete", "/default:t-0")
+    await until_deleted(node)
+    await node.parts.maintenance._chunk_gc._store()
+    await node.stop()
+    match lost:
+        case "gone":
+            mark.unlink()
+        case "damaged":
+            mark.write_bytes(b"x" * 200)
+        case _:  # as where it died between the death and the mark
+            mark.write_bytes(older)
+    await node.start()
+    await until(lambda: data_bytes(node) < before - 3 * MIB, what="space given back")
+    await node.parts.maintenance.pass_now()
+    assert looks(node)[0] >= sum(len(each.log.closed_chunks()) for each in data(node))
+    await node.stop()
+
+
+async def until_deleted(node: Running) -> None:
+    async with asyncio.timeout(60):
+        while await node.parts.catalog.query(lambda reader: reader.is_forgetting()):
+            await node.parts.maintenance._expiry.forget_deleted()
+            await asyncio.sleep(0.01)

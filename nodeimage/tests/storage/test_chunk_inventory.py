@@ -1,5 +1,6 @@
 """What closed chunks hold is noted once, and what cannot be done with one is said once."""
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,66 +8,55 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.base.errors import CorruptLog, StorageFull
-from headrace.base.ids import ContainerId, PartitionletId, Position, StreamNumber, partitionlet_id
-from headrace.storage import chunk_inventory
+from headrace.base.ids import ContainerId, Position
 from headrace.storage.chunk_inventory import ChunkInventory, Held
-from headrace.storage.retention_rules import Share
 
 ID = ContainerId(7)
-ONE, TWO = (partitionlet_id(stream=StreamNumber(stream), serial=1) for stream in (1, 2))
 
 
 class Chunks:
     """Chunks whose contents the test says, and how often they were read."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shares: list[Share] = []
+    def __init__(self) -> None:
+        self.held_by_stream = {1: 300, 2: 900}
         self.reads = 0
         self.fails: Exception | None = None
         self.suspected: list[ContainerId] = []
         nothing: Any = None
 
-        def shares_of(log: object, chunk: object, streams: Any = None) -> list[Share]:
-            self.reads += 1
-            if self.fails is not None:
-                raise self.fails
-            return list(self.shares)
-
         async def blocking(work: Any) -> Any:
             return work()
 
-        monkeypatch.setattr(chunk_inventory, "_shares_of", shares_of)
         self.inventory = ChunkInventory(
             runtime=nothing, catalog=nothing, cluster=nothing, catalog_id=ContainerId(1), suspect=self.suspected.append
         )
         self.inventory.blocking = blocking  # type: ignore[method-assign]
-        log: Any = None
+        log: Any = SimpleNamespace(oldest=self.oldest)
         self.held = Held(ID, log, Position(0), None, lambda: None)
+
+    def oldest(self, chunk: Any, *, bits: int, untimed: int) -> dict[int, int]:
+        """See ContainerLog."""
+        assert (bits, untimed) == (40, int(os.fstat(chunk.body.opened().fd).st_mtime * 1000))
+        self.reads += 1
+        if self.fails is not None:
+            raise self.fails
+        return self.held_by_stream
 
 
 @pytest.fixture
-def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
-    return Chunks(monkeypatch)
+def chunks() -> Chunks:
+    return Chunks()
 
 
 def chunk(*, closed: bool = True) -> Any:
-    return SimpleNamespace(start=100, body=SimpleNamespace(closed=closed))
+    return SimpleNamespace(start=100, body=SimpleNamespace(closed=closed, opened=lambda: SimpleNamespace(fd=0)))
 
 
-def share(partitionlet: PartitionletId, newest: int, *, last: int = 9) -> Share:
-    return Share(partitionlet, 0, last, newest, 100)
-
-
-async def test_a_stream_is_as_old_as_the_partitionlet_that_ends_first(chunks: Chunks) -> None:
-    other = partitionlet_id(stream=StreamNumber(1), serial=2)
-    chunks.shares = [share(ONE, 500), share(other, 300), share(TWO, 900)]
-    assert await chunks.inventory.oldest(chunks.held, chunk()) == {1: 300, 2: 900}
-
-
-async def test_control_frames_alone_have_no_age(chunks: Chunks) -> None:
-    chunks.shares = [share(ONE, 0, last=-1)]
-    (age,) = (await chunks.inventory.oldest(chunks.held, chunk()) or {}).values()
-    assert age > 2**60
+async def test_how_old_records_are_is_known_by_stream(chunks: Chunks) -> None:
+    closed = chunk()
+    assert chunks.inventory.known_oldest(chunks.held, closed) is None
+    assert await chunks.inventory.oldest(chunks.held, closed) == {1: 300, 2: 900}
+    assert chunks.inventory.known_oldest(chunks.held, closed) == {1: 300, 2: 900}
 
 
 async def test_a_closed_chunk_is_read_once_until_its_body_is_another(chunks: Chunks) -> None:

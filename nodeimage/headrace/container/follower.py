@@ -36,7 +36,7 @@ from headrace.peer.session import Session
 log = structlog.get_logger()
 
 BEAT_S: Final = 0.3
-REST_AFTER_S: Final = 1.0
+REST_AFTER_S = 1.0
 """Without frames."""
 SILENCE_S: Final = 2.0
 """A leader that says nothing for so long is asked anew."""

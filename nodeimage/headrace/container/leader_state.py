@@ -20,7 +20,7 @@ LET_GO_S: Final = 1.2
 """Seconds of silence after which a follower is proposed out of the in-sync set (DESIGN section 4 allows 2 s)."""
 STIR_S: Final = 0.7
 """Seconds of silence of a node after which those who feed followers there look at each of them again."""
-STUCK_S: Final = 5.0
+STUCK_S = 5.0
 """Seconds without progress after which a connected follower that has frames to write is proposed out of the in-sync
 set: its disk is full or dead."""
 IN_TOUCH_S: Final = 1.0

@@ -55,6 +55,7 @@ MODULES: Final = {
         "fetch_sessions",
         "pending_produce",
         "produce",
+        "reading_pace",
         "sasl_gate",
     ),
 }

@@ -29,6 +29,7 @@ from headrace.base.errors import HeadraceError, MalformedRequest
 from headrace.base.paced_transport import PacedTransport
 from headrace.base.sockets import endpoints
 from headrace.catalog.names import DEFAULT_STREAM
+from headrace.kafka.reading_pace import ReadingPace
 from headrace.kafka.session import Grants, Reply
 from headrace.metrics.requests import Timed
 from headrace.partitions.refusals import Refusals
@@ -230,6 +231,8 @@ class Connection:
         self._close_listeners: list[Callable[[], None]] = []
         self.answered = 0
         """Bytes of answers that are not written yet."""
+        self.reading_pace: ReadingPace | None = None
+        """Of its fetches; None while none had much to read."""
         self._waiting_fetches: list[Callable[[], None]] = []
         """Each answers a fetch that waits on this connection."""
         self.refusals: Refusals | None = None

@@ -20,6 +20,7 @@ that leads 100,000 partitions may be asked for all of them at once.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Final
 
 from headrace.base.deadlines import Deadline
@@ -34,6 +35,7 @@ from headrace.kafka.counters import Counters
 from headrace.kafka.fetch_answer import FetchAnswer, record_count
 from headrace.kafka.fetch_sessions import INITIAL_EPOCH, FetchSession, FetchSessions, Interest, Key
 from headrace.kafka.limits import MAX_RESPONSE_BYTES
+from headrace.kafka.reading_pace import LARGE_BYTES, ReadingPace
 from headrace.kafka.session import Reply
 from headrace.kafka.throttle import Throttle
 from headrace.partitions.lookups import turn
@@ -372,13 +374,27 @@ class Fetch:
             self._cancel()
             return
         self._api.counters.fetch_requests += 1
-        if self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
+        pace = self._connection.reading_pace
+        hold_s = 0.0 if pace is None else min(pace.asked(monotonic()), self._asked.max_wait_ms / 1000)
+        if hold_s > 0.0 and not self._slot.is_followed:
+            self._session.fetch_waits(_nothing)  # what is committed meanwhile does not answer it
+            self._wait(hold_s, self._held)
+        elif not self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
+            self._session.fetch_waits(self._woken)
+            self._wait(min(self._asked.max_wait_ms, MOST_WAIT_MS) / 1000, self._expired)
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._deadline = self._api.runtime.deadlines.after(seconds, then)
+        self._connection.add_waiting_fetch(self._expired)
+        self._connection.add_close_listener(self._cancel)
+
+    def _held(self) -> None:
+        """The request was held up for long enough."""
+        if self._ended or self._try(final=False):
             return
         self._session.fetch_waits(self._woken)
         wait_ms = min(self._asked.max_wait_ms, MOST_WAIT_MS)
         self._deadline = self._api.runtime.deadlines.after(wait_ms / 1000, self._expired)
-        self._connection.add_waiting_fetch(self._expired)
-        self._connection.add_close_listener(self._cancel)
 
     def _woken(self) -> None:
         if not self._due and not self._ended:
@@ -536,6 +552,11 @@ class Fetch:
 
     def _send(self, answer: FetchAnswer, body: list[Buffer]) -> None:
         self._api.counters.bytes_out += answer.bytes
+        pace = self._connection.reading_pace
+        if pace is None and answer.bytes >= LARGE_BYTES:
+            pace = self._connection.reading_pace = ReadingPace(monotonic())
+        if pace is not None:
+            pace.answered(monotonic(), answer.bytes)
         self._api.sessions.advance(self._session)
         for code in answer.errors:
             self._slot.failed(code)

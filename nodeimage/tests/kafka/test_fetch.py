@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from headrace.base.ids import Millis
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.kafka import fetch
 from headrace.kafka.connection import Connection
+from headrace.kafka.fetch_sessions import Interest
+from headrace.kafka.reading_pace import LARGE_BYTES, MOST_HELD_S, ReadingPace
 from headrace.node.parts import NodeParts
 from headrace.partitions.topics import Topic
 from headrace.security.access_rules import Kind, Permission
@@ -20,6 +23,7 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.header import read_request_header, request_header
 from headrace.wire.primitives import Buffer
 from kit.access import Slot, User, codes_of, put, secure
+from kit.one_node import until
 from kit.replaced_methods import replace_method
 
 Append = Callable[..., Awaitable[int]]
@@ -423,3 +427,83 @@ async def test_a_longer_request_of_a_replica_is_refused_as_well(
     assert await User(broker, "mallory").fetch_codes(shared, "none") == [29, 29]
     await secure(broker, on=False)
     assert await User(broker).fetch_codes(shared, replica_id=1, version=12) == [0], "as ever, while security is off"
+
+
+async def held_up(broker: NodeParts, append: Append) -> tuple[Connection, Topic]:
+    """A client whose requests are held up for as long as may be, and a topic with a record."""
+    (topic,) = await broker.topics.resolve(["t"], create=True)
+    assert isinstance(topic, Topic)
+    await append("t", b"a")
+    connection = Connection(broker.dispatcher)
+    pace = connection.reading_pace = ReadingPace(monotonic())
+    pace.rate = 1.0
+    pace.answered(monotonic(), 1_000_000)
+    return connection, topic
+
+
+@pytest.mark.parametrize("cold", [False, True])
+async def test_a_request_that_is_held_up_is_answered_in_time_though_there_is_something_to_read(
+    broker: NodeParts, append: Append, cold: bool
+) -> None:
+    connection, topic = await held_up(broker, append)
+    if cold:
+        topic.partitions[0].container.log.forget_tail()
+    began = broker.runtime.loop.time()
+    held = ask(broker, connection, (0, 0), {"t": 0}, wait_ms=600_000)
+    await append("t", b"b")
+    assert not held.future.done(), "what is committed meanwhile does not answer it"
+    response = await held.response()
+    assert len(response.topics[0].partitions[0].records) > 0
+    assert broker.runtime.loop.time() - began >= MOST_HELD_S
+    held = ask(broker, connection, (response.session_id, 1), {"t": 2}, wait_ms=1)
+    assert (await held.response()).topics == [], "it waits for no longer than it may"
+
+
+async def test_a_request_that_was_held_up_waits_for_records_like_any_other(broker: NodeParts, append: Append) -> None:
+    connection, topic = await held_up(broker, append)
+    held = ask(broker, connection, (0, -1), {"t": 1}, wait_ms=600_000)
+    (watcher,) = topic.partitions[0].watchers or ()
+    assert isinstance(watcher, Interest)
+    await until(lambda: watcher.session._wake is not fetch._nothing)
+    assert not held.future.done()
+    await append("t", b"b")
+    assert (await held.response()).topics[0].partitions[0].records
+    assert topic.partitions[0].idle
+
+
+async def test_a_request_is_not_held_up_where_it_may_not_wait_or_another_waits_behind_it(
+    broker: NodeParts, append: Append
+) -> None:
+    connection, _ = await held_up(broker, append)
+    assert (await ask(broker, connection, (0, -1), {"t": 0}).response()).topics[0].partitions[0].records
+    held = ask(broker, connection, (0, -1), {"t": 0}, wait_ms=600_000)
+    assert not held.future.done()
+    assert connection.has_waiting_fetches
+    for answer in list(connection._waiting_fetches):
+        answer()  # as for a request behind it
+    assert held.future.done()
+    assert not connection.has_waiting_fetches
+
+
+async def test_a_client_that_leaves_while_it_is_held_up_leaves_nothing_behind(
+    broker: NodeParts, append: Append
+) -> None:
+    connection, topic = await held_up(broker, append)
+    ask(broker, connection, (0, 0), {"t": 0}, wait_ms=600_000)
+    connection.connection_lost(None)
+    assert topic.partitions[0].idle
+    assert not len(broker.fetch_sessions)
+
+
+async def test_the_pace_of_a_client_is_looked_at_from_its_first_large_answer_on(
+    broker: NodeParts, append: Append
+) -> None:
+    await broker.topics.resolve(["t"], create=True)
+    await append("t", b"a")
+    connection = Connection(broker.dispatcher)
+    await ask(broker, connection, (0, -1), {"t": 0}).response()
+    assert connection.reading_pace is None
+    await append("t", b"x" * LARGE_BYTES)
+    await ask(broker, connection, (0, -1), {"t": 0}).response()
+    assert connection.reading_pace is not None
+    assert not connection.reading_pace.rate

@@ -40,7 +40,7 @@ from headrace.catalog.tables import SCHEMA
 from headrace.tables import snapshots
 from headrace.tables.command_apply import AppliedCommand, Applier, mark_suspect
 from headrace.tables.command_log import CommandLog, open_and_replay
-from headrace.tables.deaths import Died
+from headrace.tables.deaths import UNKNOWN, Died
 from headrace.tables.live_copy import Room, plenty
 from headrace.tables.outcomes import CatalogFailed, Outcomes
 from headrace.tables.query_threads import ReaderThreads
@@ -98,9 +98,10 @@ class Catalog:
         self._callbacks: list[Applied] = []
         self._died_callbacks: list[Callable[[Died], None]] = []
         self.deaths_at_open = connection.deaths.count_at_open
-        """The count of the tables' deaths before what was applied when they were opened."""
+        """The count of the tables' deaths before what was applied when they were opened; UNKNOWN where nothing counted
+        them, or other rows came before anybody asked to hear of them."""
         self.died_at_open = connection.deaths.take()
-        """By that."""
+        """What died by that, and until somebody asked to hear of it."""
         self._set_snapshot_at(Position(0))
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-snapshot")
         self._snapshots = SnapshotPool(
@@ -452,10 +453,14 @@ class Catalog:
         self._snapshot_if_due()
 
     def _tell_died(self, died: Died) -> None:
+        if not self._died_callbacks:
+            self.died_at_open = Died(self.died_at_open.pairs + died.pairs, died.total)
         for callback in self._died_callbacks:
             callback(died)
 
     def _tell_replaced(self, position: Position) -> None:
+        if not self._died_callbacks:
+            self.deaths_at_open = UNKNOWN
         self._call([(Replaced(position), None)])
 
     def _call(self, changes: Sequence[Change]) -> None:

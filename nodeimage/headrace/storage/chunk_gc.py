@@ -8,8 +8,8 @@ later reader needs of it, the state of idempotent producers; a follower keeps th
 
 The work follows what died (dead_records.py): partitionlets that lost records are looked for in the chunks of their
 containers, by ids; a chunk is looked at whole where it is not known what of it died, such as one of a replica that is
-being made. What has been looked for is kept over a restart (gc_mark.py). One chunk a minute is looked at whole all the
-same, one after the other, so that nothing which slipped through stays for ever.
+being made. What has been looked for is kept over a restart (gc_mark.py). Once a minute at most one chunk is looked at
+whole all the same, one after the other, so that nothing which slipped through stays for ever.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ WORTH_PUNCHING: Final = 1024 * 1024
 AGAIN_S: Final = 30.0
 """How long a chunk is left alone that has to wait for its container's leader."""
 CHECK_S: Final = 60.0
-"""Between two chunks that are looked at although nothing is known to have died in them."""
+CHECK_SHARE: Final = 1000
+"""Between two chunks that are looked at although nothing is known to have died in them: so many seconds at least, and
+so many times what the last one took."""
 
 
 class ChunkGc:
@@ -58,6 +60,9 @@ class ChunkGc:
         self._inventory = inventory
         self._mark = mark
         self._is_stored_of = UNKNOWN
+        self._not_stored = False
+        self._is_unknown = False
+        """The rows were replaced before anything was loaded."""
         self._dead = DeadRecords()
         self._deaths = UNKNOWN
         """The count of the tables, of which all has been told here."""
@@ -90,7 +95,7 @@ class ChunkGc:
             log.warning("all chunks are looked at again", reason=str(error))
             known = None
         before = catalog.deaths_at_open
-        if known is None or before is None or before == UNKNOWN or before > known:
+        if known is None or before == UNKNOWN or before > known or self._is_unknown:
             self._dead.forget()  # what died in between is not known
             return
         self._is_stored_of = known
@@ -104,6 +109,7 @@ class ChunkGc:
     def anything_died(self) -> None:
         """Any records may have died, anywhere."""
         self._deaths = self._catalog.deaths
+        self._is_unknown = True
         self._dead.everything()
 
     def closed(self, key: ChunkKey) -> None:
@@ -212,14 +218,16 @@ class ChunkGc:
         now = self._runtime.loop.time()
         if now < self._check_at:
             return
-        self._check_at = now + CHECK_S
         chunks = {(held.id, chunk.start): (held, chunk) for held in here for chunk in held.log.closed_chunks()}
         if not chunks:
+            self._check_at = now + CHECK_S
             return
         following = [key for key in chunks if key > self._checked]
         self._checked = key = min(following or chunks)
         held, chunk = chunks[key]
         await self._attempt(held, self._dead.of(held.id, held.log), chunk, self._collect(held, chunk))
+        ended = self._runtime.loop.time()
+        self._check_at = ended + max(CHECK_S, CHECK_SHARE * (ended - now))
 
     async def _store(self) -> None:
         """Keep for a later start what is known now, if that is something else than before."""
@@ -235,9 +243,12 @@ class ChunkGc:
             await self._inventory.blocking(lambda: gc_mark.store(path, content))
         except FAILURES as error:
             self._dead.changed = True
-            log.warning("what chunks were looked at is not kept", error=str(error))
+            if not self._not_stored:
+                log.warning("what chunks were looked at is not kept", error=str(error))
+            self._not_stored = True
         else:
             self._is_stored_of = deaths
+            self._not_stored = False
 
     # --- one chunk
 

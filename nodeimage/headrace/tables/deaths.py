@@ -54,8 +54,9 @@ class Deaths:
         self._told: array[int] = array("q")
         self.count = UNKNOWN
         """As committed."""
-        self.count_at_open: int | None = None
+        self.count_at_open = UNKNOWN
         """As it was when the file was opened, before anything was applied."""
+        self._begun = False
 
     def begin(self) -> None:
         """The file is there, or is another."""
@@ -72,8 +73,9 @@ class Deaths:
             else (None,)
         )
         self.count = found[0] if isinstance(found[0], int) else UNKNOWN
-        if self.count_at_open is None:
+        if not self._begun:
             self.count_at_open = self.count
+        self._begun = True
 
     def under_way(self) -> int:
         """How much the transaction under way has told; for `cut`."""

@@ -9,6 +9,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset, PartitionletId, Position
 from headrace.catalog import chains
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import (
     LogStart,
     RollDone,
@@ -26,9 +27,9 @@ from headrace.catalog.rows import PartitionletRow
 from headrace.catalog.streams import CreateStream, DeleteStream
 from headrace.catalog.tables import SCHEMA, open_tables
 from headrace.catalog.topics import CreateTopics, DeleteTopics, NewTopic
-from headrace.tables.deaths import UNKNOWN
+from headrace.tables.deaths import UNKNOWN, Died
 from headrace.tables.transactions import apply_all
-from kit.catalog import Tables
+from kit.catalog import MemoryLog, Tables
 
 NOW = Millis(1)
 T, U = b"t" * 16, b"u" * 16
@@ -146,3 +147,31 @@ def test_where_nothing_counts_that_is_known(made: Tables, tmp_path: Path) -> Non
     later = open_tables(tmp_path / "catalog.sqlite")
     assert later.deaths.count == 0, "from now on"
     later.close()
+
+
+async def test_what_died_before_anybody_asked_to_hear_of_it_is_kept(tmp_path: Path) -> None:
+    catalog = await Catalog.open(tmp_path, MemoryLog())
+    await catalog.submit(CreateStream("/s", StreamPolicy(), NOW))
+    (made,) = await catalog.submit(CreateTopics([NewTopic("/s", "t", T, 1, {}, [ContainerId(5)], [Epoch(1)])], NOW))
+    (row,) = made.partitionlets
+    await catalog.submit(SetLogStart([LogStart(T, 0, Offset(10))]))
+    assert (catalog.deaths_at_open, list(catalog.died_at_open.pairs), catalog.died_at_open.total) == (0, [5, row.id], 1)
+    heard: list[Died] = []
+    catalog.on_died(heard.append)
+    await catalog.submit(SetLogStart([LogStart(T, 0, Offset(20))]))
+    assert heard == [(array("q", [5, row.id]), 2)]
+    assert catalog.died_at_open.total == 1
+    assert catalog.deaths == 2
+    await catalog.close()
+
+
+async def test_rows_that_were_replaced_before_anybody_asked_are_of_no_count(tmp_path: Path) -> None:
+    source = await Catalog.open(tmp_path / "source", MemoryLog())
+    await source.submit(CreateStream("/s", StreamPolicy(), NOW))
+    position = await source.snapshot()
+    (snapshot,) = (tmp_path / "source").glob("snapshot-*")
+    catalog = await Catalog.open(tmp_path / "target", MemoryLog(leads=False))
+    await catalog.install(snapshot, position)
+    assert catalog.deaths_at_open == UNKNOWN
+    await catalog.close()
+    await source.close()

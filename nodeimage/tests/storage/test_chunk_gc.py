@@ -252,3 +252,22 @@ async def until_deleted(node: Running) -> None:
         while await node.parts.catalog.query(lambda reader: reader.is_forgetting()):
             await node.parts.maintenance._expiry.forget_deleted()
             await asyncio.sleep(0.01)
+
+
+async def test_one_chunk_after_the_other_is_looked_at_though_nothing_is_known_to_have_died(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await many_chunks(new_node, topics=2)
+    chunk_gc = node.parts.maintenance._chunk_gc
+    seen: list[tuple[int, int]] = []
+
+    async def collect(held: Any, chunk: Any) -> None:
+        seen.append((held.id, chunk.start))
+
+    monkeypatch.setattr(chunk_gc, "_collect", collect)
+    closed = sorted((each.id, chunk.start) for each in data(node) for chunk in each.log.closed_chunks())
+    for _ in range(len(closed) + 1):
+        chunk_gc._check_at = 0.0
+        await chunk_gc.step()
+        assert chunk_gc._check_at > node.parts.runtime.loop.time()
+    assert seen == [*closed, closed[0]], "each in turn"

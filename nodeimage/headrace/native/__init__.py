@@ -82,6 +82,11 @@ class Codecs(Protocol):
     def decode_produce(self, buf: memoryview, body: int, version: int, made: type[T], part: type[Any], /) -> T | None:
         """See `wire.produce.decode_request`; None: it is malformed, or rare."""
 
+    def decode_fetch(
+        self, buf: Buffer, body: int, version: int, made: type[T], topic: type[Any], partition: type[Any], /
+    ) -> T | None:
+        """See `wire.fetch.decode_request`; None: it is malformed, or rare."""
+
     def encode_produced(self, version: int, results: list[Any], throttle_ms: int, /) -> bytes | None:
         """See `wire.produce.encode_response`; None: of an old version, or a result has a message."""
 

@@ -802,6 +802,146 @@ def produce_request(
     return request
 
 
+def decode_fetch(
+    buf: object, body: Int, version: cython.int, made: object, made_topic: object, made_partition: object, /
+) -> object:
+    """See `wire.fetch.decode_request`."""
+    held: Py_buffer
+    PyObject_GetBuffer(buf, cython.address(held), PyBUF_SIMPLE)
+    try:
+        return fetch_request(cython.cast(Bytes, held.buf), held.len, body, version, made, made_topic, made_partition)
+    except UnicodeDecodeError:
+        return None
+    finally:
+        PyBuffer_Release(cython.address(held))
+
+
+@cython.cfunc
+def fetch_request(
+    raw: Bytes, end: Int, at: Int, version: cython.int, made: object, made_topic: object, made_partition: object
+) -> object:
+    flexible: cython.bint = version >= 12
+    size: Int = 0
+    count: Int = 0
+    left: Int = 0
+    total: Int = 0
+    replica_id: cython.int = -1
+    session_id: cython.int = 0
+    session_epoch: cython.int = -1
+    fixed: Int = (4 if version < 15 else 0) + 13 + (8 if version >= 7 else 0)
+    if version < 4 or version > 16 or at < 0 or at > end or end - at < fixed:
+        return None
+    if version < 15:
+        replica_id = cython.cast(cython.int, big32(raw + at))
+        at += 4
+    limits: Bytes = raw + at
+    at += 13
+    if version >= 7:
+        session_id = cython.cast(cython.int, big32(raw + at))
+        session_epoch = cython.cast(cython.int, big32(raw + at + 4))
+        at += 8
+    at = count_at(raw, at, end, flexible, cython.address(left))
+    if at < 0 or left < 0 or left > end - at or left > MOST_PARTITIONS:
+        return None
+    topics: list = []
+    while left > 0:
+        topic = None
+        topic_id = None
+        if version >= 13:
+            if end - at < 16:
+                return None
+            topic_id = piece(raw, at, 16)
+            at += 16
+        else:
+            at = text_at(raw, at, end, flexible, cython.address(size))
+            if at < 0 or size < 0:
+                return None
+            topic = text(raw, at, size)
+            at += size
+        at = count_at(raw, at, end, flexible, cython.address(count))
+        if at < 0 or count < 0 or count > end - at or count > MOST_PARTITIONS - total:
+            return None
+        total += count
+        partitions: list = []
+        while count > 0:
+            at = fetch_partition(raw, at, end, version, partitions, made_partition)
+            if at < 0:
+                return None
+            count -= 1
+        if flexible:
+            at = behind_no_tags(raw, at, end)
+            if at < 0:
+                return None
+        of_topic = new_tuple(made_topic, 3)
+        put(of_topic, 0, topic)
+        put(of_topic, 1, topic_id)
+        put(of_topic, 2, partitions)
+        topics.append(of_topic)
+        left -= 1
+    if version >= 7:
+        at = count_at(raw, at, end, flexible, cython.address(count))
+        if at < 0 or count != 0:  # what a session forgets is rare
+            return None
+    rack = ""
+    if version >= 11:
+        at = text_at(raw, at, end, flexible, cython.address(size))
+        if at < 0 or size < 0:
+            return None
+        rack = text(raw, at, size)
+        at += size
+    if flexible:
+        at = behind_no_tags(raw, at, end)
+    if at != end:
+        return None
+    request = new_tuple(made, 10)
+    put(request, 0, cython.cast(cython.int, big32(limits)))
+    put(request, 1, cython.cast(cython.int, big32(limits + 4)))
+    put(request, 2, cython.cast(cython.int, big32(limits + 8)))
+    put(request, 3, cython.cast(cython.schar, limits[12]))
+    put(request, 4, session_id)
+    put(request, 5, session_epoch)
+    put(request, 6, topics)
+    put(request, 7, [])
+    put(request, 8, rack)
+    put(request, 9, replica_id)
+    return request
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def fetch_partition(raw: Bytes, at: Int, end: Int, version: cython.int, partitions: list, made: object) -> Int:
+    """Read what is asked of one partition; the place behind it, -1 where something is wrong, or rare."""
+    size: Int = 32 if version >= 12 else 28 if version >= 9 else 24 if version >= 5 else 16
+    if end - at < size:
+        return -1
+    behind: Int = at + size
+    leader_epoch: cython.int = -1
+    fetched_epoch: cython.int = -1
+    log_start: Int = -1
+    index: cython.int = cython.cast(cython.int, big32(raw + at))
+    at += 4
+    if version >= 9:
+        leader_epoch = cython.cast(cython.int, big32(raw + at))
+        at += 4
+    offset: Int = big64(raw + at)
+    at += 8
+    if version >= 12:
+        fetched_epoch = cython.cast(cython.int, big32(raw + at))
+        at += 4
+    if version >= 5:
+        log_start = big64(raw + at)
+        at += 8
+    asked = new_tuple(made, 6)
+    put(asked, 0, index)
+    put(asked, 1, leader_epoch)
+    put(asked, 2, offset)
+    put(asked, 3, fetched_epoch)
+    put(asked, 4, log_start)
+    put(asked, 5, cython.cast(cython.int, big32(raw + at)))
+    partitions.append(asked)
+    return behind_no_tags(raw, behind, end) if version >= 12 else behind
+
+
 def encode_produced(version: cython.int, results: list, throttle_ms: cython.int, /) -> object:
     """See `wire.produce.encode_response`; None for older versions, and for results with a message."""
     if version < 5:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.base.errors import MalformedRequest
+from headrace.native import codecs
 from headrace.wire.api_keys import Versions
 from headrace.wire.primitives import (
     INT32,
@@ -50,6 +51,7 @@ TOPIC_IDS: Final = 13
 COPY_BELOW: Final = 2048
 """Records of fewer bytes are copied next to their header: one buffer more costs writev more than the copy."""
 _NAMED: Final = "topics or partitions"
+_native = codecs
 _REPLICA_STATE: Final = 1
 _REPLICA_TAG: Final = struct.Struct(">BBBiqB")
 """One tag, its number, its size, replica id, epoch, the struct's own tags."""
@@ -138,9 +140,17 @@ class FetchResponse(NamedTuple):
     topics: list[FetchTopicResult]
 
 
-@malformed
 def decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     """Read the request whose body starts at `body`. Raises `MalformedRequest`."""
+    if _native is not None:
+        request = _native.decode_fetch(buf, body, version, FetchRequest, FetchTopic, FetchPartition)
+        if request is not None:
+            return request
+    return _decode_request(buf, body, version)
+
+
+@malformed
+def _decode_request(buf: Buffer, body: int, version: int) -> FetchRequest:
     flexible = version >= FLEXIBLE
     replica_id, pos = -1, body
     if version < 15:

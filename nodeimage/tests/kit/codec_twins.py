@@ -11,10 +11,10 @@ from crc32c import crc32c
 from headrace.base.errors import HeadraceError
 from headrace.log import frames
 from headrace.native import codecs
-from headrace.wire import batch, header, produce, records
+from headrace.wire import batch, fetch, header, produce, records
 
 NEEDS_CODECS = pytest.mark.skipif(codecs is None, reason="the native pieces are not built")
-CALLERS = (batch, frames, header, produce, records)
+CALLERS = (batch, fetch, frames, header, produce, records)
 """The modules that have twins."""
 
 
@@ -128,7 +128,8 @@ def compare_frames(data: bytes, position: int, *, partitionlet: int, offset: int
 
 
 def compare_request(data: bytes, body: int, version: int) -> None:
-    """A request of a client: its header, and what Produce makes of the rest."""
+    """A request of a client: its header, and what Produce and Fetch make of the rest."""
     view = memoryview(bytearray(data))
     assert_alike(lambda: header.read_request_header(view))
     assert_alike(lambda: produce.decode_request(view, body, version))
+    assert_alike(lambda: fetch.decode_request(view, body, version))

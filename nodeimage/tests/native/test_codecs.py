@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.log import frames
 from headrace.native import codecs
-from headrace.wire import batch, header, produce, records
+from headrace.wire import batch, fetch, header, produce, records
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult
 from kit.codec_twins import (
     NEEDS_CODECS,
@@ -243,7 +243,48 @@ def test_produce_requests_are_alike(call: tuple[bytes, int, int], data: st.DataO
     compare_request(data.draw(mistaken(st.just(sound), body)), body, data.draw(st.integers(0, 13)))
 
 
-@given(st.binary(max_size=100), st.integers(0, 120), st.integers(-1, 13))
+asked = st.builds(fetch.FetchPartition, int32, int32, int64, int32, int64, int32)
+
+
+@st.composite
+def fetch_calls(draw: Any) -> tuple[bytes, int, int, bool]:
+    """A Fetch request with its header, where its body starts, its version, and whether something rare is in it."""
+    version = draw(st.integers(4, 16))
+    topics = draw(
+        st.lists(st.tuples(text, st.binary(min_size=16, max_size=16), st.lists(asked, max_size=3)), max_size=3)
+    )
+    named = [
+        fetch.FetchTopic(name if version < 13 else None, of if version > 12 else None, each)
+        for name, of, each in topics
+    ]
+    forgotten = [(name, of, [7]) for name, of, _ in named] if draw(st.booleans()) else []
+    replica_id = draw(st.sampled_from([-1, -1, 5]))
+    request = fetch.FetchRequest(
+        *draw(st.tuples(int32, int32, int32, st.integers(-128, 127), int32, int32)),
+        named,
+        forgotten,
+        draw(text),
+        replica_id,
+    )
+    head = header.request_header(1, version, draw(int32), draw(st.none() | text))
+    is_rare = bool(forgotten and version >= 7) or (version >= 15 and replica_id >= 0)
+    return head + fetch.encode_request(version, request), len(head), version, is_rare
+
+
+@given(fetch_calls(), st.data())
+def test_fetch_requests_are_alike(call: tuple[bytes, int, int, bool], data: st.DataObject) -> None:
+    assert codecs is not None
+    sound, body, version, is_rare = call
+    found = codecs.decode_fetch(
+        memoryview(sound), body, version, fetch.FetchRequest, fetch.FetchTopic, fetch.FetchPartition
+    )
+    assert (found is None) == is_rare
+    compare_request(sound, body, version)
+    compare_request(data.draw(mistaken(st.just(sound))), body, version)
+    compare_request(data.draw(mistaken(st.just(sound), body)), body, data.draw(st.integers(3, 17)))
+
+
+@given(st.binary(max_size=100), st.integers(0, 120), st.integers(-1, 17))
 def test_any_bytes_for_a_request_are_alike(data: bytes, body: int, version: int) -> None:
     compare_request(data, body, version)
 

@@ -118,6 +118,7 @@ class AwakeTimer:
     def cancel(self) -> None:
         """It does not ring."""
         self._handle.cancel()
+        self._callback = _nothing  # what it would have called may hold whoever holds this
 
     def _arm(self) -> None:
         left = self._when - self._clock.time()
@@ -136,3 +137,7 @@ class AwakeTimer:
 
     def _ring(self) -> None:
         self._callback()
+
+
+def _nothing() -> None:
+    pass

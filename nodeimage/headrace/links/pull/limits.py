@@ -27,6 +27,8 @@ class Limits:
     """For so long what the source lacks is awaited from other links, where there are any."""
     poll_every_s: float = 0.002
     """Polls of one node begin no closer together: what changes meanwhile comes with one answer."""
+    longest_poll_every_s: float = 0.040
+    """The same of a node of which records take long until they are committed here."""
     greet_every_s: float = 10.0
     """How old may be what we know of the source's nodes; looked at when a poll ends, so that no timer is needed."""
 

@@ -86,7 +86,7 @@ class LinkState:
             del self.feeds[node]
             self.pulls.node_left(node)
         for node in sorted(nodes - self.feeds.keys()):
-            self.feeds[node] = SourceFeed(node, now, fetch_bytes=self.limits.fetch_bytes)
+            self.feeds[node] = SourceFeed(node, now, self.limits)
         self._enter(Phase.RUNNING, now)
 
     def not_greeted(self, now: float, reason: str, *, refused: bool) -> None:
@@ -143,7 +143,7 @@ class LinkState:
         if feed is None:
             return
         quiet = not changes.reset and not changes.partitions
-        feed.answered(now, changes.place, every_s=self.limits.poll_every_s, quiet=quiet)
+        feed.answered(now, changes.place, quiet=quiet)
         if changes.reset:
             self._list.want(now, (node,))
         for at, high_watermark in changes.partitions:

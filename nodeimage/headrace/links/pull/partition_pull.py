@@ -161,14 +161,17 @@ class Pull:
         if self.committed >= self.appended:
             self.commits(following, now)
 
-    def commits(self, offset: Offset, now: float) -> None:
-        """Everything below `offset` is committed here."""
+    def commits(self, offset: Offset, now: float) -> float | None:
+        """Everything below `offset` is committed here. If that is all that was known at some time: seconds since."""
         self.committed = max(self.committed, offset, self.next if offset >= self.appended else NO_OFFSET)
-        if self.mark != NO_OFFSET and self.committed >= min(self.mark, self.goal):
-            if self.goal > self.committed:
-                self.mark, self.behind_since = self.known, min(now, self.heard_at)
-            else:
-                self.mark = NO_OFFSET
+        if self.mark == NO_OFFSET or self.committed < min(self.mark, self.goal):
+            return None
+        behind_s = now - self.behind_since
+        if self.goal > self.committed:
+            self.mark, self.behind_since = self.known, min(now, self.heard_at)
+        else:
+            self.mark = NO_OFFSET
+        return behind_s
 
     def lag_records(self) -> int:
         """Records that the source has and that are not committed here, gaps counted too."""

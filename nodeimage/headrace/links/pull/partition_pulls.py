@@ -217,8 +217,11 @@ class Pulls:
     def committed(self, now: float, at: TopicPartition, offset: Offset) -> None:
         """Everything below `offset` is committed here."""
         pull = self.all.get(at)
-        if pull is not None:
-            pull.commits(offset, now)
+        if pull is None:
+            return
+        behind_s = pull.commits(offset, now)
+        if behind_s is not None and (feed := self._feeds.get(pull.leader)) is not None:
+            feed.copied(behind_s)
 
     def gap(self, now: float, pull: Pull, log_start: Offset) -> None:
         """The source has nothing before `log_start`: go on there, unless another link may have what lacks."""

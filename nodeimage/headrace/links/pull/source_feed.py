@@ -2,18 +2,26 @@
 link_state.py."""
 
 from collections import OrderedDict
+from typing import Final
 
 from headrace.base.ids import NodeId
 from headrace.links.pull.fair_queue import FairQueue
+from headrace.links.pull.limits import Limits
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer
+
+_NEWEST: Final = 0.125
+"""Weight of the newest time in the mean of them."""
 
 
 class SourceFeed:
     """A node of the source."""
 
     __slots__ = (
+        "_copied_s",
+        "_limits",
         "asked_at",
         "due",
+        "every_s",
         "failures",
         "fetch_bytes",
         "fetches",
@@ -28,14 +36,18 @@ class SourceFeed:
         "wait_ms",
     )
 
-    def __init__(self, node: NodeId, now: float, *, fetch_bytes: int) -> None:
+    def __init__(self, node: NodeId, now: float, limits: Limits) -> None:
         self.node = node
+        self._limits = limits
+        self._copied_s = 0.0
         self.place: FeedPlace | None = None
         self.polling = False
         self.poll_at = now
         self.asked_at = now
         self.wait_ms = LEAST_WAIT_MS
         """Of the next poll."""
+        self.every_s = limits.poll_every_s
+        """Polls begin no closer together."""
         self.poll_failures = 0
         """In a row."""
         self.failures = 0
@@ -49,16 +61,24 @@ class SourceFeed:
         """Partitions to be fetched there."""
         self.fetches = 0
         """Under way."""
-        self.fetch_bytes = fetch_bytes
+        self.fetch_bytes = limits.fetch_bytes
         """Of the next fetch at most. Over a way that breaks before a long answer is there, short ones get through."""
 
-    def answered(self, now: float, place: FeedPlace, *, every_s: float, quiet: bool) -> None:
-        """A poll ended, `quiet` with nothing; the next may begin `every_s` after it began."""
+    def answered(self, now: float, place: FeedPlace, *, quiet: bool) -> None:
+        """A poll ended, `quiet` with nothing."""
         self.wait_ms = longer(self.wait_ms) if quiet else LEAST_WAIT_MS
         self.place = place
         self.polling = False
         self.poll_failures = 0
-        self.poll_at = max(now, self.asked_at + every_s)
+        self.poll_at = max(now, self.asked_at + self.every_s)
+
+    def copied(self, seconds: float) -> None:
+        """What a poll told of is committed here, so long after it. Polls begin twice that apart: where processors or
+        disks are busy, fewer rounds of more records each take less of them, and where they are not, rounds are short.
+        """
+        self._copied_s += (min(seconds, self._limits.longest_poll_every_s) - self._copied_s) * _NEWEST
+        limits = self._limits
+        self.every_s = min(max(limits.poll_every_s, 2 * self._copied_s), limits.longest_poll_every_s)
 
     def works(self) -> None:
         """It answered a meeting or a fetch."""

@@ -22,7 +22,8 @@ def test_it_is_behind_until_it_has_all_that_the_source_has() -> None:
     one.appends(Offset(30), Offset(30), 6)
     assert not one.is_behind
     assert one.lag_records() == 20, "it is not committed yet"
-    one.commits(Offset(30), 7)
+    assert one.commits(Offset(29), 7) is None, "there is more"
+    assert one.commits(Offset(30), 7) == 2
     assert (one.lag_records(), one.lag_s(100)) == (0, 0)
 
 

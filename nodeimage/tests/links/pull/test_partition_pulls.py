@@ -1,12 +1,15 @@
 """What comes next for a partition: it waits for other links, is met anew, or goes on behind a gap."""
 
+import pytest
+
+from headrace.base.ids import Offset
 from headrace.links.pull.effects import (
     LookUp,
     Meet,
     Poll,
 )
 from headrace.links.source.source import NO_EPOCH
-from kit.modelled_link import LIMITS, Driver, ModelSource, running
+from kit.modelled_link import LIMITS, Driver, ModelSource, running, until_fetch
 
 
 def test_no_more_up_to_date_partitions_are_remembered_than_the_limit() -> None:
@@ -102,3 +105,21 @@ def test_a_source_that_tells_no_leader_epochs_is_met_once_and_fetched() -> None:
         partition.end = 5
     driver.run_until_idle()
     assert not driver.behind()
+
+
+def test_a_node_of_which_records_take_long_to_be_committed_is_polled_less_often() -> None:
+    driver = running()
+    (at,) = driver.source.partitions
+    feed = driver.state.feeds[driver.source.nodes[0]]
+    assert feed.every_s == LIMITS.poll_every_s
+    for _ in range(100):
+        driver.source.produce(at, 1)
+        until_fetch(driver)
+        driver.now += 0.008
+        driver.run_until_idle()
+    assert feed.every_s == pytest.approx(0.016, rel=0.1)
+    driver.source.produce(at, 1)
+    until_fetch(driver)
+    driver.state.pulls.node_left(feed.node)
+    del driver.state.feeds[feed.node]
+    driver.state.pulls.committed(driver.now, at, Offset(driver.source.partitions[at].end))  # it is gone: none hears

@@ -167,7 +167,7 @@ class SyncCycle:
             self._jobs_over.popleft()[1].set_result(None)
         if self._owner is not None:
             self._owner.cycle_done()
-        if not self._due and not self._writer.tells_another:
+        if not self._due:
             self._cycle()
         if not self._under_way:
             self._idle.set()

@@ -96,11 +96,6 @@ class Writer:
         """Whether a job that is a single write may go beside the one under way."""
         return len(self._jobs) == 1 and self._jobs[0].state is _State.WRITES and not self._failed
 
-    @property
-    def tells_another(self) -> bool:
-        """Whether another job is on the disk already, and is told next."""
-        return bool(self._jobs) and self._jobs[0].state is _State.WRITTEN
-
     def submit(self, job: WriteJob) -> None:
         """Write and sync `job`. Nothing is under way, or `takes_another`."""
         assert not self._jobs or self.takes_another, "two jobs at a time, single writes both"

@@ -193,6 +193,7 @@ async def test_what_takes_more_than_a_write_waits_and_nothing_goes_beside_it(new
     await led.append(bytes(8 << 10))
     await led.append(b"two")
     assert led.pool.under_way == (1, 0)
+    assert led.log.pending_bytes > 8 << 10, "what comes meanwhile joins it"
     led.pool.end_write()
     await led.turns()
     assert led.pool.under_way == (0, 1)

@@ -1,6 +1,7 @@
 """Where a frame goes: into the open chunk, into the next one, or nowhere for want of room."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,64 @@ def test_a_frame_longer_than_a_chunk_gets_a_chunk_of_its_own(writing: Writing) -
     writing.sync()
     writing.reopen()
     writing.check()
+
+
+def open_files(folder: Path) -> int:
+    """How many descriptors this process has of files below `folder`."""
+    found = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(each).startswith(f"{folder}/") for each in found if os.path.lexists(each))
+
+
+def test_the_open_chunk_is_open_twice_once_it_is_asked_for_and_no_longer_than_it_is_the_open_one(
+    writing: Writing,
+) -> None:
+    log = writing.log
+    assert log.open_beside() is None, "there is no chunk"
+    writing.append(1)
+    writing.sync()
+    before = open_files(writing.folder)
+    assert not log.can_write_beside
+    found = log.open_beside()
+    log.take_beside(found)
+    assert log.can_write_beside
+    writing.append(1)
+    job = log.take_job()
+    assert job is not None
+    own, beside = log.direct_write(job), log.direct_write(job, beside=True)
+    assert own is not None
+    assert beside is not None
+    assert found is not None
+    assert (beside.file, beside.offset, beside.flags) == (found[1], own.offset, own.flags)
+    assert own.file.fd != beside.file.fd
+    log.write_job(job)
+    log.job_done(job)
+    del own, beside
+    assert open_files(writing.folder) == before + 1
+    writing.fill_chunks(1)
+    assert not log.can_write_beside
+    log.take_beside(found)
+    assert not log.can_write_beside, "it is another chunk's by now"
+    writing.append(1)
+    job = log.take_job()
+    assert job is not None
+    assert log.direct_write(job, beside=True) is None
+    log.write_job(job)
+    log.job_done(job)
+    del found
+    log.take_beside(log.open_beside())
+    log.close()
+    assert log.open_beside() is None
+    assert not log.can_write_beside
+
+
+def test_another_file_of_the_chunks_name_is_not_taken_for_it(writing: Writing) -> None:
+    writing.append(1)
+    writing.sync()
+    path = writing.log.chunks()[0].path
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+    assert writing.log.open_beside() is None
 
 
 def test_a_first_frame_longer_than_the_recovered_empty_chunk_takes_its_place(writing: Writing) -> None:

@@ -5,6 +5,9 @@ Responsible for their sessions: of a pair there are two, one for what each of th
 to rest opens one, and asks again where it ends. A node of an older version has no such heartbeats: its containers do
 without rest. Whose heartbeats stop while the session stands is silent, as one that says nothing on any session is.
 
+It also opens the sessions of single followers, a few at a time to each node: hundreds of them lose their leader at the
+same moment, and would all knock at once, at a node that has just started, or again and again where none is.
+
 `tick` is called by the timer of all replicas; all methods belong to the loop thread.
 """
 
@@ -27,6 +30,10 @@ from headrace.store.records import NodeRecord
 
 log = structlog.get_logger()
 
+MOST_OPENING: Final = 16
+"""Sessions that are being opened to one node at a time."""
+FAILED_S: Final = 0.3
+"""After one that could not be opened, until another is tried in its place."""
 AGAIN_S: Final = 1.0
 """Until another session is opened to a node where one ended, or could not be."""
 OLDER_AGAIN_S: Final = 30.0
@@ -53,6 +60,7 @@ class Pairs:
         """With nodes that follow leaders here."""
         self._again: dict[NodeId, _Again] = {}
         self._opening: dict[NodeId, asyncio.Task[None]] = {}
+        self._gates: dict[NodeId, asyncio.Semaphore] = {}
         self._closed = False
 
     async def close(self) -> None:
@@ -66,6 +74,24 @@ class Pairs:
             followers.end()
         for leaders in list(self._fed_nodes.values()):
             leaders.end()
+
+    # --- sessions
+
+    async def connect(self, record: NodeRecord) -> Session:
+        """A session with a node, for one follower; see Environment."""
+        gate = self._gates.setdefault(record.node_id, asyncio.Semaphore(MOST_OPENING))
+        await gate.acquire()
+        held_s = 0.0
+        try:
+            return await self._env.connect(record)
+        except (HeadraceError, OSError, TimeoutError):
+            held_s = FAILED_S
+            raise
+        finally:
+            if held_s:
+                self._loop.call_later(held_s, gate.release)
+            else:
+                gate.release()
 
     # --- the followers' side
 

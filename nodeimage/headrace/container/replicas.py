@@ -421,6 +421,7 @@ class Replicas:
             replica,
             receive=self._receive if record.kind == CATALOG else None,
             roster=self._pairs.roster,
+            open_session=self._pairs.connect,
         )
 
     # --- ReplicaEvents

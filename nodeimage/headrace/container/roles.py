@@ -8,7 +8,7 @@ asks for what this replica must not do is refused with a KafkaError that says wh
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from msgspec import structs
@@ -27,7 +27,7 @@ from headrace.container.snapshot_transfer import Receive
 from headrace.peer.session import Session
 from headrace.store import container_records
 from headrace.store.protocol import VersionConflict
-from headrace.store.records import ContainerRecord
+from headrace.store.records import ContainerRecord, NodeRecord
 
 
 async def open_replica(env: Environment, record: ContainerRecord, events: ReplicaEvents) -> LocalReplica:
@@ -105,6 +105,7 @@ async def follow(
     *,
     receive: Receive | None,
     roster: Callable[[NodeId], FollowersRoster | None],
+    open_session: Callable[[NodeRecord], Awaitable[Session]],
 ) -> None:
     """Have the replica follow the record's leader. `receive`, `roster`: see Follower."""
     follower = replica.follower
@@ -120,7 +121,7 @@ async def follow(
         node = env.view.nodes.get(record.primary)
         if node is None:
             raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
-        return await env.connect(node)
+        return await open_session(node)
 
     replica.follow(
         Follower(

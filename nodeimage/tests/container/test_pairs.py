@@ -10,7 +10,7 @@ from headrace.container.follower import Follower
 from headrace.container.leader import Leader
 from headrace.container.pair_roster import LeadersRoster
 from headrace.peer.messages import PAIRS_VERSION, Commit, PairUp, Resting
-from headrace.peer.session import Session
+from headrace.peer.session import PeerUnreachable, Session
 from kit.several_replicas import Several, handed_to, until
 
 
@@ -211,3 +211,31 @@ async def test_nodes_of_an_older_version_do_without(three: Several, monkeypatch:
     assert not accepted
     assert not container.rests
     assert container.in_touch
+
+
+async def test_hundreds_of_followers_that_lost_their_leader_knock_a_few_at_a_time(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = three.nodes[1]
+    knocking = most = tried = 0
+
+    async def refuses(_record: object) -> Session:
+        nonlocal knocking, most, tried
+        knocking, tried = knocking + 1, tried + 1
+        most = max(most, knocking)
+        await asyncio.sleep(0)
+        knocking -= 1
+        raise PeerUnreachable("nobody is there", refused=True)
+
+    monkeypatch.setattr(node, "connect", refuses)
+    monkeypatch.setattr(pairs, "FAILED_S", 0.01)
+    asked = [node.replicas._pairs.connect(three.nodes[0].record) for _ in range(200)]
+    first, *others = [asyncio.ensure_future(each) for each in asked]
+    with pytest.raises(PeerUnreachable):
+        await first
+    assert (most, tried) == (pairs.MOST_OPENING, pairs.MOST_OPENING)
+    for each in others[:150]:
+        each.cancel()  # another leads
+    told = await asyncio.gather(*others, return_exceptions=True)
+    assert all(isinstance(each, PeerUnreachable) for each in told[150:])
+    assert most == pairs.MOST_OPENING

@@ -149,7 +149,8 @@ class ChunkGc:
         self._dead.keep({held.id for held in held_here})
         await self._store()
         for held, known in known_of:
-            known.goes_on(end=held.log.end, current=held.is_current)
+            # What a leader has behind where it began, this process has written.
+            known.goes_on(end=held.log.end if held.led is None else held.led.opened_at, current=held.is_current)
             await self._look_in(held, known)
         await self._check_one(held_here)
         await self._store()

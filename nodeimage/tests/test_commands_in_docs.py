@@ -201,6 +201,8 @@ def check_pytest(words: Sequence[str]) -> None:
 
 
 def check_pip(words: Sequence[str]) -> None:
+    if words[1:] == ["wheel", "--no-deps", "."]:
+        return
     assert words[1] == "install"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name in re.findall(r"^\.\[(\w+)\]$", words[2]):
@@ -235,7 +237,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 def check(words: Sequence[str]) -> None:
     """Raises where a program would refuse its command line, or is not known."""
-    while re.fullmatch(r"[A-Z]+=\S*", words[0]) and len(words) > 1:
+    while re.fullmatch(r"[A-Z][A-Z_]*=\S*", words[0]) and len(words) > 1:
         words = words[1:]
     if words[0] in LEFT_OUT or " ".join(words[:2]) in LEFT_OUT:
         return

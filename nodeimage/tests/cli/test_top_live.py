@@ -23,8 +23,7 @@ def test_it_draws_hears_keys_and_ends_with_q(cluster: Any, environment: dict[str
         terminal.until(lambda it: "nodev" in it.shown)
         terminal.type("\x1b[A")  # arrow up: no key of ours
         terminal.resize(12, 60)
-        terminal.until(lambda it: len(it.shown.splitlines()) == 12)
-        assert max(map(len, terminal.shown.splitlines())) <= 60
+        terminal.until(lambda it: [len(line) <= 60 for line in it.shown.splitlines()] == [True] * 12)
         terminal.type("q")
         assert terminal.ended() == 0
     assert terminal.written.startswith("\x1b[?1049h")

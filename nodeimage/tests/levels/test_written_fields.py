@@ -66,6 +66,11 @@ ADDED: Final = (
     # Who does not know these checks the snapshot's pages, as it did.
     Added("peer.messages.SnapshotPart", ("crc",), Level.ORIGINAL),
     Added("peer.messages.SnapshotPiece", ("crc",), Level.ORIGINAL),
+    # Said only to nodes whose version of the peer protocol has them.
+    Added("peer.messages.PairUp", ("node",), Level.ORIGINAL),
+    Added("peer.messages.PairBeat", ("sent_at", "taken", "astir"), Level.ORIGINAL),
+    Added("peer.messages.PairAnswer", ("sent_at", "rests", "stirs", "count", "digest"), Level.ORIGINAL),
+    Added("peer.messages.Resting", ("number", "container", "epoch", "format", "position"), Level.ORIGINAL),
     # A controller that does not know it leaves the container where it is, as it did.
     Added("peer.reports.ReplicaState", ("cramped",), Level.ORIGINAL),
     # One that does not know these appoints by an old copy of the store, as it did.

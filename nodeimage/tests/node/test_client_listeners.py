@@ -38,12 +38,12 @@ def test_nothing_is_read_without_a_file() -> None:
     assert read(None, taken=()) == []
 
 
-def test_a_plain_listener_has_nothing_to_look_at(tmp_path: Path) -> None:
+async def test_a_plain_listener_has_nothing_to_look_at(tmp_path: Path) -> None:
     file = tmp_path / "listeners.toml"
     file.write_text('[[listener]]\nname = "more"\nport = 9095\nprotocol = "PLAINTEXT"\n')
     (plain,) = read(file, taken=())
     assert not plain.has_files
-    assert plain.handshakes() is None
+    assert plain.handshakes(asyncio.get_running_loop()) is None
     assert plain.identify() is None
     assert told(plain, now=time.time()) == []
     assert plain.shown() == {

@@ -9,6 +9,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.peer.messages import (
+    PEER_VERSION,
     Message,
     Prepare,
     Prepared,
@@ -31,7 +32,7 @@ async def test_a_handler_knows_who_calls(nodes: Any) -> None:
 
     server = await nodes.server({Prepare: prepare})
     answer, _ = await nodes.client(node=7).call(server.address, Prepare(ContainerId(1), "data"), timeout_s=5)
-    assert answer.format == "7 1"
+    assert answer.format == f"7 {PEER_VERSION}"
 
 
 class Later(Request[Rolled], frozen=True):

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 MOST_STREAMS: Final = 100
 OTHERS: Final = "others"
 """Stands for the streams that are not told apart; no stream's path is like that."""
-MOST_COUNTED: Final = 10_000
+MOST_COUNTED = 10_000
 """Streams with a flow of their own, told or not, and topics that have none: beyond that they are not told apart."""
 SELECT_S: Final = 30.0
 MOST_SWAPS: Final = 5

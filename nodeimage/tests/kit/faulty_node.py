@@ -67,14 +67,19 @@ class Unsynced:
         self._folder = FAULTS / "unsynced"
         self._lock = threading.Lock()
         self._kept: dict[int, list[Path]] = defaultdict(list)
+        self._under_way: set[Path] = set()
+        """Writes that sync what they write, and nothing that another one of them writes meanwhile."""
         self._on = self._folder.is_dir()
         before = sorted(self._folder.iterdir()) if self._on else []
         for path in before:  # a process that was killed left them in the page cache
             self._kept[int(path.name.partition("-")[2])].append(path)
         self._serial = itertools.count(int(before[-1].name.partition("-")[0]) + 1 if before else 0)
 
-    def write(self, fd: int, offset: int, content: bytes, *, size: int | None = None) -> None:
-        """Bytes of a file are about to change, or its size is: to `size`, if it does not just hold them then."""
+    def write(
+        self, fd: int, offset: int, content: bytes, *, size: int | None = None, syncs: bool = False
+    ) -> Path | None:
+        """Bytes of a file are about to change, or its size is: to `size`, if it does not just hold them then. What is
+        kept of it; `syncs`: give that to `sync`."""
         if self._on:
             found = os.fstat(fd)
             end = max(found.st_size, offset + len(content)) if size is None else size
@@ -85,14 +90,23 @@ class Unsynced:
             path.write_bytes(head + there)
             with self._lock:
                 self._kept[found.st_ino].append(path)
+                if syncs:
+                    self._under_way.add(path)
+            return path
+        return None
 
     @contextmanager
-    def sync(self, fd: int) -> Iterator[None]:
-        """Inside, what was written to a file before becomes durable."""
+    def sync(self, fd: int, own: Path | None = None) -> Iterator[None]:
+        """Inside, what was written to a file before becomes durable. `own`: what `write` kept of a write that syncs."""
         inode = os.fstat(fd).st_ino
         with self._lock:
-            before = list(self._kept[inode])
-        yield
+            others = self._under_way - {own}
+            before = [path for path in self._kept[inode] if path not in others]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= {own}
         self._forget(inode, before)
 
     def made(self, fd: int) -> None:
@@ -103,8 +117,10 @@ class Unsynced:
 
     def _forget(self, inode: int, paths: list[Path]) -> None:
         with self._lock:
-            self._kept[inode] = [path for path in self._kept[inode] if path not in paths]
-        for path in paths:
+            kept = self._kept[inode]
+            gone = [path for path in kept if path in paths]  # another sync may have been first
+            self._kept[inode] = [path for path in kept if path not in paths]
+        for path in gone:
             path.unlink()
 
 
@@ -156,11 +172,11 @@ class FailingOs:
 
     def pwritev(self, fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
         self._take(fd, offset + sum(map(len, buffers)))
-        self._unsynced.write(fd, offset, b"".join(buffers))
+        own = self._unsynced.write(fd, offset, b"".join(buffers), syncs=bool(flags))
         if not flags:
             return os.pwritev(fd, buffers, offset)
-        self._sync()
-        with self._unsynced.sync(fd):
+        with self._unsynced.sync(fd, own):
+            self._sync()
             return os.pwritev(fd, buffers, offset, flags)
 
     def _take(self, fd: int, end: int) -> None:

@@ -1,24 +1,20 @@
 """What is compiled: modules that there are, none of which has a file's descriptor in hand."""
 
 import ast
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from kit.gate_scripts import gate_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_native", ROOT / ".ci" / "build_native.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return gate_script("build_native")
 
 
 def test_each_module_that_is_compiled_is_there_and_holds_no_descriptor(script: ModuleType) -> None:

@@ -1,14 +1,14 @@
 """Marks of tests: each test is of one stage of `make test`; few need the machine to themselves, and say what for."""
 
 import ast
-import importlib.util
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kit.gate_scripts import gate_script
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("nodeimage/tests", "operator/tests", "spark/tests", "bench/tests")
@@ -48,12 +48,7 @@ def test_a_test_that_needs_the_machine_to_itself_says_what_it_measures(test: str
 
 def test_each_test_is_of_one_stage() -> None:
     """Whatever marks it has; the simulator's tests have no other."""
-    spec = importlib.util.spec_from_file_location("stages", ROOT / ".ci" / "stages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = stages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stages)
-    commands = [list(stage.command) for step in stages.PLAN for lane in step for stage in lane]
+    commands = [list(stage.command) for step in gate_script("stages").PLAN for lane in step for stage in lane]
     chosen = [
         each[-each[::-1].index("-m")] for each in commands if "pytest" in map(os.path.basename, each) and "-m" in each
     ]

@@ -1,6 +1,5 @@
 """A release: one version everywhere, a change log that says what is new, and nothing changed where it is refused."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -11,18 +10,14 @@ from types import ModuleType
 import pytest
 
 from headrace import __version__
+from kit.gate_scripts import gate_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return gate_script("release")
 
 
 @pytest.fixture

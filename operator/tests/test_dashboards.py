@@ -6,14 +6,11 @@ Of the linter's rules (grafana/dashboard-linter) these are held here: the data s
 a description and a unit; rates are over $__rate_interval; what is shown cannot be edited in place.
 """
 
-import importlib.util
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +20,7 @@ from headrace.cli.probe_metrics import ProbeMetrics
 from headrace.metrics import declarations
 from headrace_operator import metrics as operator_metrics
 from headrace_spark.job import exposition as job_metrics
+from kit.gate_scripts import gate_script
 
 from .alerts.promtool import ROOT, declared, promtool
 
@@ -33,20 +31,6 @@ OF_PROMETHEUS = {"up", "process_cpu_seconds_total", "process_resident_memory_byt
 """What Prometheus makes itself, or prometheus-client tells of a process."""
 WORDS = re.compile(r"\b[a-z_]+(?=\{)|\b(?:headrace_\w+)")
 UNITS = {"short", "s", "bytes", "Bps", "reqps", "ops", "cps", "percentunit"}
-
-
-def generator() -> ModuleType:
-    """.ci/dashboards.py."""
-    sys.path.insert(0, str(ROOT / ".ci"))
-    try:
-        spec = importlib.util.spec_from_file_location("dashboards", ROOT / ".ci" / "dashboards.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(ROOT / ".ci"))
-    return module
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -64,7 +48,7 @@ def names(expression: str) -> set[str]:
 
 
 def test_there_are_the_dashboards_that_the_generator_makes() -> None:
-    made = {each.name: each.json() for each in generator().DASHBOARDS}
+    made = {each.name: each.json() for each in gate_script("dashboards").DASHBOARDS}
     assert {file.stem: file.read_text() for file in FILES} == made, "run `make docs`"
 
 

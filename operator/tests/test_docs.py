@@ -1,11 +1,9 @@
 """The documents of the operator say what its code says: resources, conditions, reasons, events."""
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,6 +12,7 @@ from headrace_operator.actions import ACTIONS
 from headrace_operator.kinds import cluster, job, kind, link_status, permissions
 from headrace_operator.kinds.cluster import SEEN_BY_ALL, event_reason
 from headrace_operator.status import WARNED
+from kit.gate_scripts import gate_script
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = (ROOT / "docs" / "kubernetes.md").read_text()
@@ -54,20 +53,10 @@ def reasons() -> set[str]:
     return {each for each in said if isinstance(each, str) and re.fullmatch(r"[A-Z][A-Za-z]+", each)}
 
 
-def script(name: str) -> ModuleType:
-    """Of .ci."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_report_of_the_tests_on_kind_has_each_test_as_it_was_last() -> None:
     line = {"behaviour": "10. b", "test": "e2e/test_x.py::test_y", "seconds": 61.0, "figures": {"back_s": 3.21}}
     lines = [line, {**line, "seconds": 30.0}, {**line, "behaviour": "2. a|b", "figures": {"written": 12345}}]
-    page = script("e2e_report").page(lines, on="then, there")
+    page = gate_script("e2e_report").page(lines, on="then, there")
     assert "then, there; 2 lines, 2 min" in page
     assert page.splitlines()[-2:] == [
         "| 2. a/b | `test_x.py::test_y` | 61.0 | written 12,345 |",
@@ -76,7 +65,7 @@ def test_the_report_of_the_tests_on_kind_has_each_test_as_it_was_last() -> None:
 
 
 def test_the_reference_of_resources_is_up_to_date() -> None:
-    module = script("resources")
+    module = gate_script("resources")
     assert (ROOT / "docs" / "resources.md").read_text() == module.reference(), "run `make docs`"
 
 

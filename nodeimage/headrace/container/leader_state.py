@@ -162,9 +162,8 @@ class LeaderState:
         """A follower has spoken in this epoch; what it has matches the leader's log up to `position` (invariant 7)."""
         peer = _Peer(position, now, now, position, spoke=True)
         before = self._peers.get(member)
-        if (
-            before is not None and now - before.heard_at < LET_GO_S
-        ):  # one that connects again and again may be stuck too
+        # One that connects again and again may be stuck too.
+        if before is not None and now - before.heard_at < LET_GO_S:
             peer.moved, peer.reached = before.moved, max(before.reached, position)
         self._peers[member] = peer
         self._choose_waited_for()

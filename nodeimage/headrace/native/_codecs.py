@@ -2,7 +2,7 @@
 
 Each function does, for what is sound and usual, what its twin in Python does for everything; the twin is the function
 that calls it. For anything else, which is whatever is wrong or rare, it gives None, or tells how far it came, and the
-twin goes on. So an error has one place that tells it, and both accept the same. `_codecs.pyi` is its face.
+twin goes on. So an error has one place that tells it, and both accept the same. `native.Codecs` is its face.
 
 1. No byte is read or written that was not held against the end of its buffer before. Places stay between 0 and the
    buffer's size; a length is compared with what is left (`length > end - at`), never added first.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -136,31 +137,38 @@ def draw_hang(chance: random.Random, *, begin: float, length: float) -> list[Fau
 
 def draw_unopened(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
     """In some runs, processes have no file descriptor left, for a moment or for longer than is waited for them."""
-    if chance.random() < 0.7:
-        return []
-    return [
-        Fault(begin + chance.random() * length, "no descriptors", chance.choice((0.2, 2.0, 12.0)), chance.random())
-        for _ in range(chance.randint(1, 3))
-    ]
+    lasts = (0.2, 2.0, 12.0)
+    return _draw_some(chance, "no descriptors", lasts, without=0.7, most=3, begin=begin, length=length)
 
 
 def draw_holes(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
     """In some runs, processes die while two writes of one log are under way."""
-    if chance.random() < 0.6:
-        return []
-    return [
-        Fault(begin + chance.random() * length, "kill amid writes", chance.choice((0.1, 1.0, 4.0)), chance.random())
-        for _ in range(chance.randint(1, 4))
-    ]
+    lasts = (0.1, 1.0, 4.0)
+    return _draw_some(chance, "kill amid writes", lasts, without=0.6, most=4, begin=begin, length=length)
 
 
 def draw_lost(chance: random.Random, *, begin: float, length: float) -> list[Fault]:
     """In some runs, single connections lead nowhere, and nobody is told."""
-    if chance.random() < 0.6:
+    lasts = (0.0, 0.3, 1.0)
+    return _draw_some(chance, "connection lost", lasts, without=0.6, most=4, begin=begin, length=length)
+
+
+def _draw_some(
+    chance: random.Random,
+    kind: str,
+    lasts: Sequence[float],
+    *,
+    without: float,
+    most: int,
+    begin: float,
+    length: float,
+) -> list[Fault]:
+    """Faults of one kind, `most` at most; none in so great a part of the runs as `without` says."""
+    if chance.random() < without:
         return []
     return [
-        Fault(begin + chance.random() * length, "connection lost", chance.choice((0.0, 0.3, 1.0)), chance.random())
-        for _ in range(chance.randint(1, 4))
+        Fault(begin + chance.random() * length, kind, chance.choice(lasts), chance.random())
+        for _ in range(chance.randint(1, most))
     ]
 
 

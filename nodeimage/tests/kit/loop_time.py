@@ -1,0 +1,9 @@
+"""How long something took, by the loop's clock."""
+
+import asyncio
+
+
+def passed_ms(began: float) -> int:
+    """Milliseconds since `began` on the running loop's clock. uvloop's has whole ones; a difference of two such times,
+    in floating-point seconds, may fall short of what has passed."""
+    return round((asyncio.get_running_loop().time() - began) * 1000)

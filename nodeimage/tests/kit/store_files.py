@@ -4,6 +4,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from headrace.store.sqlite import SqliteStore
+
 
 def checkpointed(path: Path) -> bytes:
     """The file's bytes, once all that was written is in it and nothing in the log beside it."""
@@ -12,8 +14,12 @@ def checkpointed(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def overwrite(path: Path, content: bytes) -> None:
-    """In place: who has the file open reads the new content."""
-    with path.open("r+b") as file:
-        file.write(content)
-        file.truncate(len(content))
+def overwrite(path: Path, content: bytes, store: SqliteStore) -> None:
+    """In place: who has the file open reads the new content, `store` too. What that one read since the log was emptied
+    would else stay in its cache until somebody writes.
+    """
+    with store._lock:
+        store._connection.execute("PRAGMA shrink_memory")
+        with path.open("r+b") as file:
+            file.write(content)
+            file.truncate(len(content))

@@ -204,7 +204,7 @@ def test_a_file_that_was_overwritten_is_away_until_it_is_put_back(tmp_path: Path
     version = store.put("k", b"v", None)
     path = tmp_path / "cluster.sqlite"
     kept = checkpointed(path)
-    overwrite(path, b"this is no database".ljust(len(kept)))
+    overwrite(path, b"this is no database".ljust(len(kept)), store)
     calls: list[Callable[[], object]] = [
         lambda: store.watch("", since=0, timeout_s=0),
         lambda: store.get("k"),
@@ -215,7 +215,7 @@ def test_a_file_that_was_overwritten_is_away_until_it_is_put_back(tmp_path: Path
     for call in calls:
         with pytest.raises(StoreUnavailable):
             call()
-    overwrite(path, kept)
+    overwrite(path, kept, store)
     assert [each.key for each in store.watch("", since=0, timeout_s=0).records] == ["k"]
     store.put("k", b"w", version)
 

@@ -180,7 +180,7 @@ async def test_a_view_waits_for_a_store_that_is_away_and_stays_when_it_goes(stor
 
 
 async def test_a_view_goes_on_when_a_file_that_was_overwritten_is_put_back(
-    tmp_path: Path, sqlite_store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.store.view.AGAIN_S", 0.01)
     view = ClusterView(sqlite_store)
@@ -188,10 +188,10 @@ async def test_a_view_goes_on_when_a_file_that_was_overwritten_is_put_back(
     path = tmp_path / "cluster.sqlite"
     kept = await asyncio.to_thread(checkpointed, path)
     with capture_logs() as logs:
-        overwrite(path, b"this is no database".ljust(len(kept)))
+        overwrite(path, b"this is no database".ljust(len(kept)), sqlite_store)
         view.refresh()
         await until(lambda: any("does not answer" in each["event"] for each in logs))
-        overwrite(path, kept)
+        overwrite(path, kept, sqlite_store)
         await until(lambda: any("answers again" in each["event"] for each in logs))
     node = register(sqlite_store)
     await until(lambda: node.node_id in view.nodes)
@@ -202,7 +202,7 @@ async def test_a_view_goes_on_when_a_file_that_was_overwritten_is_put_back(
 
 
 async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
-    tmp_path: Path, sqlite_store: ClusterStore
+    tmp_path: Path, sqlite_store: SqliteStore
 ) -> None:
     view = ClusterView(sqlite_store)
     node, gone = register(sqlite_store), register(sqlite_store)
@@ -218,7 +218,7 @@ async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
     )
     await until(lambda: later.node_id in view.nodes and view.containers[container.container_id] == changed)
     await asyncio.to_thread(checkpointed, path)
-    overwrite(path, copy)
+    overwrite(path, copy, sqlite_store)
     view.refresh()
     await until(lambda: view.containers[container.container_id] == container)
     assert view.nodes.keys() == {node.node_id, gone.node_id}
@@ -298,7 +298,7 @@ async def test_a_record_of_another_line_is_seen_though_its_version_is_one_of_bef
 
 
 async def test_a_view_behind_the_copy_that_a_store_was_set_back_to_looks_at_everything(
-    tmp_path: Path, sqlite_store: ClusterStore
+    tmp_path: Path, sqlite_store: SqliteStore
 ) -> None:
     """Its revision says nothing then, though it is no higher than the store's."""
     view = ClusterView(sqlite_store)
@@ -314,7 +314,7 @@ async def test_a_view_behind_the_copy_that_a_store_was_set_back_to_looks_at_ever
     await until(lambda: view.highest["next/container"] == taken + 1)
     revision = view.revision
     await asyncio.to_thread(checkpointed, path)
-    overwrite(path, copy)
+    overwrite(path, copy, sqlite_store)
     fallen = sqlite_store.watch("", since=revision, timeout_s=0)
     assert (fallen.generation, fallen.whole) == (1, True)
     view._take(replace(fallen, whole=False, records=[]), threading.Event())

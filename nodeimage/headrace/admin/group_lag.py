@@ -1,7 +1,8 @@
-"""How far consumer groups are behind: cursors against the ends of partitions.
+"""How far consumer groups are behind: committed offsets against the ends of partitions.
 
-Lag is Kafka's: the partition's high watermark less the cursor. Cursors and ends are of slightly different moments, so
-a lag that would be negative is 0. A node that does not coordinate groups refuses with NOT_COORDINATOR.
+Lag is Kafka's: the partition's high watermark less the committed offset. Committed offsets and ends are of slightly
+different moments, so a lag that would be negative is 0. A node that does not coordinate groups refuses with
+NOT_COORDINATOR.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import msgspec
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import CursorRow
+from headrace.catalog.rows import CommittedOffsetRow
 from headrace.coordination.messages import GroupState
 from headrace.coordination.takeover import Coordination
 from headrace.partitions.admin_params import Method, Methods, NoParams, Params
@@ -61,21 +62,23 @@ class GroupCalls:
             for each in await self._coordination.present.listing()
             if self._may.sees(caller, ANY, Kind.GROUP, each[0])
         )
-        found = await self._catalog.query(lambda reader: _cursors_of(reader, [name for name, _, _ in groups]))
-        cursors = {name: self._seen(rows, caller) for name, rows in found.items()}
-        end_of = await self._states.ends((row.topic_id, row.partition) for rows in cursors.values() for row in rows)
+        found = await self._catalog.query(lambda reader: _committed_offsets_of(reader, [name for name, _, _ in groups]))
+        committed_offsets = {name: self._seen(rows, caller) for name, rows in found.items()}
+        end_of = await self._states.ends(
+            (row.topic_id, row.partition) for rows in committed_offsets.values() for row in rows
+        )
         return [
             {
                 "group": name,
                 "state": state.value,
                 "protocol_type": protocol_type,
-                "partitions": len(cursors[name]),
-                "lag": sum(_lag(row, end_of) for row in cursors[name]),
+                "partitions": len(committed_offsets[name]),
+                "lag": sum(_lag(row, end_of) for row in committed_offsets[name]),
             }
             for name, protocol_type, state in groups
         ]
 
-    def _seen(self, rows: Sequence[CursorRow], caller: Caller) -> list[CursorRow]:
+    def _seen(self, rows: Sequence[CommittedOffsetRow], caller: Caller) -> list[CommittedOffsetRow]:
         """Those of topics that a caller may see."""
         return [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, f"{row.stream}:{row.name}")]
 
@@ -86,20 +89,20 @@ class GroupCalls:
         """
         group = params.group
         view = await self._coordination.present.describe(group)
-        cursors = await self._catalog.query(lambda reader: reader.groups.cursors(group))
-        if view.state is GroupState.DEAD and not cursors:
+        committed_offsets = await self._catalog.query(lambda reader: reader.groups.committed_offsets(group))
+        if view.state is GroupState.DEAD and not committed_offsets:
             raise KafkaError(
                 Code.GROUP_ID_NOT_FOUND,
                 f"there is no group {group[:100]!r}; `headrace groups list` shows those that exist",
             )
-        cursors = self._seen(cursors, caller)
-        end_of = await self._states.ends((row.topic_id, row.partition) for row in cursors)
+        committed_offsets = self._seen(committed_offsets, caller)
+        end_of = await self._states.ends((row.topic_id, row.partition) for row in committed_offsets)
         return {
             "group": group,
             "state": view.state.value,
             "protocol_type": view.protocol_type,
             "protocol": view.protocol_name,
-            "lag": sum(_lag(row, end_of) for row in cursors),
+            "lag": sum(_lag(row, end_of) for row in committed_offsets),
             "members": [
                 {
                     "member": member.member_id,
@@ -118,15 +121,19 @@ class GroupCalls:
                     "lag": _lag(row, end_of),
                     "committed_ms": row.committed_at,
                 }
-                for row in cursors
+                for row in committed_offsets
             ],
         }
 
 
-def _cursors_of(reader: Reader, groups: Sequence[str]) -> dict[str, list[CursorRow]]:
+def _committed_offsets_of(reader: Reader, groups: Sequence[str]) -> dict[str, list[CommittedOffsetRow]]:
     """[blocking]"""
-    return {group: reader.groups.cursors(group) for group in groups}
+    return {group: reader.groups.committed_offsets(group) for group in groups}
 
 
-def _lag(cursor: CursorRow, end_of: Ends) -> int:
-    return max(0, end_of.get((cursor.topic_id, cursor.partition), cursor.offset) - cursor.offset)
+def _lag(committed_offset: CommittedOffsetRow, end_of: Ends) -> int:
+    return max(
+        0,
+        end_of.get((committed_offset.topic_id, committed_offset.partition), committed_offset.offset)
+        - committed_offset.offset,
+    )

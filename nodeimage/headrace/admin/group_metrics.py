@@ -18,7 +18,7 @@ from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import DEFAULT_STREAM
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import CursorRow
+from headrace.catalog.rows import CommittedOffsetRow
 from headrace.coordination.takeover import Coordination
 from headrace.metrics import declarations as declared
 from headrace.metrics.readings import Reading
@@ -67,7 +67,7 @@ class GroupLag:
     topics: dict[str, int] = field(default_factory=dict)
     """Records by topic, of the first of them."""
 
-    def add(self, row: CursorRow, records: int, seconds: float | None) -> None:
+    def add(self, row: CommittedOffsetRow, records: int, seconds: float | None) -> None:
         """One of its partitions, so many records behind, the oldest of which is there for so long."""
         if self.seconds is None or not (self.partitions or self.records):
             self.seconds = seconds
@@ -143,7 +143,7 @@ class GroupMetrics:
         ends: dict[Key, int] = {}
         after: _Place | None = _BEFORE_ALL
         while after is not None:
-            rows, after = await self._catalog.query(lambda reader, after=after: _cursors(reader, after))  # type: ignore[misc]
+            rows, after = await self._catalog.query(lambda reader, after=after: _committed_offsets(reader, after))  # type: ignore[misc]
             await self._see_ends(ends, (row for _, row in rows))
             self._add(furthest, rows, members, ends)
         for number, (name, count) in enumerate(members.items()):  # those that have committed nothing
@@ -152,7 +152,7 @@ class GroupMetrics:
         self._history.forget_others(ends.keys())
         self.looked = Looked(groups, tuple(furthest.told()))
 
-    async def _see_ends(self, ends: dict[Key, int], rows: Iterable[CursorRow]) -> None:
+    async def _see_ends(self, ends: dict[Key, int], rows: Iterable[CommittedOffsetRow]) -> None:
         """Where their partitions end, of those of which this look does not know it yet."""
         seen = await self._states.ends({(row.topic_id, row.partition) for row in rows} - ends.keys())
         now = self._runtime.loop.time()
@@ -163,7 +163,7 @@ class GroupMetrics:
     def _add(
         self,
         furthest: "FurthestBehind",
-        rows: Iterable[tuple[str, CursorRow]],
+        rows: Iterable[tuple[str, CommittedOffsetRow]],
         members: dict[str, int | None],
         ends: Mapping[Key, int],
     ) -> None:
@@ -222,9 +222,9 @@ class FurthestBehind:
         return sorted(self._found, key=lambda each: (-each.records, each.group))[:MOST_GROUPS]
 
 
-def _cursors(reader: Reader, after: _Place) -> tuple[list[tuple[str, CursorRow]], _Place | None]:
+def _committed_offsets(reader: Reader, after: _Place) -> tuple[list[tuple[str, CommittedOffsetRow]], _Place | None]:
     """[blocking] The next committed offsets of all groups, and the place of the last of them; None: these are all."""
-    rows = reader.groups.cursors_after(after, limit=AT_ONCE)
+    rows = reader.groups.committed_offsets_after(after, limit=AT_ONCE)
     if len(rows) < AT_ONCE:
         return rows, None
     group, last = rows[-1]

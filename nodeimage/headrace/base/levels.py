@@ -3,7 +3,7 @@
     level   since   what may be written from it on
     0       0.1.0   all that commit 523cdbc reads
     1       0.2.0   format 2 of the cluster's record and of node.json, which older versions refuse; the level in the
-                    catalog's log (RaiseLevel), and behind it deleting in pieces (ForgetDeleted, ExpireSomeCursors)
+                    catalog's log (RaiseLevel), and behind it deleting in pieces (ForgetDeleted, ExpireSomeOffsets)
                     and numbers of streams that are given again; the ids of changes in containers' records
                     (store.lineage); checksums of the catalog's rows, format 4 of its file (catalog.row_sums), and
                     ReadMarks

@@ -261,7 +261,7 @@ def _finish(connection: Tables, topic: TopicRow | None, item: Rolled) -> RollOut
     if first < item.end:
         _cut_from(connection, topic.number, item.partition, first, present)
     if first < item.end or item.home is not None:
-        _cut_cursors(connection, topic.number, item.partition, first)
+        _cut_committed_offsets(connection, topic.number, item.partition, first)
     # An empty one, or one whose records are all gone, would lengthen the chain of an idle topic at every roll.
     if end <= open_one.first or end <= present:
         _delete(connection, [open_one.id])
@@ -284,11 +284,11 @@ def _cut_from(connection: Tables, topic: int, partition: int, offset: Offset, lo
     )
 
 
-def _cut_cursors(connection: Tables, topic: int, partition: int, offset: Offset) -> None:
+def _cut_committed_offsets(connection: Tables, topic: int, partition: int, offset: Offset) -> None:
     """Groups that had read what is cut, or was lost before, go on at `offset`, where other records follow.
 
-    Cursors keep their times, which a commit at the new home is later than, one of before the cut is not. Of what epoch
-    the last record below is they cannot say.
+    Committed offsets keep their times, which a commit at the new home is later than, one of before the cut is not. Of
+    what epoch the last record below is they cannot say.
     """
     connection.update(
         "cursors",

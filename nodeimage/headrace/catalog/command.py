@@ -1,9 +1,10 @@
 """What all commands of the catalog are made of, and the rules for changing one.
 
-A command is a map in msgpack with a tag `type`, the name of its class; the items of its lists are arrays. It stands in
-the catalog container's log. All times, uuids and placement stand inside it, so that applying it is deterministic, the
-same on every node; its outcome is decided when it is applied. A field may be added at the end with a default, and never
-removed or given another meaning: logs are replayed.
+A command is a map in msgpack with a tag `type`: the name of its class, or the name that the class had when the first of
+them was written; the items of its lists are arrays. It stands in the catalog container's log. All times, uuids and
+placement stand inside it, so that applying it is deterministic, the same on every node; its outcome is decided when it
+is applied. A field may be added at the end with a default, and never removed or given another meaning: logs are
+replayed.
 
 A command may come twice, since who submits it tries again when its leader goes away. The second copy changes nothing
 that the first has done: numbers, ids and rows stay. Where that needs more than the rows themselves say, the docstring

@@ -42,9 +42,9 @@ _FAMILIES: Final = (
 
 COMMANDS: Final[Mapping[str, type[CatalogCommand[Any]]]] = MappingProxyType(
     {
-        name: each
+        str(each.__struct_config__.tag): each
         for family in _FAMILIES
-        for name, each in vars(family).items()
+        for each in vars(family).values()
         if isinstance(each, type) and issubclass(each, CatalogCommand) and each.__module__ == family.__name__
     }
 )

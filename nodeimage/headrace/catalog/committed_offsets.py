@@ -18,23 +18,23 @@ from headrace.catalog.rows import GroupRow, TopicRow
 from headrace.catalog.selects import TOPIC_IDS_AT_ONCE, select_topics_by_id
 from headrace.tables.row_checksums import COLUMNS, Tables
 
-CURSOR_TIME = COLUMNS["cursors"].index("committed_at")
+COMMITTED_AT = COLUMNS["cursors"].index("committed_at")
 AT_ONCE = 1000
-"""Groups, and cursors of theirs, that one ExpireSomeCursors looks at, at most: some 10 ms. The same for ever, as it
-belongs to the command."""
+"""Groups, and committed offsets of theirs, that one ExpireSomeOffsets looks at, at most: some 10 ms. The same for ever,
+as it belongs to the command."""
 SIZES_KEPT = 10_000
 _NO_MEMBERS = msgspec.msgpack.encode(())
 
 
 class Expired(NamedTuple):
-    """How many cursors and groups were forgotten. `after`: where to go on; None: that was all."""
+    """How many committed offsets and groups were forgotten. `after`: where to go on; None: that was all."""
 
-    cursors: int
+    committed_offsets: int
     groups: int
     after: tuple[str, int, int] | None = None
 
 
-class Cursor(Item, frozen=True):
+class CommittedOffset(Item, frozen=True):
     """A committed offset; `leader_epoch` -1 if the client gave none.
 
     `committed_ms`: when another cluster took it, by its clock; -1: now, or not known. `expected`: it is passed over
@@ -50,7 +50,7 @@ class Cursor(Item, frozen=True):
     expected: tuple[Offset, Millis] | None = None
 
 
-class CommitCursors(CatalogCommand[list[Code]], frozen=True):
+class CommitOffsets(CatalogCommand[list[Code]], frozen=True, tag="CommitCursors"):
     """Store the offsets of those partitions that exist. One code per item.
 
     Fenced by the group as stored: a generation >= 0 must be the group's (ILLEGAL_GENERATION) and the member one of its
@@ -60,7 +60,7 @@ class CommitCursors(CatalogCommand[list[Code]], frozen=True):
     group: str
     generation: int
     member_id: str
-    items: list[Cursor]
+    items: list[CommittedOffset]
     now: Millis
 
     changes_topics: ClassVar[bool] = False
@@ -81,7 +81,7 @@ class CommitCursors(CatalogCommand[list[Code]], frozen=True):
         return codes
 
 
-class CopyCursors(CatalogCommand[list[Code]], frozen=True):
+class CopyOffsets(CatalogCommand[list[Code]], frozen=True, tag="CopyCursors"):
     """Store committed offsets as the home of their topics has them. One code per item.
 
     For topics whose home is another cluster than `cluster`, which is this one (else POLICY_VIOLATION: the home's
@@ -90,11 +90,11 @@ class CopyCursors(CatalogCommand[list[Code]], frozen=True):
     `only_newer`: those are passed over (NONE) that were committed no later than what stands here, by the times that
     stand with them; or, where the time is not known, that are no higher. `moved`: the home has just moved here, and
     these are what its former one had: they are taken for topics whose home is here, too. `alive`: the source has the
-    group now, so it counts as changed, and none of its cursors expires here meanwhile.
+    group now, so it counts as changed, and none of its committed offsets expires here meanwhile.
     """
 
     group: str
-    items: list[Cursor]
+    items: list[CommittedOffset]
     now: Millis
     cluster: str
     only_newer: bool = False
@@ -124,7 +124,7 @@ class CopyCursors(CatalogCommand[list[Code]], frozen=True):
         return codes
 
 
-class DeleteCursors(CatalogCommand[list[Code]], frozen=True):
+class DeleteOffsets(CatalogCommand[list[Code]], frozen=True, tag="DeleteCursors"):
     """Delete the offsets of partitions. One code per (topic id, partition). GROUP_ID_NOT_FOUND for an unknown group."""
 
     group: str
@@ -148,7 +148,7 @@ class DeleteCursors(CatalogCommand[list[Code]], frozen=True):
         return codes
 
 
-class ExpireCursors(CatalogCommand[Expired], frozen=True):
+class ExpireOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireCursors"):
     """Delete old offsets of groups that have long been empty, then those groups of which nothing is left.
 
     Old are those that were committed before `before`, of groups empty since before then.
@@ -163,20 +163,20 @@ class ExpireCursors(CatalogCommand[Expired], frozen=True):
                 "SELECT name FROM groups WHERE changed < ? AND member_ids = ? ORDER BY name", (self.before, _NO_MEMBERS)
             )
         ]
-        cursors = sum(
+        committed_offsets = sum(
             connection.delete("cursors", '"group" = ?1 AND committed_at < ?2', name, self.before) for name in idle
         )
         without = 'name = ?1 AND NOT EXISTS (SELECT 1 FROM cursors c WHERE c."group" = ?1)'
         groups = sum(connection.delete("groups", without, name) for name in idle)
-        return Expired(cursors, groups)
+        return Expired(committed_offsets, groups)
 
 
-class ExpireSomeCursors(CatalogCommand[Expired], frozen=True):
-    """As ExpireCursors, for a bounded number of groups and of their offsets, from `after` on."""
+class ExpireSomeOffsets(CatalogCommand[Expired], frozen=True, tag="ExpireSomeCursors"):
+    """As ExpireOffsets, for a bounded number of groups and of their offsets, from `after` on."""
 
     before: Millis
     after: tuple[str, int, int] = ("", -1, -1)
-    """A group, and the topic's number and the partition of a cursor of it: from behind that one on."""
+    """A group, and the topic's number and the partition of a committed offset of it: from behind that one on."""
 
     since: ClassVar[Level] = Level.FENCED
 
@@ -185,7 +185,7 @@ class ExpireSomeCursors(CatalogCommand[Expired], frozen=True):
         page = connection.execute(  # without what groups at work hold of their members, which may be much
             "SELECT name, changed, member_ids FROM groups WHERE name >= ? ORDER BY name LIMIT ?", (name, AT_ONCE)
         ).fetchall()
-        cursors: list[tuple[Any, ...]] = []
+        committed_offsets: list[tuple[Any, ...]] = []
         groups: list[tuple[str]] = []
         after = (f"{page[-1][0]}\0", -1, -1) if len(page) == AT_ONCE else None
         looked = 0
@@ -201,20 +201,20 @@ class ExpireSomeCursors(CatalogCommand[Expired], frozen=True):
                 partition,
                 AT_ONCE - looked,
             )
-            old = [each for each in found if each[CURSOR_TIME] < self.before]
-            cursors += old
+            old = [each for each in found if each[COMMITTED_AT] < self.before]
+            committed_offsets += old
             looked += len(found)
             if looked == AT_ONCE:
                 after = (name, found[-1][1], found[-1][2])
                 break
-            if len(old) == len(found) and not _has_cursors(connection, name, topic, partition):
+            if len(old) == len(found) and not _has_committed_offsets(connection, name, topic, partition):
                 groups.append((name,))
-        connection.delete_rows("cursors", cursors)
+        connection.delete_rows("cursors", committed_offsets)
         connection.delete_rows("groups", groups)
-        return Expired(len(cursors), len(groups), after)
+        return Expired(len(committed_offsets), len(groups), after)
 
 
-def _counts(connection: Tables, command: CopyCursors, topic: TopicRow, item: Cursor) -> bool:
+def _counts(connection: Tables, command: CopyOffsets, topic: TopicRow, item: CommittedOffset) -> bool:
     """Whether it is to be stored, by what stands."""
     if not command.only_newer and item.expected is None:
         return True
@@ -233,8 +233,8 @@ def _counts(connection: Tables, command: CopyCursors, topic: TopicRow, item: Cur
 def _put(
     connection: Tables,
     group: GroupRow | None,
-    command: CommitCursors | CopyCursors,
-    items: list[tuple[int, Cursor]],
+    command: CommitOffsets | CopyOffsets,
+    items: list[tuple[int, CommittedOffset]],
 ) -> None:
     if group is None:
         store_group(connection, GroupRow(command.group, 0, "", "", "", (), b"", EMPTY, command.now))
@@ -256,13 +256,13 @@ def _put(
     )
 
 
-def _has_cursors(connection: Tables, group: str, topic: int, partition: int) -> bool:
+def _has_committed_offsets(connection: Tables, group: str, topic: int, partition: int) -> bool:
     """Whether some are left of an earlier step, which came up to there."""
     where = '"group" = ? AND (topic, partition) <= (?, ?) LIMIT 1'
     return topic >= 0 and bool(connection.rows("cursors", where, group, topic, partition))
 
 
-def _fence(group: GroupRow | None, command: CommitCursors) -> None:
+def _fence(group: GroupRow | None, command: CommitOffsets) -> None:
     if command.generation < 0:
         if group is not None and group.member_ids:
             raise KafkaError(

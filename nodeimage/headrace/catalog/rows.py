@@ -124,7 +124,7 @@ class LinkRow(NamedTuple):
     created: Millis
 
 
-class CursorRow(NamedTuple):
+class CommittedOffsetRow(NamedTuple):
     """A group's committed offset."""
 
     topic_id: bytes

@@ -183,7 +183,7 @@ class Leader:
 
     @property
     def serves(self) -> bool:
-        """Whether reads, latest offsets and cursors may be answered (invariant 8)."""
+        """Whether reads, latest offsets and committed offsets may be answered (invariant 8)."""
         return not self.lost and self.state.serves
 
     @property

@@ -271,7 +271,8 @@ class LeaderState:
 
     @property
     def serves(self) -> bool:
-        """Latest offsets, reads and cursors wait until `committed` reaches the start of the epoch (invariant 8).
+        """Latest offsets, reads and committed offsets wait until `committed` reaches the start of the epoch (invariant
+        8).
 
         By then every member has followed in this epoch, and takes nothing from a leader of before (invariant 4): what
         the next leader finds is fenced before it is told. BookKeeper lost entries where the reads of a ledger's

@@ -7,7 +7,7 @@ done about it is in `take_effects()`, in order. Who calls must
 - carry out each `Persist`, in order, and report it with `persisted`;
 - call `tick` at `next_deadline`, or later; nothing is lost by being late but time.
 
-Knows nothing of topics, cursors and the catalog.
+Knows nothing of topics, committed offsets and the catalog.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +119,8 @@ class Coordinator:
     def admit_commit(
         self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, now: int
     ) -> Code:
-        """Whether cursors may be committed now: by a member of this generation, or by anybody if the group is empty.
+        """Whether offsets may be committed now: by a member of this generation, or by anybody if the group is
+        empty.
 
         A commit is a sign of life. Has no effects, and moves no deadline to earlier.
         """
@@ -143,7 +144,7 @@ class Coordinator:
         return Code.NONE
 
     def committed(self, group_id: str) -> None:
-        """A cursor of the group was stored, so there is such a group now."""
+        """A committed offset of the group was stored, so there is such a group now."""
         group = self._groups.get(group_id)
         if group is not None:
             group.stored = True

@@ -74,7 +74,7 @@ class Group:
         self.members = Members()
         self.pending = Pending(shared.deadlines, owner=self, expired=self.complete_join_if_all)
         self.stored = False
-        """Whether the catalog knows the group, by a generation or by a cursor."""
+        """Whether the catalog knows the group, by a generation or by a committed offset."""
         self.stored_generation = 0
         """The generation by which the catalog fences commits."""
         self._phase = Alarm(self, self._phase_over)

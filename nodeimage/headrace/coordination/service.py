@@ -24,7 +24,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Millis
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.groups import DeleteGroups, PutGroup
 from headrace.catalog.rows import GroupRow
 from headrace.coordination.coordinator import Coordinator
@@ -125,7 +125,7 @@ class GroupService:
         return codes
 
     async def may_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
-        """Whether this member may commit cursors now."""
+        """Whether this member may commit offsets now."""
         if group_id not in self._coordinator:
             await self._load(group_id)
         return self._coordinator.admit_commit(
@@ -136,31 +136,33 @@ class GroupService:
             now=self._runtime.awake_ms(),
         )
 
-    async def commit(self, group_id: str, member_id: str, generation: int, cursors: list[Cursor]) -> list[Code]:
-        """Store cursors of a commit that `may_commit` let in; a code for each.
+    async def commit(
+        self, group_id: str, member_id: str, generation: int, committed_offsets: list[CommittedOffset]
+    ) -> list[Code]:
+        """Store committed offsets of a commit that `may_commit` let in; a code for each.
 
         The catalog checks the member again, against the generation that it has, in one order with the rebalances. A
         member may commit in a generation that was given up before it was stored, so that one is not sent.
         """
         if self._closed:
-            return [self._closed_with] * len(cursors)
+            return [self._closed_with] * len(committed_offsets)
         if generation >= 0:
             generation = self._coordinator.stored_generation(group_id, default=generation)
         try:
             codes: list[Code] = await self._catalog.submit(
-                CommitCursors(
+                CommitOffsets(
                     group=group_id,
                     generation=generation,
                     member_id=member_id,
-                    items=cursors,
+                    items=committed_offsets,
                     now=Millis(self._runtime.now()),
                 ),
                 here=True,
             )
         except HeadraceError as error:
             if error.code is Code.MESSAGE_TOO_LARGE:
-                return [Code.INVALID_COMMIT_OFFSET_SIZE] * len(cursors)
-            return [self._refusal(error, "commit", group_id)] * len(cursors)
+                return [Code.INVALID_COMMIT_OFFSET_SIZE] * len(committed_offsets)
+            return [self._refusal(error, "commit", group_id)] * len(committed_offsets)
         self._coordinator.committed(group_id)
         return codes
 
@@ -193,7 +195,7 @@ class GroupService:
         return self._coordinator.subscribed_topics(group_id)
 
     async def delete(self, group_ids: Sequence[str]) -> list[Code]:
-        """Delete empty groups with their cursors; a code for each."""
+        """Delete empty groups with their committed offsets; a code for each."""
         return [await deletion for deletion in [await self._start_to_delete(group_id) for group_id in group_ids]]
 
     async def warm(self) -> None:

@@ -6,8 +6,8 @@
     this node leads it no more      ->  whoever waits for a rebalance gets NOT_COORDINATOR, and the service is gone
 
 Taking over means: all that earlier leaders committed is known to be committed (invariant 8: the container serves) and
-is applied here. From then on cursors and generations read from the tables are the newest there are. The service of an
-epoch is never that of another: what it held in memory is in the catalog, or was never promised.
+is applied here. From then on committed offsets and generations read from the tables are the newest there are. The
+service of an epoch is never that of another: what it held in memory is in the catalog, or was never promised.
 
 Clients that look for the coordinator are told of it once it says itself that it is: what this node knows may be old,
 and a client that comes to the wrong one twice gives up what it commits (librdkafka), and its program has an error.

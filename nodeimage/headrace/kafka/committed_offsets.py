@@ -1,7 +1,7 @@
-"""Kafka's APIs for cursors: OffsetCommit, OffsetFetch, OffsetDelete.
+"""Kafka's APIs for committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
 
-Cursors are kept by topic id, so within a group every form of a topic's name means the same cursor, by whichever
-listener. OffsetCommit is frequent: with the group and its topics in memory it waits only for its own sync.
+Committed offsets are kept by topic id, so within a group every form of a topic's name means the same committed offset,
+by whichever listener. OffsetCommit is frequent: with the group and its topics in memory it waits only for its own sync.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from typing import Any, Final
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import LeaderEpoch, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.committed_offsets import Cursor, DeleteCursors
+from headrace.catalog.committed_offsets import CommittedOffset, DeleteOffsets
 from headrace.catalog.names import shown
-from headrace.catalog.rows import CursorRow
+from headrace.catalog.rows import CommittedOffsetRow
 from headrace.coordination.messages import GroupState, GroupView
 from headrace.coordination.takeover import Coordination
 from headrace.kafka.api import Api
@@ -28,7 +28,7 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 AT_ONCE: Final = 1000
-"""Cursors that one command deletes: more would hold up the commands behind it."""
+"""Committed offsets that one command deletes: more would hold up the commands behind it."""
 
 _NO_OFFSET = -1
 
@@ -71,7 +71,7 @@ class CommittedOffsetApis:
             return _committed(request, lambda topic, part: code)
         refused: dict[tuple[int, int], Code] = {}
         places: list[tuple[int, int]] = []
-        cursors: list[Cursor] = []
+        committed_offsets: list[CommittedOffset] = []
         for place, (asked, topic) in enumerate(zip(request.topics, topics, strict=True)):
             for index, part in enumerate(asked.partitions):
                 metadata = part.committed_metadata or ""
@@ -81,8 +81,8 @@ class CommittedOffsetApis:
                     refused[place, index] = Code.OFFSET_METADATA_TOO_LARGE
                 else:
                     places.append((place, index))
-                    cursors.append(
-                        Cursor(
+                    committed_offsets.append(
+                        CommittedOffset(
                             topic_id=topic.topic_id,
                             partition=part.partition_index,
                             offset=Offset(part.committed_offset),
@@ -90,8 +90,8 @@ class CommittedOffsetApis:
                             metadata=metadata,
                         )
                     )
-        if cursors:
-            codes = await groups.commit(group_id, member_id, generation, cursors)
+        if committed_offsets:
+            codes = await groups.commit(group_id, member_id, generation, committed_offsets)
             refused.update(zip(places, codes, strict=True))
         return _committed(request, lambda topic, part: refused[topic, part])
 
@@ -113,19 +113,19 @@ class CommittedOffsetApis:
         ready = await self._may_read()
         groups = field(request, "groups", None)
         if groups is None:
-            return await self._group_cursors(request.group_id, request.topics, session, ready=ready)
+            return await self._group_committed_offsets(request.group_id, request.topics, session, ready=ready)
         return {
             "groups": [
                 {
                     "group_id": each.group_id,
-                    **await self._group_cursors(each.group_id, each.topics, session, ready=ready),
+                    **await self._group_committed_offsets(each.group_id, each.topics, session, ready=ready),
                 }
                 for each in groups
             ]
         }
 
     async def _may_read(self) -> bool:
-        """Whether the cursors here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
+        """Whether the committed offsets here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
         try:
             await self._coordination.service()
         except KafkaError as error:
@@ -134,11 +134,11 @@ class CommittedOffsetApis:
             return False
         return True
 
-    async def _group_cursors(
+    async def _group_committed_offsets(
         self, group_id: str, topics: Sequence[Any] | None, session: Connection, *, ready: bool
     ) -> dict[str, Any]:
-        """The cursors of these topics, or where that is None all that the group has, of topics that the client may
-        describe."""
+        """The committed offsets of these topics, or where that is None all that the group has, of topics that the
+        client may describe."""
         describe = AclOperation.DESCRIBE
         if not self._authorization.may(session, describe, Kind.GROUP, group_id, api="OffsetFetch"):
             return _no_committed_offsets(topics or (), Code.GROUP_AUTHORIZATION_FAILED)
@@ -147,24 +147,24 @@ class CommittedOffsetApis:
         names = [topic.name for topic in topics or ()]
         try:
             if topics is None:
-                return {"error_code": int(Code.NONE), "topics": await self._all_cursors(group_id, session)}
+                return {"error_code": int(Code.NONE), "topics": await self._all_committed_offsets(group_id, session)}
             forbidden = await self._authorization.refused_topics(session, describe, names, api="OffsetFetch")
             resolved = await self._resolved(names, forbidden, session)
             known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
-            rows = await self._cursors(group_id, known)
+            rows = await self._committed_offsets(group_id, known)
         except HeadraceError:
             # Of the codes for "come again", this is the one that every client knows here.
             return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
-        cursors = {(row.topic_id, row.partition): row for row in rows}
+        committed_offsets = {(row.topic_id, row.partition): row for row in rows}
         return {
             "error_code": int(Code.NONE),
             "topics": [
                 {
                     "name": asked.name,
                     "partitions": [
-                        _cursor(
+                        _committed_offset(
                             index,
-                            None if isinstance(topic, KafkaError) else cursors.get((topic.topic_id, index)),
+                            None if isinstance(topic, KafkaError) else committed_offsets.get((topic.topic_id, index)),
                             Code.TOPIC_AUTHORIZATION_FAILED if asked.name in forbidden else Code.NONE,
                         )
                         for index in asked.partition_indexes
@@ -174,13 +174,17 @@ class CommittedOffsetApis:
             ],
         }
 
-    async def _cursors(self, group_id: str, topics: Sequence[Topic]) -> list[CursorRow]:
+    async def _committed_offsets(self, group_id: str, topics: Sequence[Topic]) -> list[CommittedOffsetRow]:
         numbers = [topic.row.number for topic in topics]
-        return await self._catalog.query(lambda reader: reader.groups.cursors(group_id, numbers)) if numbers else []
+        return (
+            await self._catalog.query(lambda reader: reader.groups.committed_offsets(group_id, numbers))
+            if numbers
+            else []
+        )
 
-    async def _all_cursors(self, group_id: str, session: Connection) -> list[dict[str, object]]:
-        rows = await self._catalog.query(lambda reader: reader.groups.cursors(group_id))
-        by_topic: dict[bytes, list[CursorRow]] = {}
+    async def _all_committed_offsets(self, group_id: str, session: Connection) -> list[dict[str, object]]:
+        rows = await self._catalog.query(lambda reader: reader.groups.committed_offsets(group_id))
+        by_topic: dict[bytes, list[CommittedOffsetRow]] = {}
         for row in rows:
             by_topic.setdefault(row.topic_id, []).append(row)
         view = self._authorization.topics_of(session)
@@ -190,13 +194,13 @@ class CommittedOffsetApis:
             if isinstance(topic, Topic) and view.sees(topic.row)
         }
         return [
-            {"name": names[topic_id], "partitions": [_cursor(row.partition, row) for row in of_topic]}
+            {"name": names[topic_id], "partitions": [_committed_offset(row.partition, row) for row in of_topic]}
             for topic_id, of_topic in by_topic.items()
             if topic_id in names  # else it was deleted just now, or is none that the client may see
         ]
 
     async def offset_delete(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetDelete: cursors of topics that no member is subscribed to."""
+        """OffsetDelete: committed offsets of topics that no member is subscribed to."""
         group_id = request.group_id
         try:
             check_group_id(group_id)
@@ -206,7 +210,7 @@ class CommittedOffsetApis:
             groups = await self._coordination.service()
             view = await groups.describe(group_id)
             subscribed = await groups.subscribed(group_id)
-            _check_may_delete_cursors(view)
+            _check_may_delete_committed_offsets(view)
             topics = await self._resolved(names, forbidden, session)
             in_use = await self._ids(subscribed)
             codes: dict[tuple[bytes, int], Code] = {}
@@ -218,7 +222,7 @@ class CommittedOffsetApis:
             items = [item for item, code in codes.items() if code is Code.NONE]
             for index in range(0, len(items), AT_ONCE):
                 some = items[index : index + AT_ONCE]
-                outcome = await self._catalog.submit(DeleteCursors(group=group_id, items=some), here=True)
+                outcome = await self._catalog.submit(DeleteOffsets(group=group_id, items=some), here=True)
                 codes.update(zip(some, outcome, strict=True))
         except HeadraceError as error:
             return {"error_code": int(error.code), "topics": []}
@@ -271,7 +275,7 @@ def _code_of(error: KafkaError) -> Code:
     return forbidden if error.code is forbidden else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _cursor(partition: int, row: CursorRow | None, code: Code = Code.NONE) -> dict[str, object]:
+def _committed_offset(partition: int, row: CommittedOffsetRow | None, code: Code = Code.NONE) -> dict[str, object]:
     return {
         "partition_index": partition,
         "committed_offset": _NO_OFFSET if row is None else row.offset,
@@ -283,17 +287,19 @@ def _cursor(partition: int, row: CursorRow | None, code: Code = Code.NONE) -> di
 
 def _no_committed_offsets(topics: Sequence[Any], code: Code) -> dict[str, Any]:
     """An error as all versions show it: version 1 has a place for it only in partitions."""
-    partitions = [(topic.name, [_cursor(index, None) for index in topic.partition_indexes]) for topic in topics]
-    for _, cursors in partitions:
-        for cursor in cursors:
-            cursor["error_code"] = int(code)
+    partitions = [
+        (topic.name, [_committed_offset(index, None) for index in topic.partition_indexes]) for topic in topics
+    ]
+    for _, committed_offsets in partitions:
+        for committed_offset in committed_offsets:
+            committed_offset["error_code"] = int(code)
     return {
         "error_code": int(code),
-        "topics": [{"name": name, "partitions": cursors} for name, cursors in partitions],
+        "topics": [{"name": name, "partitions": committed_offsets} for name, committed_offsets in partitions],
     }
 
 
-def _check_may_delete_cursors(view: GroupView) -> None:
+def _check_may_delete_committed_offsets(view: GroupView) -> None:
     if view.state is GroupState.DEAD:
         raise KafkaError(Code.GROUP_ID_NOT_FOUND, f"there is no group {view.group_id!r}")
     if view.state is not GroupState.EMPTY and view.protocol_type != "consumer":

@@ -38,6 +38,6 @@ def excess_refusal(count: int, *, most: int, rule: str) -> Mapping[str, object] 
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only cursors may have."""
+    """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only committed offsets may have."""
     if not group_id:
         raise KafkaError(Code.INVALID_GROUP_ID, "the group id is empty")

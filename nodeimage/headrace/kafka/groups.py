@@ -272,7 +272,7 @@ class GroupApis:
             return error
 
     async def delete_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DeleteGroups: groups without members, with their cursors."""
+        """DeleteGroups: groups without members, with their committed offsets."""
         asked = list(dict.fromkeys(request.groups_names))
         delete = AclOperation.DELETE
         names = [

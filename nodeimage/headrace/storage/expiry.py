@@ -19,7 +19,7 @@ from headrace.base.levels import Level
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import LogStart, SetLogStart
-from headrace.catalog.committed_offsets import ExpireCursors, ExpireSomeCursors
+from headrace.catalog.committed_offsets import ExpireOffsets, ExpireSomeOffsets
 from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, Owner, PartitionletRow, StreamRetention
@@ -42,7 +42,7 @@ ELSEWHERE_EVERY_S: Final = 30.0
 
 
 class Expiry:
-    """Moves log starts of containers that this node leads, and forgets cursors and what was deleted."""
+    """Moves log starts of containers that this node leads, and forgets committed offsets and what was deleted."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class Expiry:
         if agreed is not None and self._inventory.catalog_id in self._led:  # one node is enough
             before = Millis(agreed - OFFSETS_KEPT_S * 1000)
             if await self._catalog.query(lambda reader: reader.level()) < Level.FENCED:
-                await self._catalog.submit(ExpireCursors(before=before))
+                await self._catalog.submit(ExpireOffsets(before=before))
                 return
             after: tuple[str, int, int] | None = ("", -1, -1)
             while after is not None:
-                after = (await self._catalog.submit(ExpireSomeCursors(before=before, after=after))).after
+                after = (await self._catalog.submit(ExpireSomeOffsets(before=before, after=after))).after
 
     async def forget_deleted(self) -> None:
         """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""

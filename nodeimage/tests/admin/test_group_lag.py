@@ -1,20 +1,20 @@
 """How far groups are behind."""
 
 from headrace.base.errors import Code
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from kit.admin_calls import create
 
 
 class TestGroups:
     @staticmethod
     async def commit(broker, topic_id, offset, *, group="g", partition=0):
-        cursor = Cursor(topic_id=topic_id, partition=partition, offset=offset, leader_epoch=-1)
+        committed_offset = CommittedOffset(topic_id=topic_id, partition=partition, offset=offset, leader_epoch=-1)
         codes = await broker.catalog.submit(
-            CommitCursors(group=group, generation=-1, member_id="", items=[cursor], now=broker.runtime.now())
+            CommitOffsets(group=group, generation=-1, member_id="", items=[committed_offset], now=broker.runtime.now())
         )
         assert codes == [Code.NONE]
 
-    async def test_lag_is_what_stands_between_cursor_and_end(self, call, ask, append, broker):
+    async def test_lag_is_what_stands_between_committed_offset_and_end(self, call, ask, append, broker):
         topic_id = await create(ask, "t", 2)
         await append("t", b"a", b"b", b"c")
         await append("t", b"d", partition=1)
@@ -36,7 +36,7 @@ class TestGroups:
         [listed] = await call("groups.list")
         assert (listed["lag"], topic.partitions) == (2, {})
 
-    async def test_a_cursor_ahead_of_the_end_is_no_negative_lag(self, call, ask, broker):
+    async def test_a_committed_offset_ahead_of_the_end_is_no_negative_lag(self, call, ask, broker):
         await self.commit(broker, await create(ask, "t"), 9)
         [listed] = await call("groups.list")
         assert listed["lag"] == 0

@@ -8,8 +8,8 @@ from headrace.admin import group_metrics
 from headrace.admin.group_metrics import AT_ONCE, FurthestBehind, GroupLag, GroupMetrics, shown_name
 from headrace.base.errors import Code
 from headrace.base.ids import LeaderEpoch, Millis, Offset
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
-from headrace.catalog.rows import CursorRow
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
+from headrace.catalog.rows import CommittedOffsetRow
 from headrace.partitions.lookups import TURN
 from headrace.partitions.topics import Topic
 from headrace.wire.api_keys import ApiKey
@@ -127,7 +127,7 @@ def test_the_furthest_behind_come_first() -> None:
 def test_a_group_is_as_late_as_the_oldest_that_is_known(seconds: list[float | None], told: float | None) -> None:
     group = GroupLag("g")
     for each in seconds:
-        group.add(cursor("t", 0), 0 if each == 0.0 else 1, each)
+        group.add(committed_offset("t", 0), 0 if each == 0.0 else 1, each)
     assert group.seconds == told
 
 
@@ -135,13 +135,13 @@ def test_few_partitions_of_a_group_are_kept_and_all_are_counted(monkeypatch: pyt
     monkeypatch.setattr(group_metrics, "MOST_OF_A_GROUP", 2)
     group = GroupLag("g")
     for topic in ("t", "u", "v", "t"):
-        group.add(cursor(topic, 5), 3, 1.0)
+        group.add(committed_offset(topic, 5), 3, 1.0)
     assert (group.records, group.most, group.topics) == (12, 3, {"t": 6, "u": 3})
     assert [each.topic for each in group.partitions] == ["t", "u"]
 
 
-def cursor(topic: str, offset: int) -> CursorRow:
-    return CursorRow(topic.encode(), "/default", topic, 0, Offset(offset), LeaderEpoch(-1), "", Millis(0))
+def committed_offset(topic: str, offset: int) -> CommittedOffsetRow:
+    return CommittedOffsetRow(topic.encode(), "/default", topic, 0, Offset(offset), LeaderEpoch(-1), "", Millis(0))
 
 
 async def test_however_many_groups_there_are_the_loop_goes_on(
@@ -153,10 +153,10 @@ async def test_however_many_groups_there_are_the_loop_goes_on(
     await node.call("put", "t", b"a")
     (topic,) = await node.parts.topics.resolve(["t"])
     assert isinstance(topic, Topic)
-    at = Cursor(topic.topic_id, 0, Offset(0), LeaderEpoch(-1), "")
+    at = CommittedOffset(topic.topic_id, 0, Offset(0), LeaderEpoch(-1), "")
     groups = 3 * AT_ONCE
     for number in range(groups):
-        command = CommitCursors(group=f"{number}", generation=-1, member_id="", items=[at], now=Millis(1))
+        command = CommitOffsets(group=f"{number}", generation=-1, member_id="", items=[at], now=Millis(1))
         await node.parts.catalog.submit(command)
     at_once, most = 0, 0
 

@@ -32,12 +32,12 @@ from headrace.catalog.chains import ROLL_GAP, LogStart, RollDone, Rolled, RollIn
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.commands import decode, encode
 from headrace.catalog.committed_offsets import (
-    CommitCursors,
-    CopyCursors,
-    Cursor,
-    DeleteCursors,
-    ExpireCursors,
-    ExpireSomeCursors,
+    CommitOffsets,
+    CommittedOffset,
+    CopyOffsets,
+    DeleteOffsets,
+    ExpireOffsets,
+    ExpireSomeOffsets,
 )
 from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.feature_level import RaiseLevel
@@ -117,7 +117,7 @@ class Group:
     generation: int
     members: tuple[str, ...]
     changed: int
-    cursors: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)
+    committed_offsets: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)
 
 
 class Model:
@@ -175,7 +175,9 @@ class Model:
         if self.topics.pop(topic_id, None) is None:
             return Code.UNKNOWN_TOPIC_ID
         for group in self.groups.values():
-            group.cursors = {key: value for key, value in group.cursors.items() if key[0] != topic_id}
+            group.committed_offsets = {
+                key: value for key, value in group.committed_offsets.items() if key[0] != topic_id
+            }
         return Code.NONE
 
     def chain(self, topic_id: bytes, partition: int) -> list[Piece] | None:
@@ -219,9 +221,9 @@ class Model:
         if first < item.end or item.home is not None:
             key = item.topic_id, item.partition
             for group in self.groups.values():
-                if key in group.cursors:
-                    offset, at = group.cursors[key]
-                    group.cursors[key] = min(offset, first), at
+                if key in group.committed_offsets:
+                    offset, at = group.committed_offsets[key]
+                    group.committed_offsets[key] = min(offset, first), at
         if first > item.end and chain == [last]:
             topic.starts[item.partition] = max(first, topic.starts.get(item.partition, 0))
         if item.home is not None:
@@ -244,7 +246,7 @@ class Model:
         chain = topic.chains[partition]
         chain[:] = [piece for piece in chain if piece.state != SEALED or piece.end > start]
 
-    def commit(self, command: CommitCursors) -> Code | list[Code]:
+    def commit(self, command: CommitOffsets) -> Code | list[Code]:
         group = self.groups.get(command.group)
         if command.generation < 0:
             if group is not None and group.members:
@@ -259,16 +261,16 @@ class Model:
             known = self.chain(item.topic_id, item.partition) is not None
             codes.append(Code.NONE if known else Code.UNKNOWN_TOPIC_OR_PARTITION)
             if known:
-                group.cursors[item.topic_id, item.partition] = (item.offset, command.now)
+                group.committed_offsets[item.topic_id, item.partition] = (item.offset, command.now)
         return codes
 
-    def copy(self, command: CopyCursors) -> list[Code]:
+    def copy(self, command: CopyOffsets) -> list[Code]:
         group = self.groups.get(command.group)
         if group is not None and group.members:
             return [Code.NON_EMPTY_GROUP] * len(command.items)
         if group is not None and command.alive:
             group.changed = max(group.changed, command.now)
-        before = {} if group is None else dict(group.cursors)
+        before = {} if group is None else dict(group.committed_offsets)
         codes = []
         for item in command.items:
             topic = self.topics.get(item.topic_id)
@@ -287,21 +289,21 @@ class Model:
                     if (at <= stored) if known else (item.offset <= offset):
                         continue
                 group = self.groups.setdefault(command.group, Group(0, (), command.now))
-                group.cursors[key] = (item.offset, at if known else command.now)
+                group.committed_offsets[key] = (item.offset, at if known else command.now)
         return codes
 
     def expire(self, before: int) -> tuple[int, int]:
-        cursors = groups = 0
+        committed_offsets = groups = 0
         for name, group in list(self.groups.items()):
             if group.members or group.changed >= before:
                 continue
-            kept = {key: value for key, value in group.cursors.items() if value[1] >= before}
-            cursors += len(group.cursors) - len(kept)
-            group.cursors = kept
+            kept = {key: value for key, value in group.committed_offsets.items() if value[1] >= before}
+            committed_offsets += len(group.committed_offsets) - len(kept)
+            group.committed_offsets = kept
             if not kept:
                 groups += 1
                 del self.groups[name]
-        return cursors, groups
+        return committed_offsets, groups
 
 
 def copied(count: int, home: tuple[int, str] | None) -> tuple[Any, str, list[tuple[int, int, str, Offset]]]:
@@ -414,19 +416,21 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         assert self.apply(SetHome([item])) == [self.model.set_home(item)]
 
     @rule(data=st.data(), group=GROUPS, count=st.integers(0, 2), now=TIMES)
-    def copy_cursors(self, data: st.DataObject, group: str, count: int, now: Millis) -> None:
-        cursors = []
+    def copy_committed_offsets(self, data: st.DataObject, group: str, count: int, now: Millis) -> None:
+        committed_offsets = []
         for _ in range(count):
             id_, partition = self.draw_partition(data)
             at = data.draw(st.just(Millis(-1)) | TIMES)
-            stands = self.model.groups[group].cursors.get((id_, partition)) if group in self.model.groups else None
+            stands = (
+                self.model.groups[group].committed_offsets.get((id_, partition)) if group in self.model.groups else None
+            )
             expected = data.draw(st.sampled_from([None, (-1, -1), (1, 1), stands or (-1, -1)]))
             offset = Offset(data.draw(OFFSETS))
-            cursors.append(
-                Cursor(id_, partition, offset, LeaderEpoch(-1), committed_ms=at, expected=expected)  # type: ignore[arg-type]
+            committed_offsets.append(
+                CommittedOffset(id_, partition, offset, LeaderEpoch(-1), committed_ms=at, expected=expected)  # type: ignore[arg-type]
             )
         flags = data.draw(st.fixed_dictionaries({name: st.booleans() for name in ("only_newer", "moved", "alive")}))
-        command = CopyCursors(group, cursors, now, "a", **flags)
+        command = CopyOffsets(group, committed_offsets, now, "a", **flags)
         assert self.apply(command) == self.model.copy(command)
 
     @rule(data=st.data(), end=OFFSETS, failovers=st.integers(0, 300), now=TIMES)
@@ -530,26 +534,26 @@ class CatalogAgainstModel(RuleBasedStateMachine):
 
     @rule(data=st.data(), group=GROUPS, member=st.sampled_from(["m", "n"]), count=st.integers(0, 2), now=TIMES)
     def commit(self, data: st.DataObject, group: str, member: str, count: int, now: Millis) -> None:
-        cursors = []
+        committed_offsets = []
         for _ in range(count):
             id_, partition = self.draw_partition(data)
-            cursors.append(Cursor(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1)))
+            committed_offsets.append(CommittedOffset(id_, partition, Offset(data.draw(OFFSETS)), LeaderEpoch(-1)))
         held = self.model.groups.get(group)
         present = held.generation if held is not None and held.members else -1
         generation = data.draw(st.sampled_from([present, present, present, -1, 0, 2]))
-        command = CommitCursors(group, generation, member, cursors, now)
+        command = CommitOffsets(group, generation, member, committed_offsets, now)
         assert self.apply(command) == self.model.commit(command)
 
     @rule(group=GROUPS, items=st.lists(st.tuples(IDS, PARTITIONS), max_size=3))
-    def delete_cursors(self, group: str, items: list[tuple[bytes, int]]) -> None:
-        outcome = self.apply(DeleteCursors(group, items))
+    def delete_committed_offsets(self, group: str, items: list[tuple[bytes, int]]) -> None:
+        outcome = self.apply(DeleteOffsets(group, items))
         if group not in self.model.groups:
             assert outcome is Code.GROUP_ID_NOT_FOUND
             return
         for (id_, partition), code in zip(items, outcome, strict=True):
             known = self.model.chain(id_, partition) is not None
             assert code is (Code.NONE if known else Code.UNKNOWN_TOPIC_OR_PARTITION)
-            self.model.groups[group].cursors.pop((id_, partition), None)
+            self.model.groups[group].committed_offsets.pop((id_, partition), None)
 
     @rule(group=GROUPS, generation=st.integers(0, 3), members=st.sets(st.sampled_from(["m", "n"])), now=TIMES)
     def put_group(self, group: str, generation: int, members: set[str], now: Millis) -> None:
@@ -558,8 +562,8 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         if held is not None and generation < held.generation:
             assert outcome is Code.ILLEGAL_GENERATION
         else:
-            cursors = {} if held is None else held.cursors
-            self.model.groups[group] = Group(generation, tuple(sorted(members)), now, cursors)
+            committed_offsets = {} if held is None else held.committed_offsets
+            self.model.groups[group] = Group(generation, tuple(sorted(members)), now, committed_offsets)
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
@@ -575,7 +579,7 @@ class CatalogAgainstModel(RuleBasedStateMachine):
 
     @rule(before=TIMES)
     def expire(self, before: Millis) -> None:
-        assert tuple(self.apply(ExpireCursors(before)))[:2] == self.model.expire(before)
+        assert tuple(self.apply(ExpireOffsets(before)))[:2] == self.model.expire(before)
 
     @invariant()
     def the_reader_sees_what_the_model_holds(self) -> None:
@@ -634,8 +638,9 @@ class CatalogAgainstModel(RuleBasedStateMachine):
         }
         for name, group in model.groups.items():
             assert {
-                (row.topic_id, row.partition): (row.offset, row.committed_at) for row in reader.groups.cursors(name)
-            } == group.cursors
+                (row.topic_id, row.partition): (row.offset, row.committed_at)
+                for row in reader.groups.committed_offsets(name)
+            } == group.committed_offsets
 
     def teardown(self) -> None:
         """The same commands, read back from their bytes and applied in two goes, give the same rows."""
@@ -669,7 +674,7 @@ class CatalogInPieces(CatalogAgainstModel):
 
     @rule(before=TIMES)
     def expire(self, before: Millis) -> None:
-        """Cursors of what was deleted hold up their groups until they go."""
+        """Committed offsets of what was deleted hold up their groups until they go."""
         while self.apply(ForgetDeleted()).more:
             pass
         super().expire(before)
@@ -678,7 +683,7 @@ class CatalogInPieces(CatalogAgainstModel):
     def expire_some(self, before: Millis) -> None:
         while self.apply(ForgetDeleted()).more:
             pass
-        assert tuple(self.apply(ExpireSomeCursors(before)))[:2] == self.model.expire(before)
+        assert tuple(self.apply(ExpireSomeOffsets(before)))[:2] == self.model.expire(before)
 
     def teardown(self) -> None:
         while self.apply(ForgetDeleted()).more:

@@ -29,7 +29,7 @@ from headrace.catalog import topics as catalog_topics
 from headrace.catalog.access import AccessItem, SecureCluster, SetAccess
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.chains import LogStart, RetireContainer, RollDone, Rolled, RollIntent, RollTarget, SetLogStart
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.feature_level import RaiseLevel
 from headrace.catalog.groups import PutGroup
@@ -70,7 +70,7 @@ def commands() -> list[Any]:
         ),
         SetLogStart([LogStart(TOPIC, 0, Offset(3))]),
         PutGroup("g", 1, "consumer", "range", "", ["a"], b"members", "Stable", NOW),
-        CommitCursors("g", 1, "a", [Cursor(TOPIC, 0, Offset(77), LeaderEpoch(4), "noted")], NOW),
+        CommitOffsets("g", 1, "a", [CommittedOffset(TOPIC, 0, Offset(77), LeaderEpoch(4), "noted")], NOW),
         RetireContainer(ContainerId(9)),
         PutLink("l", "/s", LinkConfig(["there:1"], "/s"), NOW, create=True),
         SetHome([HomeChange(MOVED, 3, "here", lists={0: [(3, "here", Offset(0))]})]),
@@ -148,11 +148,11 @@ MATTERS: list[Callable[[Reader, list[PartitionletId]], Any]] = [
     lambda reader, alive: reader.chains.live(alive),
     lambda reader, alive: reader.chains.not_yet_made(alive),
     lambda reader, _: reader.chains.not_yet_made([partitionlet_id(stream=at, serial=99) for at in (1, 2, 3, 4, 77)]),
-    lambda reader, _: reader.groups.cursors("g"),
-    lambda reader, _: reader.groups.cursors("g", [1]),
-    lambda reader, _: reader.groups.cursors_after(("", -1, -1), limit=1),
-    lambda reader, _: reader.groups.cursors_after(("g", 1, 0), limit=50),
-    lambda reader, _: reader.groups.cursors_after(("", -1, -1), limit=-1),
+    lambda reader, _: reader.groups.committed_offsets("g"),
+    lambda reader, _: reader.groups.committed_offsets("g", [1]),
+    lambda reader, _: reader.groups.committed_offsets_after(("", -1, -1), limit=1),
+    lambda reader, _: reader.groups.committed_offsets_after(("g", 1, 0), limit=50),
+    lambda reader, _: reader.groups.committed_offsets_after(("", -1, -1), limit=-1),
     lambda reader, _: [reader.streams.at(path) for path in ("/s", "/none")],
     lambda reader, _: [reader.streams.by_number(StreamNumber(number)) for number in (1, 77)],
     lambda reader, _: reader.streams.page(),
@@ -272,8 +272,10 @@ def more_rows(tables: Tables) -> None:
     roll(topics[1].topic_id, made[4].number, 3, end=0, done=False)
     roll(topics[2].topic_id, made[5].number, 3, end=0, done=False)
     for group in ("b", "h"):
-        cursors = [Cursor(topic_id, 0, Offset(5), LeaderEpoch(1)) for topic_id in (TOPIC, MOVED, topics[0].topic_id)]
-        tables.apply(CommitCursors(group, -1, "", cursors, NOW))
+        committed_offsets = [
+            CommittedOffset(topic_id, 0, Offset(5), LeaderEpoch(1)) for topic_id in (TOPIC, MOVED, topics[0].topic_id)
+        ]
+        tables.apply(CommitOffsets(group, -1, "", committed_offsets, NOW))
 
 
 @pytest.fixture(scope="module")
@@ -435,7 +437,7 @@ def test_a_command_that_misses_a_row_that_has_to_be_there_is_no_refusal(
 def test_rows_that_are_missing_or_older_than_the_others_are_found_by_the_totals(tables: Tables, tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
     older = tables.connection.execute("SELECT *, sum FROM main.cursors").fetchone()
-    tables.apply(CommitCursors("g", 1, "a", [Cursor(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
+    tables.apply(CommitOffsets("g", 1, "a", [CommittedOffset(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
     assert table_check.damage_in(path) == []
     changed(path, 'UPDATE cursors SET "offset" = ?, metadata = ?, sum = ?', older[3], older[5], older[-1])
     assert table_check.damage_in(path) == ["cursors: rows are missing, or are older than the others"]
@@ -473,14 +475,14 @@ def test_the_totals_of_two_that_applied_the_same_are_equal_however_it_was_cut_in
 def test_a_refused_command_moves_no_total(tables: Tables, tmp_path: Path) -> None:
     before = tables.connection.now().digest
     with pytest.raises(KafkaError):
-        tables.apply(CommitCursors("g", 7, "a", [Cursor(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
+        tables.apply(CommitOffsets("g", 7, "a", [CommittedOffset(TOPIC, 0, Offset(99), LeaderEpoch(4))], NOW))
     assert tables.connection.now().digest == before
     assert table_check.damage_in(tmp_path / "catalog.sqlite") == []
 
 
 def test_commits_of_offsets_know_a_topic_as_the_commands_before_have_left_it(tables: Tables) -> None:
     def commit(partition: int) -> Any:
-        return CommitCursors("g", 1, "a", [Cursor(TOPIC, partition, Offset(5), LeaderEpoch(4))], NOW)
+        return CommitOffsets("g", 1, "a", [CommittedOffset(TOPIC, partition, Offset(5), LeaderEpoch(4))], NOW)
 
     assert tables.apply(commit(1)) == [Code.NONE]
     assert tables.apply(commit(2)) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
@@ -496,7 +498,7 @@ def test_commits_of_offsets_know_a_topic_as_the_commands_before_have_left_it(tab
 
 
 def test_what_a_transaction_that_failed_has_read_is_forgotten(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = CommitCursors("g", 1, "a", [Cursor(TOPIC, 2, Offset(5), LeaderEpoch(4))], NOW)
+    commit = CommitOffsets("g", 1, "a", [CommittedOffset(TOPIC, 2, Offset(5), LeaderEpoch(4))], NOW)
     more = CreatePartitions(TOPIC, 3, [ContainerId(1)], [Epoch(1)], NOW)
 
     def fails(_: object) -> None:

@@ -21,7 +21,7 @@ from headrace.base.ids import (
 )
 from headrace.catalog import committed_offsets, deletions, recovery, streams
 from headrace.catalog.chains import LogStart, RollIntent, RollTarget, SetLogStart
-from headrace.catalog.committed_offsets import CommitCursors, Cursor, ExpireCursors, ExpireSomeCursors
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset, ExpireOffsets, ExpireSomeOffsets
 from headrace.catalog.deletions import AT_ONCE, ForgetDeleted
 from headrace.catalog.feature_level import RaiseLevel
 from headrace.catalog.groups import DeleteGroups
@@ -58,8 +58,8 @@ def create(tables: Tables, count: int, *, stream: str = "/s", partitions: int = 
 
 
 def commit(tables: Tables, ids: list[bytes], *, group: str = "g", now: int = 1) -> None:
-    cursors = [Cursor(topic_id, 0, Offset(1), LeaderEpoch(-1)) for topic_id in ids]
-    assert set(tables.apply(CommitCursors(group, -1, "", cursors, Millis(now)))) == {Code.NONE}
+    committed_offsets = [CommittedOffset(topic_id, 0, Offset(1), LeaderEpoch(-1)) for topic_id in ids]
+    assert set(tables.apply(CommitOffsets(group, -1, "", committed_offsets, Millis(now)))) == {Code.NONE}
 
 
 def rows(tables: Tables) -> int:
@@ -88,11 +88,11 @@ def test_a_stream_is_gone_at_once_and_its_rows_in_bounded_steps(tables: Tables) 
     assert tables.reader.streams.at("/s") is None
     assert tables.reader.topics.by_ids(ids) == {}
     assert tables.reader.topics.of_all_streams() == []
-    assert tables.reader.groups.cursors("g") == []
+    assert tables.reader.groups.committed_offsets("g") == []
     assert tables.reader.streams.totals() == (0, 0, 0)
     assert tables.reader.is_forgetting()
     assert tables.reader.chains.open_in(ContainerId(5)) == []
-    commits = CommitCursors("g", -1, "", [Cursor(ids[-1], 0, Offset(1), LeaderEpoch(-1))], NOW)
+    commits = CommitOffsets("g", -1, "", [CommittedOffset(ids[-1], 0, Offset(1), LeaderEpoch(-1))], NOW)
     assert tables.apply(commits) == [Code.UNKNOWN_TOPIC_OR_PARTITION]
     assert forget_all(tables) > 2
     assert rows(tables) == 0
@@ -123,7 +123,7 @@ def test_topic_ids_can_be_used_again_at_once_as_copies_do(tables: Tables) -> Non
     assert {each.code for each in tables.apply(CreateTopics(again, NOW))} == {Code.NONE}
     forget_all(tables)
     assert {row.topic_id for row in tables.reader.topics.page("/s")} == set(ids[-20:])
-    assert tables.reader.groups.cursors("g") == []  # none of those that its earlier life had
+    assert tables.reader.groups.committed_offsets("g") == []  # none of those that its earlier life had
     assert len(tables.reader.chains.open_in(ContainerId(6))) == 20
 
 
@@ -193,12 +193,12 @@ def test_replicas_delete_the_same_rows_at_the_same_command_be_there_checksums_an
         NewTopic("/s", f"t-{7 * at % 900}", each, 1, {}, [ContainerId(5)], [Epoch(1)]) for at, each in enumerate(ids)
     ]
     loose = NewTopic("/o", "loose", b"l" * 16, 1300, {}, [ContainerId(5)] * 1300, [Epoch(1)] * 1300)
-    cursors = [Cursor(each, 0, Offset(1), LeaderEpoch(-1)) for each in ids]
+    committed_offsets = [CommittedOffset(each, 0, Offset(1), LeaderEpoch(-1)) for each in ids]
     steps = [
         RaiseLevel(1),
         *(CreateStream(path, StreamPolicy(), NOW) for path in ("/s", "/o", "/small")),
         CreateTopics([*made, loose], NOW),
-        *(CommitCursors(group, -1, "", cursors, NOW) for group in ("b", "a")),
+        *(CommitOffsets(group, -1, "", committed_offsets, NOW) for group in ("b", "a")),
         DeleteTopics([loose.topic_id], NOW),
         DeleteStream("/s", NOW, force=True),
         DeleteStream("/small", NOW),
@@ -339,10 +339,10 @@ def test_a_partition_whose_leader_epochs_are_used_up_rolls_no_more(tables: Table
     assert "leader epochs are used up" in refused.message
 
 
-# --- cursors
+# --- committed offsets
 
 
-def test_cursors_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
+def test_committed_offsets_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
     left = []
     for name in ("whole", "steps"):
         tables = Tables(tmp_path / f"{name}.sqlite")
@@ -357,12 +357,12 @@ def test_cursors_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
         before = Millis(20)
         steps = 0
         if name == "whole":
-            tables.apply(ExpireCursors(before))
+            tables.apply(ExpireOffsets(before))
         else:
             after: tuple[str, int, int] | None = ("", -1, -1)
             while after is not None:
                 changes = tables.connection.total_changes
-                after = tables.apply(ExpireSomeCursors(before, after)).after
+                after = tables.apply(ExpireSomeOffsets(before, after)).after
                 assert tables.connection.total_changes - changes <= 2 * 1000 + 2
                 steps += 1
             assert steps > 3
@@ -377,13 +377,13 @@ def test_cursors_expire_in_steps_as_they_do_in_one(tmp_path: Path) -> None:
     assert left[0][0]
 
 
-def test_a_group_that_is_at_work_keeps_its_cursors(tables: Tables) -> None:
+def test_a_group_that_is_at_work_keeps_its_committed_offsets(tables: Tables) -> None:
     ids = create(tables, 3)
     commit(tables, ids, group="b")
     tables.connection.update("groups", {"member_ids": "x'91a16d'"}, "true")
-    assert tables.apply(ExpireSomeCursors(Millis(99))) == (0, 0, None)
+    assert tables.apply(ExpireSomeOffsets(Millis(99))) == (0, 0, None)
     tables.connection.update("groups", {"member_ids": "x'90'"}, "true")
-    assert tables.apply(ExpireSomeCursors(Millis(99))) == (3, 1, None)
+    assert tables.apply(ExpireSomeOffsets(Millis(99))) == (3, 1, None)
     assert tables.apply(DeleteGroups(["b"])) == [Code.GROUP_ID_NOT_FOUND]
 
 

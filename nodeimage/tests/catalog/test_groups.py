@@ -25,5 +25,5 @@ def test_only_empty_groups_are_deleted(tables: Tables) -> None:
     assert tables.apply(DeleteGroups(["g", "nobody"])) == [Code.NON_EMPTY_GROUP, Code.GROUP_ID_NOT_FOUND]
     put_group(tables, generation=1, members=[])
     assert tables.apply(DeleteGroups(["g"])) == [Code.NONE]
-    assert tables.reader.groups.cursors("g") == []
+    assert tables.reader.groups.committed_offsets("g") == []
     assert tables.reader.groups.page() == []

@@ -8,7 +8,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollTarget
-from headrace.catalog.committed_offsets import CommitCursors, CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset, CopyOffsets
 from headrace.catalog.groups import PutGroup
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import SEALED, HomeStart
@@ -110,25 +110,25 @@ def test_a_settling_roll_takes_the_pending_list_and_cuts_the_chain(tables: Table
     assert tables.reader.homes.histories([number]) == {(number, 0): lists[0], (number, 1): beginning}
 
 
-def test_cursors_behind_the_cut_go_on_where_the_homes_records_follow(tables: Tables) -> None:
+def test_committed_offsets_behind_the_cut_go_on_where_the_homes_records_follow(tables: Tables) -> None:
     number = create_copy(tables, partitions=2)
     for group, offset in (("before", 79), ("at", 80), ("behind", 100)):
-        items = [Cursor(ID, index, Offset(offset), LeaderEpoch(3), "m", Millis(500)) for index in range(2)]
-        tables.apply(CommitCursors(group, -1, "", items, NOW))
+        items = [CommittedOffset(ID, index, Offset(offset), LeaderEpoch(3), "m", Millis(500)) for index in range(2)]
+        tables.apply(CommitOffsets(group, -1, "", items, NOW))
     set_home(tables, 1, THERE, {0: [(1, THERE, Offset(80))]})
     roll(tables, end=100, home=(1, THERE), resume=Offset(80))
 
     def stored(group: str) -> list[tuple[int, int, str, int]]:
-        rows = tables.reader.groups.cursors(group, [number])
+        rows = tables.reader.groups.committed_offsets(group, [number])
         return [(row.offset, row.leader_epoch, row.metadata, row.committed_at) for row in rows]
 
     assert stored("before") == [(79, 3, "m", 500)] * 2
     assert stored("at") == [(80, 3, "m", 500)] * 2
     assert stored("behind") == [(80, -1, "m", 500), (100, 3, "m", 500)], "the other partition is not cut"
-    older = CopyCursors("behind", [Cursor(ID, 0, Offset(75), LeaderEpoch(-1), "", Millis(400))], NOW, HERE)
+    older = CopyOffsets("behind", [CommittedOffset(ID, 0, Offset(75), LeaderEpoch(-1), "", Millis(400))], NOW, HERE)
     tables.apply(msgspec.structs.replace(older, only_newer=True))
     assert stored("behind")[0][0] == 80, "what is below was read"
-    tables.apply(CommitCursors("behind", -1, "", [Cursor(ID, 0, Offset(95), LeaderEpoch(9))], NOW))
+    tables.apply(CommitOffsets("behind", -1, "", [CommittedOffset(ID, 0, Offset(95), LeaderEpoch(9))], NOW))
     roll(tables, end=120)
     assert stored("behind")[0][:2] == (95, 9), "a roll that cuts nothing leaves them, and so does a repeat"
 
@@ -175,14 +175,17 @@ def test_deleting_a_topic_leaves_nothing_of_its_homes(tables: Tables) -> None:
         assert tables.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
 
 
-def test_cursors_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(tables: Tables) -> None:
+def test_committed_offsets_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(tables: Tables) -> None:
     number = create_copy(tables, home=(0, THERE), origin=THERE)
-    items = [Cursor(ID, 0, Offset(5), LeaderEpoch(-1), "m"), Cursor(ID, 1, Offset(5), LeaderEpoch(-1))]
-    command = CopyCursors("g", items, NOW, HERE)
+    items = [
+        CommittedOffset(ID, 0, Offset(5), LeaderEpoch(-1), "m"),
+        CommittedOffset(ID, 1, Offset(5), LeaderEpoch(-1)),
+    ]
+    command = CopyOffsets("g", items, NOW, HERE)
     for _ in range(2):
         assert tables.apply(command) == [Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
-    (cursor,) = tables.reader.groups.cursors("g", [number])
-    assert (cursor.offset, cursor.metadata, cursor.committed_at) == (5, "m", NOW)
+    (committed_offset,) = tables.reader.groups.committed_offsets("g", [number])
+    assert (committed_offset.offset, committed_offset.metadata, committed_offset.committed_at) == (5, "m", NOW)
     group = tables.reader.groups.named("g")
     assert group is not None
     assert group.state == "Empty"
@@ -193,13 +196,13 @@ def test_cursors_of_a_copy_come_from_its_home_unless_the_group_is_at_work_here(t
     assert tables.apply(command) == [Code.NON_EMPTY_GROUP] * 2
 
 
-def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables) -> None:
+def test_of_copied_committed_offsets_the_newer_counts_where_it_is_asked_for(tables: Tables) -> None:
     number = create_copy(tables, home=(0, THERE), origin=THERE)
 
     def copied(offset: int, at: int, **flags: bool) -> tuple[int, int]:
-        cursor = Cursor(ID, 0, Offset(offset), LeaderEpoch(-1), committed_ms=Millis(at))
-        assert tables.apply(CopyCursors("g", [cursor], NOW, HERE, **flags)) == [Code.NONE]
-        (stored,) = tables.reader.groups.cursors("g", [number])
+        committed_offset = CommittedOffset(ID, 0, Offset(offset), LeaderEpoch(-1), committed_ms=Millis(at))
+        assert tables.apply(CopyOffsets("g", [committed_offset], NOW, HERE, **flags)) == [Code.NONE]
+        (stored,) = tables.reader.groups.committed_offsets("g", [number])
         return stored.offset, stored.committed_at
 
     assert copied(5, 100) == (5, 100)
@@ -209,14 +212,14 @@ def test_of_copied_cursors_the_newer_counts_where_it_is_asked_for(tables: Tables
     assert copied(4, -1, only_newer=True) == (4, NOW)
     assert copied(1, 50) == (1, 50)
     set_home(tables, 1, HERE)
-    refused = CopyCursors("g", [Cursor(ID, 0, Offset(7), LeaderEpoch(-1))], NOW, HERE, only_newer=True)
+    refused = CopyOffsets("g", [CommittedOffset(ID, 0, Offset(7), LeaderEpoch(-1))], NOW, HERE, only_newer=True)
     assert tables.apply(refused) == [Code.POLICY_VIOLATION]
     assert copied(7, 60, only_newer=True, moved=True) == (7, 60)
 
     def expecting(offset: int, *expected: int) -> int:
-        cursor = Cursor(ID, 0, Offset(offset), LeaderEpoch(-1), expected=expected)  # type: ignore[arg-type]
-        assert tables.apply(CopyCursors("g", [cursor], NOW, HERE, moved=True)) == [Code.NONE]
-        (stored,) = tables.reader.groups.cursors("g", [number])
+        committed_offset = CommittedOffset(ID, 0, Offset(offset), LeaderEpoch(-1), expected=expected)  # type: ignore[arg-type]
+        assert tables.apply(CopyOffsets("g", [committed_offset], NOW, HERE, moved=True)) == [Code.NONE]
+        (stored,) = tables.reader.groups.committed_offsets("g", [number])
         return stored.offset
 
     assert expecting(9, 6, 60) == expecting(9, -1, -1) == 7

@@ -7,7 +7,7 @@ from headrace.base.errors import KafkaError
 from headrace.base.ids import ContainerId, Epoch, LeaderEpoch, Millis, Offset
 from headrace.catalog.chains import RollDone
 from headrace.catalog.commands import decode, encode
-from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CommittedOffset, CopyOffsets
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import DeleteLink, PutLink, SetLinkSource, SetLinkState
@@ -69,8 +69,8 @@ def test_commands_on_links_and_homes_are_read_as_they_were_written() -> None:
     for command in (
         PutLink("l", "/s", CONFIG, NOW, create=True),
         SetHome([HomeChange(ID, 1, HERE, {0: [(1, HERE, Offset(5))], 7: []}), HomeChange(ID, 1, HERE)]),
-        CopyCursors("g", [Cursor(ID, 0, Offset(1), LeaderEpoch(-1))], NOW, HERE),
-        CopyCursors("g", [Cursor(ID, 0, Offset(1), LeaderEpoch(-1), "", Millis(3))], NOW, HERE, True, True),
+        CopyOffsets("g", [CommittedOffset(ID, 0, Offset(1), LeaderEpoch(-1))], NOW, HERE),
+        CopyOffsets("g", [CommittedOffset(ID, 0, Offset(1), LeaderEpoch(-1), "", Millis(3))], NOW, HERE, True, True),
     ):
         assert decode(encode(command)) == command
 

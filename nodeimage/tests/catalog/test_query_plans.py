@@ -29,12 +29,12 @@ from headrace.catalog.chains import Shortened as Shorter
 from headrace.catalog.command import CatalogCommand
 from headrace.catalog.commands import COMMANDS
 from headrace.catalog.committed_offsets import (
-    CommitCursors,
-    CopyCursors,
-    Cursor,
-    DeleteCursors,
-    ExpireCursors,
-    ExpireSomeCursors,
+    CommitOffsets,
+    CommittedOffset,
+    CopyOffsets,
+    DeleteOffsets,
+    ExpireOffsets,
+    ExpireSomeOffsets,
 )
 from headrace.catalog.deletions import ForgetDeleted
 from headrace.catalog.feature_level import RaiseLevel
@@ -120,7 +120,7 @@ class Watched(Tables):
         self.applied: set[str] = set()
 
     def apply(self, command: CatalogCommand[Any]) -> Any:
-        self.applied.add(type(command).__name__)
+        self.applied.add(str(type(command).__struct_config__.tag))
         try:
             return super().apply(command)
         except KafkaError as error:
@@ -211,11 +211,16 @@ def run_commands(tables: Watched) -> None:
         tables.apply(ShortenChains([Shorter(a, 0, sealed, Offset(2))]))
         tables.apply(SetLogStart([LogStart(a, 0, Offset(3)), LogStart(b, 0, Offset(1))]))
         tables.apply(SetHome([HomeChange(b, 7, "other", {0: [(7, "other", Offset(0))]})]))
-        cursors = [Cursor(a, 0, Offset(1), LeaderEpoch(-1)), Cursor(b, 0, Offset(1), LeaderEpoch(-1))]
+        committed_offsets = [
+            CommittedOffset(a, 0, Offset(1), LeaderEpoch(-1)),
+            CommittedOffset(b, 0, Offset(1), LeaderEpoch(-1)),
+        ]
         tables.apply(PutGroup("g", 1, "consumer", "range", "", [], b"", "Empty", NOW))
-        tables.apply(CommitCursors("g", -1, "", cursors, NOW))
-        tables.apply(CopyCursors("h", [Cursor(c, 0, Offset(1), LeaderEpoch(-1))], NOW, "me", True, False, True))
-        tables.apply(DeleteCursors("g", [(b, 0)]))
+        tables.apply(CommitOffsets("g", -1, "", committed_offsets, NOW))
+        tables.apply(
+            CopyOffsets("h", [CommittedOffset(c, 0, Offset(1), LeaderEpoch(-1))], NOW, "me", True, False, True)
+        )
+        tables.apply(DeleteOffsets("g", [(b, 0)]))
         tables.apply(PutLink("l", path, LinkConfig(["x:1"], "/o"), NOW, True))
         tables.apply(SetLinkState("l", "Paused"))
         tables.apply(SetLinkSource("l", 1 + level, ["x:1"], "c"))
@@ -235,13 +240,13 @@ def run_commands(tables: Watched) -> None:
             tables.apply(DeleteUser("u"))
             tables.apply(CreateOwnedStream("/owned", StreamPolicy(), [("admin", "u:u")], NOW))
         tables.apply(DeleteGroups(["h"]))
-        tables.apply(ExpireCursors(NOW))
-        tables.apply(ExpireCursors(Millis(100)))
-        tables.apply(CommitCursors("i", -1, "", cursors, NOW))
+        tables.apply(ExpireOffsets(NOW))
+        tables.apply(ExpireOffsets(Millis(100)))
+        tables.apply(CommitOffsets("i", -1, "", committed_offsets, NOW))
         if level:
-            tables.apply(ExpireSomeCursors(Millis(100)))
+            tables.apply(ExpireSomeOffsets(Millis(100)))
         tables.apply(SkipNumbers(level + 1))
-        tables.apply(CommitCursors("i", -1, "", cursors, NOW))
+        tables.apply(CommitOffsets("i", -1, "", committed_offsets, NOW))
         many = NewTopic(path, "m", b"m" * 16, 1500, {}, [ContainerId(5)] * 1500, [Epoch(1)] * 1500)
         tables.apply(CreateTopics([many], NOW))
         tables.apply(DeleteTopics([a, many.topic_id], NOW))

@@ -18,7 +18,7 @@ from headrace.catalog.chains import (
     SetLogStart,
 )
 from headrace.catalog.command import CatalogCommand
-from headrace.catalog.committed_offsets import CommitCursors, Cursor, DeleteCursors, ExpireCursors
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset, DeleteOffsets, ExpireOffsets
 from headrace.catalog.groups import PutGroup
 from headrace.catalog.policy import PolicyChanges, StreamPolicy
 from headrace.catalog.streams import AlterStream, CreateStream, DeleteStream
@@ -42,9 +42,9 @@ def test_repeats_of_the_other_commands_change_nothing_more(tables: Tables) -> No
         AlterTopic(topic_id, {"retention.ms": "7"}, ["segment.ms"]),
         SetLogStart([LogStart(topic_id, 0, Offset(3))]),
         PutGroup("g", 4, "consumer", "range", "", ["m"], b"", "Stable", NOW),
-        CommitCursors("g", 4, "m", [Cursor(topic_id, 0, Offset(9), LeaderEpoch(-1))], NOW),
-        DeleteCursors("g", [(topic_id, 0)]),
-        ExpireCursors(NOW),
+        CommitOffsets("g", 4, "m", [CommittedOffset(topic_id, 0, Offset(9), LeaderEpoch(-1))], NOW),
+        DeleteOffsets("g", [(topic_id, 0)]),
+        ExpireOffsets(NOW),
     ]
     for command in commands:
         tables.apply(command)

@@ -18,7 +18,7 @@ from headrace.catalog.chains import (
     LogStart,
     SetLogStart,
 )
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.rows import OPEN, Retention
 from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, NewTopic
 from kit.catalog import Tables
@@ -64,12 +64,12 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_is_free(tables: Tables) -> 
     topic_id = create(tables, "t", partitions=2)
     ids = [row.id for row in tables.reader.chains.chain(1)]
     tables.apply(SetLogStart([LogStart(topic_id, 0, Offset(5))]))
-    tables.apply(CommitCursors("g", -1, "", [Cursor(topic_id, 0, Offset(3), LeaderEpoch(-1))], NOW))
+    tables.apply(CommitOffsets("g", -1, "", [CommittedOffset(topic_id, 0, Offset(3), LeaderEpoch(-1))], NOW))
     gone, unknown = tables.apply(DeleteTopics([topic_id, topic_id], NOW))
     assert (gone.code, gone.topic.name, len(gone.partitionlets)) == (Code.NONE, "t", 2)
     assert unknown.code is Code.UNKNOWN_TOPIC_ID
     assert tables.reader.chains.live(ids) == {}
-    assert tables.reader.groups.cursors("g") == []
+    assert tables.reader.groups.committed_offsets("g") == []
     assert tables.reader.chains.log_starts([1]) == {}
     again = create(tables, "t")
     row = tables.reader.topics.by_id(again)

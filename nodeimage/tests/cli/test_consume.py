@@ -26,7 +26,7 @@ def test_a_group_reads_each_record_once_and_its_lag_is_shown(hr: Headrace, clust
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_following_ends_cleanly_and_keeps_the_cursor(
+def test_following_ends_cleanly_and_keeps_the_committed_offset(
     hr: Headrace, headrace_process: Process, cluster: Any, how: signal.Signals
 ) -> None:
     topic = cluster.topic()

@@ -1,4 +1,5 @@
-"""Commands on signals: a line that is printed is behind its group's cursor, and no call of a client is broken off."""
+"""Commands on signals: a line that is printed is behind its group's committed offset, and no call of a client is broken
+off."""
 
 import signal
 

@@ -133,7 +133,9 @@ def test_a_group_shares_the_partitions(topic: str, producer: Any, consumer: Any,
     described = admin.describe_groups([group])[group]
     assert len(described["members"]) == 2
     held = admin.list_group_offsets({group: None})[group]
-    assert {part.partition: cursor.offset for part, cursor in held.items()} == dict.fromkeys(range(4), 5)
+    assert {part.partition: committed_offset.offset for part, committed_offset in held.items()} == dict.fromkeys(
+        range(4), 5
+    )
     assert group in {each["group_id"] for each in admin.list_groups()}
 
 

@@ -134,8 +134,8 @@ def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, raw: Any, cr
     assert len(cluster.admin("chain", {"topic": topic})) >= 4, "it rolled meanwhile"
 
     again = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
-    (cursor,) = again.committed([TopicPartition(topic, 0)], timeout=10)
-    assert cursor.offset == RECORDS
+    (committed_offset,) = again.committed([TopicPartition(topic, 0)], timeout=10)
+    assert committed_offset.offset == RECORDS
     again.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])  # through all partitionlets
     found: list[int] = []
     while len(found) < RECORDS:
@@ -146,7 +146,9 @@ def test_clients_go_on_when_their_node_comes_back(new_cluster: Any, raw: Any, cr
     assert found == list(range(RECORDS))
 
 
-def test_a_cursor_survives_kill_9_as_soon_as_it_is_acknowledged(new_cluster: Any, raw: Any, batch_of: Any) -> None:
+def test_a_committed_offset_survives_kill_9_as_soon_as_it_is_acknowledged(
+    new_cluster: Any, raw: Any, batch_of: Any
+) -> None:
     cluster = new_cluster("--rebalance-delay-ms=0")
     raw(cluster).create("/default:t")
     raw(cluster).produce("/default:t", batch_of(*[b"x"] * 10))

@@ -167,7 +167,7 @@ class Lives:
         earlier = {each.incarnation for each in self._history.topics if each is not made}
         told = until("its id is told", lambda: {incarnation_of(self._admin, self._topic)} - {"", *earlier})
         (made.incarnation,) = told
-        self._see_cursors(made)
+        self._see_committed_offsets(made)
         return made
 
     def read(self, made: Making, writer: Writer) -> None:
@@ -193,7 +193,7 @@ class Lives:
             write.where = write.where._replace(incarnation=made.incarnation)
         assert any(each.outcome is Outcome.OK for each in mine)
         self._park(places)
-        self._see_cursors(made)
+        self._see_committed_offsets(made)
 
     def delete(self, made: Making) -> None:
         """Its end."""
@@ -214,16 +214,17 @@ class Lives:
         for each in commits:
             each.outcome, each.returned = Outcome.OK, time.monotonic()
 
-    def _see_cursors(self, made: Making) -> None:
+    def _see_committed_offsets(self, made: Making) -> None:
         called = time.monotonic()
         asked = [TopicPartition(self._topic, number) for number in range(LIFE_PARTITIONS)]
         for each in self._parked.committed(asked, timeout=CALL_S):
             where, offset = Where(self._topic, each.partition, made.incarnation), max(each.offset, -1)
-            self._history.cursors.append(CursorSeen(PARKED, where, offset, called, time.monotonic()))
+            self._history.committed_offsets.append(CursorSeen(PARKED, where, offset, called, time.monotonic()))
 
 
 def test_topics_deleted_and_made_again_under_live_clients_keep_their_lives_apart(three: Cluster) -> None:
-    """Records, cursors and offsets of one are never seen in the next, by readers that are new or have stayed."""
+    """Records, committed offsets and offsets of one are never seen in the next, by readers that are new or have
+    stayed."""
     three.admin("stream.create", {"path": "/churn", "policy": {"auto_create": False}})
     topic = "/churn:again"
     history = History()

@@ -36,8 +36,8 @@ def sound() -> tuple[History, Final]:
     history.reads.append(Read("m2", HERE, 3, final[3][1], 8.0))
     history.commits.append(Commit("g", HERE, 2, 3.0, Outcome.OK, 3.5))
     history.commits.append(Commit("g", HERE, 4, 9.0, Outcome.OK, 9.5))
-    history.cursors.append(CursorSeen("g", HERE, 2, 4.0, 4.5))
-    history.cursors.append(CursorSeen("g", HERE, 4, 10.0, 10.5))
+    history.committed_offsets.append(CursorSeen("g", HERE, 2, 4.0, 4.5))
+    history.committed_offsets.append(CursorSeen("g", HERE, 4, 10.0, 10.5))
     history.topics.append(Making(HERE.topic, 1, 0.0, Outcome.OK, 0.1, "one"))
     history.topics.append(Making("told-nothing", 2, 0.0, Outcome.OK, 0.1))
     history.topics.append(Making("refused", 1, 0.0, Outcome.FAILED, 0.1))
@@ -115,21 +115,21 @@ def uncommitted(history: History, final: Final) -> None:
     history.reads.append(Read("m1", HERE, 6, b"a-3", 11.0))
 
 
-def cursor_back(history: History, final: Final) -> None:
-    history.cursors.append(CursorSeen("g", HERE, 2, 11.0, 11.5))
+def committed_offset_back(history: History, final: Final) -> None:
+    history.committed_offsets.append(CursorSeen("g", HERE, 2, 11.0, 11.5))
 
 
-def cursor_undone_before_anybody_saw_it(history: History, final: Final) -> None:
+def committed_offset_undone_before_anybody_saw_it(history: History, final: Final) -> None:
     """As by the death of a coordinator that has acknowledged it."""
-    history.cursors[1] = history.cursors[1]._replace(offset=2)
+    history.committed_offsets[1] = history.committed_offsets[1]._replace(offset=2)
 
 
-def cursor_gone(history: History, final: Final) -> None:
-    history.cursors.append(CursorSeen("g", HERE, -1, 11.0, 11.5))
+def committed_offset_gone(history: History, final: Final) -> None:
+    history.committed_offsets.append(CursorSeen("g", HERE, -1, 11.0, 11.5))
 
 
-def cursor_of_nobody(history: History, final: Final) -> None:
-    history.cursors.append(CursorSeen("g", HERE, 5, 11.0, 11.5))
+def committed_offset_of_nobody(history: History, final: Final) -> None:
+    history.committed_offsets.append(CursorSeen("g", HERE, 5, 11.0, 11.5))
 
 
 def acknowledged_in_an_earlier_life(history: History, final: Final) -> None:
@@ -218,10 +218,10 @@ def error(history: History, final: Final) -> None:
         (refused_and_there, "aborted"),
         (refused_and_read_before_the_topic_was_made_again, "aborted"),
         (uncommitted, "uncommitted"),
-        (cursor_back, "cursor"),
-        (cursor_undone_before_anybody_saw_it, "cursor"),
-        (cursor_gone, "cursor"),
-        (cursor_of_nobody, "cursor"),
+        (committed_offset_back, "cursor"),
+        (committed_offset_undone_before_anybody_saw_it, "cursor"),
+        (committed_offset_gone, "cursor"),
+        (committed_offset_of_nobody, "cursor"),
         (acknowledged_in_an_earlier_life, "life"),
         (acknowledged_in_an_earlier_life_and_there, "life"),
         (back_to_an_earlier_life, "life"),
@@ -265,7 +265,7 @@ def test_a_topic_in_doubt_may_be_there_or_not() -> None:
 def test_what_overlaps_may_be_answered_either_way() -> None:
     history, final = sound()
     history.commits.append(Commit("g", HERE, 4, 9.0, Outcome.UNKNOWN))
-    history.cursors.append(CursorSeen("g", HERE, 2, 9.1, 9.2))
+    history.committed_offsets.append(CursorSeen("g", HERE, 2, 9.1, 9.2))
     history.ends.append(EndSeen(HERE, 5, 5.4, 5.8))
     assert faults_of(history, final) == []
 

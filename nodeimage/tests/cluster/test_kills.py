@@ -73,7 +73,7 @@ def test_the_last_replica_standing_takes_nothing_reads_on_and_forgets_nothing(th
     safe = load.acknowledged_before(known)
     led = load.led_by(last)
     assert led
-    load.forgive_coordinators_lost_twice(KafkaError.COORDINATOR_NOT_AVAILABLE)  # the cursors' log is as the others
+    load.forgive_coordinators_lost_twice(KafkaError.COORDINATOR_NOT_AVAILABLE)  # their log is as the others
     three.kill(second)
     alone = three.nodes[last].node_id
     until("the last one leads everything", lambda: all(each.primary == alone for each in three.containers()))

@@ -74,15 +74,17 @@ def goes_on(cluster: Cluster, program: Program, since: float) -> None:
 
 
 def commits_go_on(cluster: Cluster, program: Program, since: float) -> None:
-    """The group's cursors are beyond records that were sent after `since`."""
+    """The group's committed offsets are beyond records that were sent after `since`."""
     new = [write for write in program.history.writes if write.called > since and write.outcome is Outcome.OK]
     least = {where: min(write.offset for write in new if write.where == where) for where in PLACES}
     asking = Consumer({**at(cluster.bootstrap), "group.id": GROUP})
 
     def went_on() -> bool:
         places = [TopicPartition(where.topic, where.partition) for where in PLACES]
-        cursors = {Where(each.topic, each.partition): each.offset for each in asking.committed(places, timeout=CALL_S)}
-        return holds(program, all(cursors[where] > offset for where, offset in least.items()))
+        committed_offsets = {
+            Where(each.topic, each.partition): each.offset for each in asking.committed(places, timeout=CALL_S)
+        }
+        return holds(program, all(committed_offsets[where] > offset for where, offset in least.items()))
 
     try:
         until("the members commit what they were given", went_on, timeout_s=GO_ON_S)

@@ -86,7 +86,7 @@ def test_only_an_empty_group_can_be_deleted(machine: Machine) -> None:
     assert machine.coordinator.delete("g") is Code.GROUP_ID_NOT_FOUND
 
 
-def test_group_of_cursors_alone_can_be_deleted(machine: Machine) -> None:
+def test_group_of_committed_offsets_alone_can_be_deleted(machine: Machine) -> None:
     machine.load("simple")
     assert machine.coordinator.delete("simple") is Code.GROUP_ID_NOT_FOUND
     machine.commit("", -1, group="simple")

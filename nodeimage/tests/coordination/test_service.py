@@ -12,8 +12,8 @@ from headrace.wire.api_keys import ApiKey
 from kit.three_nodes import (
     ask,
     commit,
+    committed_offset,
     coordinator,
-    cursor,
     find,
     join,
     sync,
@@ -69,13 +69,13 @@ async def test_groups_live_where_the_catalog_is_led(brokers: list[NodeParts], to
         described = await ask(other, ApiKey.DESCRIBE_GROUPS, 5, groups=["g"])
         assert described.groups[0].error_code == Code.NOT_COORDINATOR
         with pytest.raises(KafkaError) as ended:  # which ends the client's connection
-            await cursor(other)
+            await committed_offset(other)
         assert ended.value.code is Code.NOT_COORDINATOR
         listed = await ask(other, ApiKey.LIST_GROUPS, 4, states_filter=[])
         assert (listed.error_code, list(listed.groups)) == (0, [])
 
 
-async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node], topic: str) -> None:
+async def test_groups_and_committed_offsets_go_on_at_the_next_coordinator(nodes: list[Node], topic: str) -> None:
     brokers = [node.parts for node in nodes]
     first = await coordinator(brokers)
     joined = await join(first)
@@ -94,7 +94,7 @@ async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node
         assert (await newcomer).error_code == Code.NOT_COORDINATOR
         await left
     second = await coordinator([broker for broker in brokers if broker is not first])
-    assert await cursor(second) == 5
+    assert await committed_offset(second) == 5
     beat = await ask(
         second,
         ApiKey.HEARTBEAT,
@@ -105,4 +105,4 @@ async def test_groups_and_cursors_go_on_at_the_next_coordinator(nodes: list[Node
     )
     assert beat.error_code == 0
     assert await commit(second, joined, 6) == 0
-    assert await cursor(second) == 6
+    assert await committed_offset(second) == 6

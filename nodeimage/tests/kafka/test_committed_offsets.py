@@ -9,7 +9,7 @@ from headrace.node.parts import NodeParts
 from headrace.security.access_rules import Kind, Permission
 from headrace.wire.api_keys import ApiKey
 from kit.access import User, put, secure
-from kit.group_calls import Ask, alone, asker, codes, commit, cursors, fetched, join
+from kit.group_calls import Ask, alone, asker, codes, commit, committed_offsets, fetched, join
 
 
 @pytest.fixture
@@ -18,7 +18,9 @@ def ask(broker: NodeParts) -> Ask:
 
 
 async def test_each_partition_of_a_commit_has_its_own_code(ask: Ask, orders: str) -> None:
-    topics = cursors(orders, 1, 2) + cursors("no-such-topic", 3) + cursors("not/a/name", 4)
+    topics = (
+        committed_offsets(orders, 1, 2) + committed_offsets("no-such-topic", 3) + committed_offsets("not/a/name", 4)
+    )
     assert codes(await commit(ask, topics)) == [
         Code.NONE,
         Code.UNKNOWN_TOPIC_OR_PARTITION,  # it has one partition
@@ -30,17 +32,19 @@ async def test_each_partition_of_a_commit_has_its_own_code(ask: Ask, orders: str
 
 @pytest.mark.parametrize(("metadata", "code"), [("x" * 4096, 0), ("x" * 4097, 12), ("ä" * 2048, 0), ("ä" * 2049, 12)])
 async def test_metadata_is_bounded_in_bytes(ask: Ask, orders: str, metadata: str, code: int) -> None:
-    assert codes(await commit(ask, cursors(orders, 1, metadata=metadata))) == [code]
+    assert codes(await commit(ask, committed_offsets(orders, 1, metadata=metadata))) == [code]
 
 
 async def test_commits_are_fenced(ask: Ask, orders: str) -> None:
     member = await alone(ask)
     stale = SimpleNamespace(generation_id=member.generation_id - 1, member_id=member.member_id)
     stranger = SimpleNamespace(generation_id=member.generation_id, member_id="stranger")
-    assert codes(await commit(ask, cursors(orders, 1), member=stale)) == [Code.ILLEGAL_GENERATION]
-    assert codes(await commit(ask, cursors(orders, 1), member=stranger)) == [Code.UNKNOWN_MEMBER_ID]
-    assert codes(await commit(ask, cursors(orders, 1))) == [Code.UNKNOWN_MEMBER_ID]
-    assert codes(await commit(ask, cursors(orders, 1), member=member, group="other")) == [Code.ILLEGAL_GENERATION]
+    assert codes(await commit(ask, committed_offsets(orders, 1), member=stale)) == [Code.ILLEGAL_GENERATION]
+    assert codes(await commit(ask, committed_offsets(orders, 1), member=stranger)) == [Code.UNKNOWN_MEMBER_ID]
+    assert codes(await commit(ask, committed_offsets(orders, 1))) == [Code.UNKNOWN_MEMBER_ID]
+    assert codes(await commit(ask, committed_offsets(orders, 1), member=member, group="other")) == [
+        Code.ILLEGAL_GENERATION
+    ]
     assert await fetched(ask, None) == {}
 
 
@@ -51,29 +55,29 @@ async def test_commit_that_cannot_be_stored_is_to_be_repeated(
         raise StorageFull("no room")
 
     monkeypatch.setattr(broker.catalog, "submit", full)
-    assert codes(await commit(ask, cursors(orders, 1))) == [Code.COORDINATOR_NOT_AVAILABLE]
+    assert codes(await commit(ask, committed_offsets(orders, 1))) == [Code.COORDINATOR_NOT_AVAILABLE]
 
 
 async def test_a_commit_that_is_too_large_is_refused_and_stops_nobody(ask: Ask, orders: str) -> None:
     """It would be one frame of the catalog's log, and too long for any follower."""
     many = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 4096}] * 8_300
     assert set(codes(await commit(ask, [{"name": orders, "partitions": many}]))) == {Code.INVALID_COMMIT_OFFSET_SIZE}
-    assert codes(await commit(ask, cursors(orders, 2))) == [0]
+    assert codes(await commit(ask, committed_offsets(orders, 2))) == [0]
     assert await fetched(ask, None) == {(orders, 0): 2}
 
 
-async def test_all_forms_of_a_name_are_one_cursor(ask: Ask, orders: str) -> None:
-    await commit(ask, cursors("/default:orders", 5))
+async def test_all_forms_of_a_name_are_one_committed_offset(ask: Ask, orders: str) -> None:
+    await commit(ask, committed_offsets("/default:orders", 5))
     forms = ["orders", "/default:orders", "default..orders"]
     assert await fetched(ask, [(form, [0]) for form in forms]) == {(form, 0): 5 for form in forms}
 
 
-async def test_cursor_that_nobody_committed_is_minus_one(ask: Ask, orders: str) -> None:
+async def test_committed_offset_that_nobody_committed_is_minus_one(ask: Ask, orders: str) -> None:
     asked = [(orders, [0, 9]), ("no-such-topic", [0])]
     assert await fetched(ask, asked) == {(orders, 0): -1, (orders, 9): -1, ("no-such-topic", 0): -1}
 
 
-async def test_cursors_of_several_groups_in_one_request(ask: Ask, orders: str) -> None:
+async def test_committed_offsets_of_several_groups_in_one_request(ask: Ask, orders: str) -> None:
     for offset, group in enumerate(["a", "b"]):
         topic = {
             "partition_index": 0,
@@ -92,9 +96,9 @@ async def test_cursors_of_several_groups_in_one_request(ask: Ask, orders: str) -
     ]
 
 
-async def test_cursors_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodeParts, orders: str) -> None:
+async def test_committed_offsets_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodeParts, orders: str) -> None:
     await broker.topics.resolve(["bills"], create=True)
-    await commit(ask, cursors(orders, 1) + cursors("bills", 2))
+    await commit(ask, committed_offsets(orders, 1) + committed_offsets("bills", 2))
     await alone(ask)  # subscribed to orders
     topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in [orders, "bills", "none"]]
     answer = await ask(ApiKey.OFFSET_DELETE, group_id="g", topics=topics)
@@ -102,7 +106,7 @@ async def test_cursors_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodePa
     assert await fetched(ask, None) == {(orders, 0): 1}
 
 
-async def test_cursors_of_an_unknown_or_foreign_group_are_not_deleted(ask: Ask, orders: str) -> None:
+async def test_committed_offsets_of_an_unknown_or_foreign_group_are_not_deleted(ask: Ask, orders: str) -> None:
     topics = [{"name": orders, "partitions": [{"partition_index": 0}]}]
     answer = await ask(ApiKey.OFFSET_DELETE, group_id="nobody's", topics=topics)
     assert answer.error_code == Code.GROUP_ID_NOT_FOUND
@@ -116,7 +120,10 @@ async def test_of_several_topics_those_that_a_client_may_read_are_committed_fetc
 ) -> None:
     await broker.topics.resolve(["written", "hidden"], create=True)
     admin = User(broker)
-    assert codes(await commit(admin.ask, cursors("hidden", 7) + cursors("written", 8))) == [Code.NONE] * 2
+    assert (
+        codes(await commit(admin.ask, committed_offsets("hidden", 7) + committed_offsets("written", 8)))
+        == [Code.NONE] * 2
+    )
     await put(
         broker,
         {
@@ -129,7 +136,7 @@ async def test_of_several_topics_those_that_a_client_may_read_are_committed_fetc
     await secure(broker)
     alice, refused = User(broker, "alice"), Code.TOPIC_AUTHORIZATION_FAILED
     names = ["written", "default..orders", "hidden", "none", "a b"]
-    topics = [each for name in names for each in cursors(name, 5)]
+    topics = [each for name in names for each in committed_offsets(name, 5)]
     assert codes(await commit(alice.ask, topics)) == [
         refused,  # it may describe the topic, and not read it
         Code.NONE,

@@ -1,4 +1,4 @@
-"""Consumer groups and their cursors through the bytes of their APIs, on a node with a real catalog."""
+"""Consumer groups and their committed offsets through the bytes of their APIs, on a node with a real catalog."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from kit.group_calls import (
     asker,
     codes,
     commit,
-    cursors,
+    committed_offsets,
     fetched,
     join,
     let_sessions_be_short,
@@ -56,7 +56,7 @@ async def test_life_of_a_member_in_every_version(broker: NodeParts, ask: Ask, or
     me = {"group_id": "g", "member_id": joined.member_id}
     beat = await ask(ApiKey.HEARTBEAT, at_most(ApiKey.HEARTBEAT), generation_id=joined.generation_id, **me)
     assert beat.error_code == Code.NONE
-    committed = await commit(ask, cursors(orders, 42), at_most(ApiKey.OFFSET_COMMIT), joined)
+    committed = await commit(ask, committed_offsets(orders, 42), at_most(ApiKey.OFFSET_COMMIT), joined)
     assert codes(committed) == [Code.NONE]
     fetch_version = at_most(ApiKey.OFFSET_FETCH)
     wanted = [{"name": orders, "partition_indexes": [0]}]
@@ -152,7 +152,7 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
     await node.parts.topics.resolve(["orders"], create=True)
     ask = asker(node.parts)
     member = await alone(ask, group_instance_id="i")
-    await commit(ask, cursors("orders", 7), member=member)
+    await commit(ask, committed_offsets("orders", 7), member=member)
     await node.stop()
     node = Node(options(tmp_path))
     await node.start()
@@ -160,7 +160,7 @@ async def test_members_go_on_after_the_node_restarts(tmp_path: Path) -> None:
         ask = asker(node.parts)
         beat = await ask(ApiKey.HEARTBEAT, group_id="g", generation_id=member.generation_id, member_id=member.member_id)
         assert beat.error_code == Code.NONE
-        assert codes(await commit(ask, cursors("orders", 8), member=member)) == [Code.NONE]
+        assert codes(await commit(ask, committed_offsets("orders", 8), member=member)) == [Code.NONE]
         assert await fetched(ask, None) == {("orders", 0): 8}
         back = await join(ask, group_instance_id="i")
         assert back.generation_id == member.generation_id
@@ -215,7 +215,7 @@ async def test_waiting_requests_are_answered_when_the_node_stops(broker: NodePar
     assert (await join(ask, member_id=member.member_id)).error_code == Code.COORDINATOR_NOT_AVAILABLE
 
 
-# --- cursors
+# --- committed offsets
 
 
 async def test_while_the_coordinator_loads_members_live_and_join_again(
@@ -237,7 +237,7 @@ async def test_while_the_coordinator_loads_members_live_and_join_again(
 
 
 async def test_groups_are_listed_by_state(ask: Ask, orders: str) -> None:
-    await commit(ask, cursors(orders, 1), group="simple")
+    await commit(ask, committed_offsets(orders, 1), group="simple")
     await alone(ask, "busy")
     listed = await ask(ApiKey.LIST_GROUPS)
     assert {(g.group_id, g.protocol_type, g.group_state) for g in listed.groups} == {
@@ -273,7 +273,7 @@ async def test_all_that_can_be_done_to_a_group_is_told_where_it_is_asked_for(ask
 
 async def test_groups_with_members_are_not_deleted(ask: Ask, orders: str) -> None:
     await alone(ask, "busy")
-    await commit(ask, cursors(orders, 1), group="simple")
+    await commit(ask, committed_offsets(orders, 1), group="simple")
     answer = await ask(ApiKey.DELETE_GROUPS, groups_names=["busy", "simple", "nobody's"])
     assert {result.group_id: int(result.error_code) for result in answer.results} == {
         "busy": Code.NON_EMPTY_GROUP,
@@ -281,7 +281,7 @@ async def test_groups_with_members_are_not_deleted(ask: Ask, orders: str) -> Non
         "nobody's": Code.GROUP_ID_NOT_FOUND,
     }
     assert await fetched(ask, None, "simple") == {}
-    assert codes(await commit(ask, cursors(orders, 1), group="simple")) == [Code.NONE]
+    assert codes(await commit(ask, committed_offsets(orders, 1), group="simple")) == [Code.NONE]
 
 
 async def test_groups_that_lost_their_members_while_the_node_was_down_become_empty(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def secured(broker: NodeParts, orders: str) -> NodeParts:
 async def test_whoever_consumes_something_uses_a_group_of_which_nothing_is_said(secured: NodeParts) -> None:
     alice, mallory = User(secured, "alice"), User(secured, "mallory")
     joined = await alone(alice.ask)
-    assert codes(await commit(alice.ask, cursors("orders", 3), member=joined)) == [Code.NONE]
+    assert codes(await commit(alice.ask, committed_offsets("orders", 3), member=joined)) == [Code.NONE]
     assert await fetched(alice.ask, None) == {("orders", 0): 3}
     assert (await join(mallory.ask)).error_code == Code.GROUP_AUTHORIZATION_FAILED
 
@@ -350,7 +350,7 @@ async def test_a_member_that_may_no_longer_be_one_hears_so_at_its_next_request(s
     await put(secured, {(Kind.GROUP, "g", Permission.CONSUME): "u:bob"})
     refused = Code.GROUP_AUTHORIZATION_FAILED
     assert (await alice.ask(ApiKey.HEARTBEAT, **me)).error_code == refused
-    assert codes(await commit(alice.ask, cursors("orders", 3), member=joined)) == [refused]
+    assert codes(await commit(alice.ask, committed_offsets("orders", 3), member=joined)) == [refused]
 
 
 async def test_lists_and_descriptions_have_the_groups_that_a_client_may_describe(secured: NodeParts) -> None:
@@ -381,7 +381,7 @@ async def test_operations_on_a_group_are_those_that_a_client_may_perform(secured
 
 async def test_of_several_groups_those_that_may_be_deleted_are(secured: NodeParts) -> None:
     bob, keeper = User(secured, "bob"), User(secured, "keeper")
-    await commit(bob.ask, cursors("orders", 3), group="bob-app")
+    await commit(bob.ask, committed_offsets("orders", 3), group="bob-app")
     answer = await keeper.ask(ApiKey.DELETE_GROUPS, groups_names=["g", "bob-app", "bob-none"])
     assert [(each.group_id, each.error_code) for each in answer.results] == [
         ("g", Code.GROUP_AUTHORIZATION_FAILED),

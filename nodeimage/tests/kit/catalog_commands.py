@@ -17,7 +17,7 @@ from headrace.catalog.chains import (
     RollIntent,
     RollTarget,
 )
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.groups import PutGroup
 from headrace.catalog.topics import CreateTopics, NewTopic
 from kit.catalog import Tables
@@ -92,5 +92,5 @@ def commit(
     tables: Tables, topic_id: bytes, *, generation: int, member: str = "m", offset: int = 1, now: int = NOW
 ) -> Any:
     """Commit one offset; its code."""
-    item = Cursor(topic_id, 0, Offset(offset), LeaderEpoch(2), "note")
-    return tables.apply(CommitCursors("g", generation, member, [item], Millis(now)))
+    item = CommittedOffset(topic_id, 0, Offset(offset), LeaderEpoch(2), "note")
+    return tables.apply(CommitOffsets("g", generation, member, [item], Millis(now)))

@@ -396,7 +396,7 @@ class Maker(Client):
 
 
 class Watcher(Client):
-    """Asks for latest offsets and cursors all the time. A question without an answer says nothing."""
+    """Asks for latest offsets and committed offsets all the time. A question without an answer says nothing."""
 
     def __init__(self, name: str, history: History, bootstrap: str, group: str, places: Iterable[Where]) -> None:
         super().__init__(name, history)
@@ -416,17 +416,17 @@ class Watcher(Client):
                 self.history.ends.append(EndSeen(where, found[1], called, time.monotonic()))
         except KafkaException:
             pass
-        self._see_cursors()
+        self._see_committed_offsets()
         self.stopping.wait(WATCH_S)
 
     def end(self) -> None:
         """Once more, of all partitions: what was acknowledged last has been seen by nobody yet."""
         deadline = time.monotonic() + END_S
-        while not self._see_cursors() and time.monotonic() < deadline and not self.abandoned.is_set():
+        while not self._see_committed_offsets() and time.monotonic() < deadline and not self.abandoned.is_set():
             self.abandoned.wait(AGAIN_S)
         self._consumer.close()
 
-    def _see_cursors(self) -> bool:
+    def _see_committed_offsets(self) -> bool:
         """Whether all were told."""
         called = time.monotonic()
         asked = [TopicPartition(each.topic, each.partition) for each in self.places]
@@ -437,7 +437,7 @@ class Watcher(Client):
         for each in found:
             offset = each.offset if each.offset >= 0 else -1
             seen = CursorSeen(self.group, Where(each.topic, each.partition), offset, called, time.monotonic())
-            self.history.cursors.append(seen)
+            self.history.committed_offsets.append(seen)
         return len(found) == len(asked)
 
 
@@ -610,7 +610,7 @@ class Load:
             self.watcher.join(END_S + CALL_S)
         print(f"clients ended after {time.monotonic() - began:.1f} s")
         self._ask_for_topics()
-        last = {each.where for each in self.history.cursors if each.called > members_ended}
+        last = {each.where for each in self.history.committed_offsets if each.called > members_ended}
         assert last == set(self.places), f"nobody was told the cursors of {set(self.places) - last} in the end"
         faults = faults_of(self.history, final)
         if faults:

@@ -6,9 +6,9 @@ thing that no log may do, however its nodes failed:
 - an acknowledged record that is not at its offset, or nowhere;
 - a record that was refused for good and is there all the same, or was given to anybody (aborted reads);
 - a record of an idempotent producer that is there twice, or records of one that changed their order;
-- a gap between offsets, or records that no member of a group was given though its cursor went past them;
+- a gap between offsets, or records that no member of a group was given though its committed offset went past them;
 - an offset that means one record here and another there, and one that was read but never was (uncommitted reads);
-- a cursor that goes back, or that nobody committed;
+- a committed offset that goes back, or that nobody committed;
 - a record that was acknowledged before a topic was deleted and made again, and is in what was made;
 - a latest offset below what was acknowledged before it was asked for;
 - a topic whose making was acknowledged that a node does not have as it was made; one that was refused or is deleted,
@@ -73,7 +73,7 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class Commit:
-    """A cursor that a member committed: the next offset."""
+    """A committed offset that a member committed: the next offset."""
 
     group: str
     where: Where
@@ -84,7 +84,7 @@ class Commit:
 
 
 class CursorSeen(NamedTuple):
-    """A cursor as it was asked for; -1: there is none."""
+    """A committed offset as it was asked for; -1: there is none."""
 
     group: str
     where: Where
@@ -131,7 +131,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
-    cursors: list[CursorSeen] = field(default_factory=list)
+    committed_offsets: list[CursorSeen] = field(default_factory=list)
     ends: list[EndSeen] = field(default_factory=list)
     across: list[Read] = field(default_factory=list)
     """What consumers were given that outlive topics: of which incarnation, they do not know."""
@@ -179,7 +179,7 @@ def faults_of(history: History, final: Mapping[Where, Log]) -> list[str]:
     _check_meaning(history, final, found)
     _check_lives(history, final, found)
     _check_ends(history, found)
-    _check_cursors(history, found)
+    _check_committed_offsets(history, found)
     _check_groups(history, final, found)
     _check_topics(history, found)
     return _report(found)
@@ -339,41 +339,46 @@ def _check_ends(history: History, found: dict[str, list[str]]) -> None:
                 found["latest"].append(f"{where}: the latest offset is {end.offset} after {least} was known")
 
 
-def _check_cursors(history: History, found: dict[str, list[str]]) -> None:
+def _check_committed_offsets(history: History, found: dict[str, list[str]]) -> None:
     commits: dict[tuple[str, Where], list[Commit]] = defaultdict(list)
     for commit in history.commits:
         commits[commit.group, commit.where].append(commit)
     seen: dict[tuple[str, Where], list[CursorSeen]] = defaultdict(list)
-    for cursor in history.cursors:
-        seen[cursor.group, cursor.where].append(cursor)
-    for (group, where), cursors in seen.items():
+    for committed_offset in history.committed_offsets:
+        seen[committed_offset.group, committed_offset.where].append(committed_offset)
+    for (group, where), committed_offsets in seen.items():
         asked_for = commits[group, where]
         facts = [(each.returned, each.offset) for each in asked_for if each.outcome is Outcome.OK]
-        facts = sorted([*facts, *((each.returned, each.offset) for each in cursors)])
+        facts = sorted([*facts, *((each.returned, each.offset) for each in committed_offsets)])
         first_called: dict[int, float] = {}
         for each in asked_for:
             first_called[each.offset] = min(each.called, first_called.get(each.offset, each.called))
         least, at = -1, 0
-        for cursor in sorted(cursors, key=lambda each: each.called):
-            while at < len(facts) and facts[at][0] < cursor.called:
+        for committed_offset in sorted(committed_offsets, key=lambda each: each.called):
+            while at < len(facts) and facts[at][0] < committed_offset.called:
                 least = max(least, facts[at][1])
                 at += 1
-            if cursor.offset < least:
-                found["cursor"].append(f"{group} {where}: went back from {least} to {cursor.offset}")
-            if cursor.offset >= 0 and first_called.get(cursor.offset, cursor.returned) >= cursor.returned:
-                found["cursor"].append(f"{group} {where}: is {cursor.offset}, which nobody committed")
+            if committed_offset.offset < least:
+                found["cursor"].append(f"{group} {where}: went back from {least} to {committed_offset.offset}")
+            if (
+                committed_offset.offset >= 0
+                and first_called.get(committed_offset.offset, committed_offset.returned) >= committed_offset.returned
+            ):
+                found["cursor"].append(f"{group} {where}: is {committed_offset.offset}, which nobody committed")
 
 
 def _check_groups(history: History, final: Mapping[Where, Log], found: dict[str, list[str]]) -> None:
-    """Below a cursor, some member was given every record: nothing is skipped."""
+    """Below a committed offset, some member was given every record: nothing is skipped."""
     given: dict[Where, set[int]] = defaultdict(set)
     for read in history.reads:
         given[read.where].add(read.offset)
-    cursor: dict[tuple[str, Where], int] = defaultdict(int)
+    committed_offset: dict[tuple[str, Where], int] = defaultdict(int)
     for commit in history.commits:
         if commit.outcome is Outcome.OK:
-            cursor[commit.group, commit.where] = max(commit.offset, cursor[commit.group, commit.where])
-    for (group, where), offset in cursor.items():
+            committed_offset[commit.group, commit.where] = max(
+                commit.offset, committed_offset[commit.group, commit.where]
+            )
+    for (group, where), offset in committed_offset.items():
         skipped = [each for each, _ in final.get(where, ()) if each < offset and each not in given[where]]
         if skipped:
             found["skipped"].append(

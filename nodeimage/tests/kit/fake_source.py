@@ -1,4 +1,4 @@
-"""A source that a test plays: topics, homes, cursors and a feed, without records."""
+"""A source that a test plays: topics, homes, committed offsets and a feed, without records."""
 
 import asyncio
 import uuid
@@ -129,7 +129,7 @@ class FakeSource:
         return [self.listed[each] for each in topic_ids if each in self.listed]
 
     async def changes(
-        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         self._call("changes")
         if since is None or since.run != self.run:

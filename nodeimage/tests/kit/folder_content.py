@@ -35,5 +35,5 @@ def value_of(number: int) -> bytes:
 
 
 def committed() -> dict[int, int]:
-    """The group's cursors by partition."""
+    """The group's committed offsets by partition."""
     return {0: 50, 1: RECORDS // 2}

@@ -100,7 +100,7 @@ async def until(ask: Ask, group: str, *states: str) -> None:
             await asyncio.sleep(0.001)
 
 
-def cursors(name: str, *offsets: int, metadata: str | None = "") -> list[dict[str, Any]]:
+def committed_offsets(name: str, *offsets: int, metadata: str | None = "") -> list[dict[str, Any]]:
     partitions = [
         {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata}
         for index, offset in enumerate(offsets)

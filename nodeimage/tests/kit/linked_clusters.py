@@ -313,7 +313,7 @@ def sent(cluster: Cluster) -> int:
 
 
 def committed(cluster: Cluster, group: str, topic: str, partitions: int) -> list[int]:
-    """A group's cursors; -1001 where there is none."""
+    """A group's committed offsets; -1001 where there is none."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group})
     try:
         found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], timeout=CALL_S)
@@ -323,7 +323,7 @@ def committed(cluster: Cluster, group: str, topic: str, partitions: int) -> list
 
 
 def commit(cluster: Cluster, group: str, topic: str, offsets: list[int]) -> None:
-    """A group's cursors are to be these."""
+    """A group's committed offsets are to be these."""
     consumer = Consumer({**at(cluster.bootstrap), "group.id": group, "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]

@@ -85,11 +85,11 @@ class Clients:
         member.join(60)
         assert not self.history.errors, self.history.errors[:5]
 
-    def forget_commits_above(self, cursors: list[int]) -> int:
+    def forget_commits_above(self, committed_offsets: list[int]) -> int:
         """Commits that had not been replicated when their cluster was lost; how many."""
         gone = 0
         for each in self.history.commits:
-            if each.outcome is Outcome.OK and each.offset > cursors[each.where.partition]:
+            if each.outcome is Outcome.OK and each.offset > committed_offsets[each.where.partition]:
                 each.outcome = Outcome.UNKNOWN
                 gone += 1
         return gone

@@ -11,7 +11,7 @@ import msgspec
 from headrace.base.addresses import parse_addresses
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import LeaderEpoch, Millis, NodeId, Offset
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.links import DeleteLink
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
@@ -190,12 +190,16 @@ class OneNode:
     async def commit(self, group: str, name: str, offset: int, *, partition: int = 0, now: int = 0) -> Sequence[Any]:
         row = await self.row(name)
         assert row is not None
-        cursor = Cursor(row.topic_id, partition, Offset(offset), LeaderEpoch(-1), "")
-        command = CommitCursors(
-            group=group, generation=-1, member_id="", items=[cursor], now=Millis(now or int(time.time() * 1000))
+        committed_offset = CommittedOffset(row.topic_id, partition, Offset(offset), LeaderEpoch(-1), "")
+        command = CommitOffsets(
+            group=group,
+            generation=-1,
+            member_id="",
+            items=[committed_offset],
+            now=Millis(now or int(time.time() * 1000)),
         )
         return await self.parts.catalog.submit(command)
 
-    async def cursor(self, group: str, name: str, partition: int = 0) -> int | None:
-        rows = await self.parts.catalog.query(lambda reader: reader.groups.cursors(group))
+    async def committed_offset(self, group: str, name: str, partition: int = 0) -> int | None:
+        rows = await self.parts.catalog.query(lambda reader: reader.groups.committed_offsets(group))
         return next((row.offset for row in rows if (row.name, row.partition) == (name, partition)), None)

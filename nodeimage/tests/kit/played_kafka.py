@@ -37,7 +37,7 @@ class PlayedKafka:
         self.described: dict[str, Code] = {}
         """By topic, what DescribeConfigs answers."""
         self.committed: dict[str, int] = {}
-        """By group, its cursor on `t`."""
+        """By group, its committed offset on `t`."""
         self.busy = False
         """Something is written to every partition before each Fetch."""
         self.asked: Counter[ApiKey] = Counter()
@@ -56,7 +56,7 @@ class PlayedKafka:
             case ApiKey.LIST_GROUPS:
                 said = {"groups": [{"group_id": each, "protocol_type": "consumer"} for each in self.committed]}
             case ApiKey.OFFSET_FETCH:
-                said = {"groups": [self._cursors(each.group_id) for each in asked.groups]}
+                said = {"groups": [self._committed_offsets(each.group_id) for each in asked.groups]}
             case _:
                 assert key is ApiKey.LIST_OFFSETS
                 said = {
@@ -97,7 +97,7 @@ class PlayedKafka:
         offset = {EARLIEST: 0, EARLIEST_LOCAL: self.local_start}.get(timestamp, self.end)
         return {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": offset, "leader_epoch": 0}
 
-    def _cursors(self, group: str) -> dict[str, object]:
+    def _committed_offsets(self, group: str) -> dict[str, object]:
         partition = {"partition_index": 0, "committed_offset": self.committed[group], "metadata": ""}
         return {"group_id": group, "error_code": 0, "topics": [{"name": "t", "partitions": [partition]}]}
 

@@ -164,7 +164,7 @@ class PlayedSource:
         return SourceTopic(self.names[topic_id], topic_id, len(leaders), {}, Home(0, HOME), HOME, leaders)
 
     async def changes(
-        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         self.check("changes")
         while True:

@@ -244,7 +244,7 @@ async def commit(broker: NodeParts, joined: Any, offset: int) -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
-async def cursor(broker: NodeParts) -> int:
+async def committed_offset(broker: NodeParts) -> int:
     answer = await ask(
         broker,
         ApiKey.OFFSET_FETCH,

@@ -48,7 +48,7 @@ async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
 
 
 async def at(cluster: OneNode, offset: int) -> bool:
-    """Whether the cursor of group `g` in topic `t` is there."""
+    """Whether the committed offset of group `g` in topic `t` is there."""
     return await cluster.cursor("g", "t") == offset
 
 

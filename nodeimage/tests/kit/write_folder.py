@@ -35,7 +35,8 @@ from kit.folder_content import (
 
 
 def write(folder: Path) -> None:
-    """Chunks that are open, closed, given back in part and regrouped; rolls, a log start, cursors, a snapshot."""
+    """Chunks that are open, closed, given back in part and regrouped; rolls, a log start, committed offsets, a
+    snapshot."""
     running = start(folder, StartOptions(nodes=1, port=0, node_options=OPTIONS), progress=lambda _: None)
     port = running.cluster.nodes[0].port
 

@@ -34,6 +34,8 @@ MODULES: Final = {
     "headrace.peer.reports": "peer.reports",
 }
 """Each with its name when level 0 was written down, by which its kinds go for ever."""
+FORMER_NAMES: Final = {"CommittedOffset": "Cursor"}
+"""Of kinds that have no tag, likewise."""
 
 
 def written_fields() -> dict[str, list[str]]:
@@ -43,8 +45,9 @@ def written_fields() -> dict[str, list[str]]:
         module = import_module(name)
         for kind, value in vars(module).items():
             if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == name:
-                fields = [each.name for each in msgspec.structs.fields(value)]
-                found[f"{former}.{kind}"] = fields
+                tag = value.__struct_config__.tag
+                written = tag if isinstance(tag, str) else FORMER_NAMES.get(kind, kind)
+                found[f"{former}.{written}"] = [each.encode_name for each in msgspec.structs.fields(value)]
     return dict(sorted(found.items()))
 
 

@@ -50,7 +50,7 @@ def test_a_folder_of_each_level_is_read(level: int, tmp_path: Path) -> None:
                 ]
                 for partition in (0, 1)
             }
-            assert cursors(port) == committed()
+            assert committed_offsets(port) == committed()
             with BrokerConnection("127.0.0.1", port) as connection:
                 shown = connection.admin("features.show")
                 connection.admin("scrub.start")
@@ -81,7 +81,7 @@ def everything(port: int) -> dict[int, list[tuple[int, bytes, bytes]]]:
     return found
 
 
-def cursors(port: int) -> dict[int, int]:
+def committed_offsets(port: int) -> dict[int, int]:
     """Of the group, by partition."""
     consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": GROUP, "log_level": 0})
     found = consumer.committed([TopicPartition(TOPIC, part) for part in committed()], timeout=30)

@@ -17,7 +17,7 @@ from kit.one_node import OneNode, until
 from kit.two_clusters import has, linked
 
 
-async def test_copies_follow_with_ids_offsets_and_cursors(south: OneNode, north_cluster: OneNode) -> None:
+async def test_copies_follow_with_ids_offsets_and_committed_offsets(south: OneNode, north_cluster: OneNode) -> None:
     await north_cluster.produce("t", b"a")
     await north_cluster.produce("t", b"b", b"c")
     assert await north_cluster.commit("g", "t", 2) == [Code.NONE]
@@ -31,10 +31,10 @@ async def test_copies_follow_with_ids_offsets_and_cursors(south: OneNode, north_
     assert here.home == Home(0, north_cluster.cluster_id)
     assert await south.records("t") == await north_cluster.records("t")
 
-    async def cursor_is_here() -> bool:
+    async def committed_offset_is_here() -> bool:
         return await south.cursor("g", "t") == 2
 
-    await until(cursor_is_here)
+    await until(committed_offset_is_here)
     await north_cluster.produce("late", b"x")
     await north_cluster.produce("t", b"d")
     await until(lambda: has(south, "late", [b"x"]))

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from headrace.base.errors import Code, CorruptLog, KafkaError
 from headrace.base.ids import ContainerId, Home, LeaderEpoch, Millis, Offset
 from headrace.catalog.chains import RollIntent, RollTarget
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.rows import OPEN, SEALED, PartitionletRow
 from headrace.container.leader import Leader
@@ -273,7 +273,7 @@ async def test_a_roll_whose_seal_was_lost_begins_its_target_where_it_ends_now(st
 
 
 async def test_clients_go_on_when_what_they_wrote_and_committed_was_lost(start: Start) -> None:
-    """librdkafka's idempotent producer, and a group whose cursor lies above the end."""
+    """librdkafka's idempotent producer, and a group whose committed offset lies above the end."""
     pair = await start(2)
     partition = await pair.create("clients")
     await pair.second.catalog.wait_applied(pair.first.catalog.applied)
@@ -318,8 +318,8 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
     await pair.first.rolls.roll(whole, to=pair.led(pair.second).id)
     async with pair.lagging(partition.container.id):
         await append(partition, b"c", b"d")
-        cursor = Cursor(partition.topic_id, 0, Offset(4), LeaderEpoch(-1), "")
-        await pair.first.catalog.submit(CommitCursors("g", -1, "", [cursor], Millis(1)))
+        committed_offset = CommittedOffset(partition.topic_id, 0, Offset(4), LeaderEpoch(-1), "")
+        await pair.first.catalog.submit(CommitOffsets("g", -1, "", [committed_offset], Millis(1)))
 
     async def homes(broker: NodeParts) -> list[Home | None]:
         rows = [await pair.topic(broker, name) for name in ("lost", "copy", "whole")]
@@ -330,8 +330,8 @@ async def test_a_home_that_may_have_lost_records_is_taken_anew_once(start: Start
     assert await homes(pair.second) == [Home(1, own), home, None]
     moved = await pair.partition(pair.second, "lost")
     assert moved.home_start == 2
-    (cursor_row,) = await pair.second.catalog.query(lambda reader: reader.groups.cursors("g"))
-    assert cursor_row.offset == 2, "the group has not read what comes there now"
+    (committed_offset_row,) = await pair.second.catalog.query(lambda reader: reader.groups.committed_offsets("g"))
+    assert committed_offset_row.offset == 2, "the group has not read what comes there now"
     await append(moved, b"e")
     assert await read(pair.second, moved) == [(0, b"a"), (1, b"b"), (2, b"e")]
     await chain_is(pair, pair.second, "lost", [(SEALED, 0, 2), (OPEN, 2, -1)])

@@ -16,7 +16,7 @@ from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, LeaderEpoch, Millis, Offset, Position
 from headrace.base.runtime import Runtime
 from headrace.catalog.chains import LogStart, SetLogStart
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.names import DEFAULT_STREAM
 from headrace.kafka.list_offsets import wait_until_rolled
 from headrace.links.pull.home_links import HomeLinks
@@ -83,7 +83,7 @@ class Trim:
 
 
 class Committed:
-    """The cursor of a group, as any node has it. The answer: an offset, 0 where there is none."""
+    """The committed offset of a group, as any node has it. The answer: an offset, 0 where there is none."""
 
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
@@ -98,7 +98,7 @@ class Roll:
 
 
 class Commit:
-    """A cursor of a group of that name, by whichever node. The answer: an error code."""
+    """A committed offset of a group of that name, by whichever node. The answer: an error code."""
 
     def __init__(self, topic: str, group: str, offset: int, metadata: str) -> None:
         self.topic = topic
@@ -402,17 +402,19 @@ class BrokerSide:
 
     async def _commit(self, asked: Commit, _payload: memoryview, _session: None) -> Code:
         topic = await self._topic(asked.topic)
-        cursor = Cursor(topic.topic_id, 0, Offset(asked.offset), LeaderEpoch(-1), asked.metadata)
+        committed_offset = CommittedOffset(topic.topic_id, 0, Offset(asked.offset), LeaderEpoch(-1), asked.metadata)
         now = Millis(self.parts.runtime.now())
         (code,) = await self.catalog.submit(
-            CommitCursors(group=asked.group, generation=-1, member_id="", items=[cursor], now=now)
+            CommitOffsets(group=asked.group, generation=-1, member_id="", items=[committed_offset], now=now)
         )
         return code
 
     async def _committed(self, asked: Committed, _payload: memoryview, _session: None) -> int:
         topic = await self._topic(asked.topic)
         await self.catalog.catch_up()
-        found = await self.catalog.query(lambda reader: reader.groups.cursors(asked.group, [topic.row.number]))
+        found = await self.catalog.query(
+            lambda reader: reader.groups.committed_offsets(asked.group, [topic.row.number])
+        )
         return found[0].offset if found else 0
 
 

@@ -296,7 +296,7 @@ class World:
             for other in self.clusters:
                 if name in states[other.name] and other.name not in self._reached_from(home.name, name):
                     return f"{name} in {other.name} is followed by no link to {home.name}, its home"
-        return self._cursors_differ()
+        return self._committed_offsets_differ()
 
     def _reached_from(self, home: str, topic: str) -> set[str]:
         """Clusters that pull a topic from its home, or from one that does."""
@@ -312,15 +312,19 @@ class World:
                     due.append(target)
         return reached
 
-    def _cursors_differ(self) -> str:
+    def _committed_offsets_differ(self) -> str:
         for writer in self.writers:
             home = self.home_of(writer.written.topic)
             assert home is not None
-            wanted = writer.written.cursors.get((home.name, writer.group)) if writer.cursor_counts else None
+            wanted = (
+                writer.written.committed_offsets.get((home.name, writer.group))
+                if writer.committed_offset_counts
+                else None
+            )
             if wanted is None:
                 continue
             for name in sorted(self._reached_from(home.name, writer.written.topic)):
-                found = _cursor(self.by_name[name], writer)
+                found = _committed_offset(self.by_name[name], writer)
                 if found != wanted:
                     return f"the cursor of {writer.group} is {found} in {name}, and {wanted} at home, {home.name}"
         return ""
@@ -385,7 +389,7 @@ def _behind(here: TopicState | None, home: TopicState | None, ends: Any, home_en
     return ""
 
 
-def _cursor(cluster: LinkedCluster, writer: LinkClient) -> int | None:
+def _committed_offset(cluster: LinkedCluster, writer: LinkClient) -> int | None:
     ready = cluster.ready()
     state = cluster.topics_here().get(writer.written.topic)
     if not ready or state is None:

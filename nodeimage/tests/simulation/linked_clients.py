@@ -55,7 +55,7 @@ class Written:
     """By record, the clusters to which it was sent."""
     names: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """By record, producer id and sequence."""
-    cursors: dict[tuple[str, str], int] = field(default_factory=dict)
+    committed_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     """By cluster and group, the last that was acknowledged."""
 
 
@@ -80,8 +80,8 @@ class LinkClient:
         self.group = f"group-{number}"
         self._unanswered_at = -LIMIT_S
         """When a commit was given up: it may still happen, over those that came after it."""
-        self.cursor_counts = False
-        """The last cursor was committed at the home, and the home stays."""
+        self.committed_offset_counts = False
+        """The last committed offset was committed at the home, and the home stays."""
 
     @property
     def _producer(self) -> int:
@@ -110,7 +110,7 @@ class LinkClient:
                 break
 
     async def once_more(self) -> int:
-        """When all is quiet: a batch and a cursor; how many bytes the batch has."""
+        """When all is quiet: a batch and a committed offset; how many bytes the batch has."""
         before = self._bytes
         await self.produce(until_through=True)
         if self._world.gave_up(self.written):
@@ -119,7 +119,7 @@ class LinkClient:
         while not await self.commit() and not self._world.failed:
             self._at = None
             await asyncio.sleep(0.1)
-        self.cursor_counts = True
+        self.committed_offset_counts = True
         return self._bytes - before
 
     async def _batch(self) -> bool:
@@ -175,7 +175,7 @@ class LinkClient:
             self._world.checks.read(written, cluster.name, answer[1])
 
     async def commit(self) -> bool:
-        """A cursor, at the home as far as it is known; whether it was acknowledged."""
+        """A committed offset, at the home as far as it is known; whether it was acknowledged."""
         written, cluster = self.written, self._cluster()
         own = [each.offset for each in written.acknowledged if each.cluster == cluster.name]
         if not own:
@@ -191,7 +191,7 @@ class LinkClient:
             self._unanswered_at = self._world.loop.now
             return False
         if code == Code.NONE:
-            written.cursors[cluster.name, self.group] = offset
+            written.committed_offsets[cluster.name, self.group] = offset
         return bool(code == Code.NONE)
 
     def _cluster(self) -> LinkedCluster:

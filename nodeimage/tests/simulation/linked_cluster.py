@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.rows import INTENDED, RUNNING, LinkRow, PartitionletRow
 from headrace.catalog.selects import LINK, link_row
 from headrace.catalog.topics import CreatePartitions, CreateTopics, NewTopic
@@ -65,7 +65,7 @@ class FetchFrom(NamedTuple):
 
 
 class CommitTo(NamedTuple):
-    """A cursor. The answer: an error code."""
+    """A committed offset. The answer: an error code."""
 
     topic: str
     partition: int
@@ -305,10 +305,14 @@ class _Answers:
 
     async def _commit(self, asked: CommitTo, *_: Any) -> Code:
         topic = await self._topic(asked.topic)
-        cursor = Cursor(topic.topic_id, asked.partition, Offset(asked.offset), LeaderEpoch(-1), "")
+        committed_offset = CommittedOffset(topic.topic_id, asked.partition, Offset(asked.offset), LeaderEpoch(-1), "")
         (code,) = await self._broker.catalog.submit(
-            CommitCursors(
-                group=asked.group, generation=-1, member_id="", items=[cursor], now=Millis(self._broker.runtime.now())
+            CommitOffsets(
+                group=asked.group,
+                generation=-1,
+                member_id="",
+                items=[committed_offset],
+                now=Millis(self._broker.runtime.now()),
             )
         )
         return code

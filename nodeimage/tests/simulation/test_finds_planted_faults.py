@@ -18,7 +18,7 @@ from headrace.base.errors import OutOfDescriptors
 from headrace.base.ids import Position
 from headrace.catalog import chains
 from headrace.catalog.chains import RollDone, Rolled, _finish
-from headrace.catalog.committed_offsets import CommitCursors
+from headrace.catalog.committed_offsets import CommitOffsets
 from headrace.catalog.queries.chains import ChainQueries
 from headrace.container import follower_feed, replica_folder
 from headrace.container.follower import Follower
@@ -194,12 +194,12 @@ def applies_what_is_not_committed() -> Any:
 
 def applies_in_its_own_way() -> Any:
     """Applying is deterministic: what a command comes to is the same everywhere."""
-    commit = CommitCursors.apply
+    commit = CommitOffsets.apply
 
-    def planted(command: CommitCursors, connection: Any) -> Any:
+    def planted(command: CommitOffsets, connection: Any) -> Any:
         return commit(structs.replace(command, now=command.now + id(connection) % 7), connection)
 
-    return mock.patch.object(CommitCursors, "apply", planted)
+    return mock.patch.object(CommitOffsets, "apply", planted)
 
 
 def takes_a_snapshot_for_newer_than_it_is() -> Any:

@@ -60,8 +60,8 @@ class Truth:
         """Behind the last one that was acknowledged."""
         self.trimmed = 0
         """Records below may be gone."""
-        self.cursors: dict[str, tuple[int, int]] = {}
-        """By group, the last cursor that was acknowledged, and the last that was sent."""
+        self.committed_offsets: dict[str, tuple[int, int]] = {}
+        """By group, the last committed offset that was acknowledged, and the last that was sent."""
         self.partitionlets: dict[int, tuple[Any, ...]] = {}
         """By id, what any catalog has said of one that is open or sealed."""
 
@@ -161,11 +161,12 @@ class TopicChecks:
         for topic in rows["topics"]:
             chain = sorted(row for row in rows["partitionlets"] if row[1] == topic[0] and row[8] != INTENDED)
             self._read_whole(topic[3], [PartitionletRow(*row[:9], ()) for row in chain], starts.get((topic[0], 0), 0))
-        cursors = {(group, topic): offset for group, topic, _, offset, *_ in rows["cursors"]}
+        committed_offsets = {(group, topic): offset for group, topic, _, offset, *_ in rows["cursors"]}
         for topic in rows["topics"]:
-            for group, (acknowledged, sent) in self.truths[topic[3]].cursors.items():
-                if not acknowledged <= cursors.get((group, topic[0]), 0) <= sent:
-                    self._fail(f"{group} is at {cursors.get((group, topic[0]))}, {acknowledged} was acknowledged")
+            for group, (acknowledged, sent) in self.truths[topic[3]].committed_offsets.items():
+                found = committed_offsets.get((group, topic[0]), 0)
+                if not acknowledged <= found <= sent:
+                    self._fail(f"{group} is at {found}, {acknowledged} was acknowledged")
         for name, truth in self.truths.items():
             if truth.acknowledged and name not in {topic[3] for topic in rows["topics"]}:
                 self._fail(f"{name} is gone, with {len(truth.acknowledged)} acknowledged records")
@@ -268,7 +269,7 @@ class TopicClient:
             elif roll < 0.35:
                 await self._commit()
             elif roll < 0.5 and self._cluster.table_faults:
-                await self._read_cursor()
+                await self._read_committed_offset()
             else:
                 await self._produce()
         self._patience_s = 2 * CALL_S
@@ -328,8 +329,8 @@ class TopicClient:
     async def _commit(self) -> None:
         truth = self._cluster.topics.truths[self.topic]
         group = f"group-{self._id}-{self._given_up}"
-        acknowledged, sent = truth.cursors.get(group, (0, 0))
-        truth.cursors[group] = acknowledged, sent + 1
+        acknowledged, sent = truth.committed_offsets.get(group, (0, 0))
+        truth.committed_offsets[group] = acknowledged, sent + 1
         node = self._chance.choice(self._cluster.nodes)
         try:
             code, _ = await self._call(
@@ -339,13 +340,13 @@ class TopicClient:
             self._given_up += 1  # it may be committed yet, behind what would come next
             return
         if code == Code.NONE:
-            truth.cursors[group] = sent + 1, sent + 1
+            truth.committed_offsets[group] = sent + 1, sent + 1
 
-    async def _read_cursor(self) -> None:
+    async def _read_committed_offset(self) -> None:
         """What was acknowledged before, or what came later."""
         truth = self._cluster.topics.truths[self.topic]
         group = f"group-{self._id}-{self._given_up}"
-        acknowledged, sent = truth.cursors.get(group, (0, 0))
+        acknowledged, sent = truth.committed_offsets.get(group, (0, 0))
         node = self._chance.choice(self._cluster.nodes)
         try:
             found, _ = await self._call(node.number, Committed(self.topic, group))

@@ -7,10 +7,10 @@ from typing import Any
 from headrace.catalog.absence import NEVER
 from headrace.catalog.queries.pages import most
 from headrace.catalog.queries.proofs import Proofs
-from headrace.catalog.rows import CursorRow, GroupRow
+from headrace.catalog.rows import CommittedOffsetRow, GroupRow
 from headrace.catalog.selects import GROUP, group_row, json_list
 
-_CURSORS = ("group", "topic", "partition")
+_KEY = ("group", "topic", "partition")
 
 
 class GroupQueries:
@@ -33,8 +33,8 @@ class GroupQueries:
         rows = self._connection.execute(f"{GROUP} WHERE name > ? ORDER BY name LIMIT ?", (after, limit))
         return list(map(group_row, rows))
 
-    def cursors(self, group: str, topics: Iterable[int] | None = None) -> list[CursorRow]:
-        """A group's cursors, of these topic numbers or of all, in order of (topic number, partition)."""
+    def committed_offsets(self, group: str, topics: Iterable[int] | None = None) -> list[CommittedOffsetRow]:
+        """A group's committed offsets, of these topic numbers or of all, in order of (topic number, partition)."""
         topics = None if topics is None else set(topics)
         some = "" if topics is None else "AND c.topic IN (SELECT value FROM json_each(?)) "
         parameters = (group,) if topics is None else (group, json_list(sorted(topics)))
@@ -44,16 +44,18 @@ class GroupQueries:
             f'WHERE c."group" = ? {some}ORDER BY c.topic, c.partition',
             parameters,
         )
-        found = list(map(CursorRow._make, rows))
-        if self._proofs.checks and self._count_cursors(group, topics) > len(found):
+        found = list(map(CommittedOffsetRow._make, rows))
+        if self._proofs.checks and self._count_committed_offsets(group, topics) > len(found):
             listed = f'SELECT DISTINCT c.topic FROM cursors c WHERE c."group" = ? {some}'
             self._proofs.topics_gone(
                 "number", (topic for (topic,) in self._connection.execute(listed, parameters).fetchall())
             )
         return found
 
-    def cursors_after(self, after: tuple[str, int, int], *, limit: int) -> list[tuple[str, CursorRow]]:
-        """Cursors with their groups, those after (group, topic number, partition), in that order."""
+    def committed_offsets_after(
+        self, after: tuple[str, int, int], *, limit: int
+    ) -> list[tuple[str, CommittedOffsetRow]]:
+        """Committed offsets with their groups, those after (group, topic number, partition), in that order."""
         limit = most(limit)
         group, topic, partition = after
         rows: list[tuple[Any, ...]] = []
@@ -69,31 +71,31 @@ class GroupQueries:
                 (*values, limit - len(rows)),
             )
         places: list[tuple[str, int, int]] = []
-        found: list[tuple[str, CursorRow]] = []
+        found: list[tuple[str, CommittedOffsetRow]] = []
         for group, topic, *row in rows:
-            cursor = CursorRow._make(row)
-            places.append((group, topic, cursor.partition))
-            found.append((group, cursor))
+            committed_offset = CommittedOffsetRow._make(row)
+            places.append((group, topic, committed_offset.partition))
+            found.append((group, committed_offset))
         if self._proofs.checks:
             last = places[-1] if len(found) == limit else None
             group, topic, partition = after
-            self._proofs.absence.prove_start("cursors", _CURSORS, (group, topic, partition + 1))
-            self._proofs.absence.prove_start("cursors", _CURSORS[:2], (group, topic + 1))
-            self._proofs.absence.prove_start("cursors", _CURSORS[:1], (f"{group}\0",))
-            there = self._proofs.absence.read_around("cursors", _CURSORS, after, last)
+            self._proofs.absence.prove_start("cursors", _KEY, (group, topic, partition + 1))
+            self._proofs.absence.prove_start("cursors", _KEY[:2], (group, topic + 1))
+            self._proofs.absence.prove_start("cursors", _KEY[:1], (f"{group}\0",))
+            there = self._proofs.absence.read_around("cursors", _KEY, after, last)
             self._proofs.topics_gone("number", {place[1] for place in {*there} - {*places, after}})
         return found
 
-    def _count_cursors(self, group: str, topics: Iterable[int] | None) -> int:
+    def _count_committed_offsets(self, group: str, topics: Iterable[int] | None) -> int:
         """How many there are, each proven: one that is not there has a consumer begin anew."""
         if topics is None:
             self._proofs.absence.prove_start("cursors", ("group",), (group,))
             found = self._connection.execute(
                 'SELECT "group", topic, partition FROM cursors WHERE "group" = ? ORDER BY topic, partition', (group,)
             ).fetchall()
-            self._proofs.absence.prove_last("cursors", _CURSORS, group, found[-1] if found else None)
+            self._proofs.absence.prove_last("cursors", _KEY, group, found[-1] if found else None)
             return len(found)
         return sum(
-            len(self._proofs.absence.read_around("cursors", _CURSORS, (group, topic, 0), (group, topic, NEVER)))
+            len(self._proofs.absence.read_around("cursors", _KEY, (group, topic, 0), (group, topic, NEVER)))
             for topic in topics
         )

@@ -21,11 +21,11 @@ import structlog
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import Home, Millis, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CommittedOffset, CopyOffsets
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import matches
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import PAUSED, CursorRow, LinkRow, TopicRow
+from headrace.catalog.rows import PAUSED, CommittedOffsetRow, LinkRow, TopicRow
 from headrace.links.source.source import NOT_READY, Demoted, Source, SourceCommittedOffset, TopicPartition
 from headrace.links.topics.committed_offsets import copied, is_newer, stored_here
 from headrace.links.topics.topic_apply import TopicApplier
@@ -45,7 +45,7 @@ APPLY_WAIT_S: Final = 60.0
 CAUGHT_UP_S: Final = 120.0
 """And until they have what the former home had."""
 COMMITTED_OFFSETS_S: Final = 10.0
-"""And until the former home's coordinators of groups are ready to tell cursors."""
+"""And until the former home's coordinators of groups are ready to tell committed offsets."""
 LOOK_S: Final = 0.05
 
 
@@ -194,20 +194,20 @@ class Failover:
     async def _agree_with(self, source: Source, link: LinkRow, rows: Sequence[TopicRow]) -> list[Moved]:
         refused: dict[bytes, str] = {}
         given: set[bytes] = set()
-        cursors: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
+        committed_offsets: list[tuple[SourceCommittedOffset, CommittedOffsetRow | None]] = []
         unheard: str | None = None
         for start in range(0, len(rows), DEMOTED_AT_ONCE):
             ids = [row.topic_id for row in rows[start : start + DEMOTED_AT_ONCE]]
             demoted, faults = await self._demote(source, ids)
             given |= demoted.keys()
             if start + DEMOTED_AT_ONCE >= len(rows):
-                cursors, unheard = await self._newer_committed_offsets(source, given)
+                committed_offsets, unheard = await self._newer_committed_offsets(source, given)
             refused |= faults
             refused |= await self._promote(source, demoted)
         moved = [row.topic_id for row in rows if row.topic_id not in refused]
         late = await self._until(self._unsettled, moved, APPLY_WAIT_S)
         late |= await self._until(self._incomplete, moved, CAUGHT_UP_S)
-        waiting = await self._bring_committed_offsets(cursors, set(moved))
+        waiting = await self._bring_committed_offsets(committed_offsets, set(moved))
         present = await self._catalog.query(lambda reader: reader.topics.by_ids([row.topic_id for row in rows]))
         log.info("homes moved here", source=source.name, link=link.name, topics=len(moved))
         return [
@@ -305,12 +305,12 @@ class Failover:
 
     async def _newer_committed_offsets(
         self, source: Source, topics: Set[bytes]
-    ) -> tuple[list[tuple[SourceCommittedOffset, CursorRow | None]], str | None]:
+    ) -> tuple[list[tuple[SourceCommittedOffset, CommittedOffsetRow | None]], str | None]:
         """What was committed at the former home until it was demoted, and has not come here yet, with what stands here;
         and why that may not be all."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + COMMITTED_OFFSETS_S
-        found: list[tuple[SourceCommittedOffset, CursorRow | None]] = []
+        found: list[tuple[SourceCommittedOffset, CommittedOffsetRow | None]] = []
         after = None
         while topics:
             try:
@@ -321,7 +321,7 @@ class Failover:
                     continue
                 log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
                 return found, str(error)
-            wanted = [each for each in page.cursors if each.key.topic_id in topics]
+            wanted = [each for each in page.committed_offsets if each.key.topic_id in topics]
             groups = {each.key.group for each in wanted}
             here = await self._catalog.query(partial(stored_here, groups=groups))
             found += [(each, here.get(each.key)) for each in wanted if is_newer(each, here.get(each.key))]
@@ -331,13 +331,13 @@ class Failover:
         return found, None
 
     async def _bring_committed_offsets(
-        self, cursors: Sequence[tuple[SourceCommittedOffset, CursorRow | None]], topics: Set[bytes]
+        self, committed_offsets: Sequence[tuple[SourceCommittedOffset, CommittedOffsetRow | None]], topics: Set[bytes]
     ) -> set[bytes]:
         """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
         the others."""
-        wanted = [(each, row) for each, row in cursors if each.key.topic_id in topics]
+        wanted = [(each, row) for each, row in committed_offsets if each.key.topic_id in topics]
         reached = await self._states.ends(((each.key.topic_id, each.key.partition) for each, _ in wanted))
-        by_group: dict[str, list[Cursor]] = {}
+        by_group: dict[str, list[CommittedOffset]] = {}
         left: set[bytes] = set()
         for each, row in wanted:
             if each.offset > reached.get((each.key.topic_id, each.key.partition), -1):
@@ -346,7 +346,7 @@ class Failover:
             stands = (Offset(-1), Millis(-1)) if row is None else (row.offset, row.committed_at)
             by_group.setdefault(each.key.group, []).append(copied(each, expected=stands))
         for group, items in by_group.items():
-            command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, moved=True)
+            command = CopyOffsets(group=group, items=items, now=now(), cluster=self._own, moved=True)
             await self._catalog.submit(command)
         return left
 
@@ -392,7 +392,7 @@ _ABOVE: Final = "they lie above what has come here so far"
 
 def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
     """What a topic that is home here now still lacks; None: nothing. `late`: full names of those that lack records,
-    `waiting`: topics with cursors above what is here, `unheard`: why not all cursors were told."""
+    `waiting`: topics with committed offsets above what is here, `unheard`: why not all committed offsets were told."""
     is_late = row.full_name in late
     told = _MOVES if is_late else "it is home here"
     why = _ABOVE if is_late and row.topic_id in waiting else unheard

@@ -274,7 +274,7 @@ class Puller:
         match effect:
             case Poll(node, since, wait_ms):
                 changes = await self._source.changes(
-                    node, since, topics=False, cursors=False, wait_ms=wait_ms, limit=POLLED
+                    node, since, topics=False, committed_offsets=False, wait_ms=wait_ms, limit=POLLED
                 )
                 return partial(self._changed, node, changes)
             case Fetch(number, node, wanted, max_bytes):

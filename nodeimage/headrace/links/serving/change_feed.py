@@ -1,9 +1,9 @@
 """What changed on this node lately, for other clusters that copy its streams (DESIGN section 9).
 
 Responsible for telling those who ask, by stream: which partitions led here have more to read (`note`, called when a
-high watermark moves), which topics and cursors have changed (from the catalog, on every node). All are hints to look:
-one may come without reason, none may be missing. A place in the feed is a run and a serial. The run is another one
-whenever something may have changed that was not noted: when the node starts, begins to lead a container, or gets
+high watermark moves), which topics and committed offsets have changed (from the catalog, on every node). All are hints
+to look: one may come without reason, none may be missing. A place in the feed is a run and a serial. The run is another
+one whenever something may have changed that was not noted: when the node starts, begins to lead a container, or gets
 another replica's catalog. Whoever comes with another run, or with a serial from before what is kept, lists all anew.
 
 Cost follows changes. Nothing is noted before somebody subscribes, or SUBSCRIBED_S after the last one asked; an idle
@@ -27,14 +27,14 @@ from headrace.base.ids import ContainerId, StreamNumber, stream_of
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog, Change
 from headrace.catalog.chains import RollDone, Rolled, RollOutcome, SetLogStart, ShortenChains
-from headrace.catalog.committed_offsets import CommitCursors, CopyCursors, DeleteCursors
+from headrace.catalog.committed_offsets import CommitOffsets, CopyOffsets, DeleteOffsets
 from headrace.catalog.groups import DeleteGroups
 from headrace.catalog.homes import SetHome
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import Replaced, TopicRow
 from headrace.catalog.streams import DeleteStream
 from headrace.catalog.topics import AlterTopic, CreatePartitions, CreateTopics, DeleteTopics, TopicOutcome
-from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog, Key, Page
+from headrace.links.serving.change_log import COMMITTED_OFFSET, PARTITION, TOPIC, ChangeLog, Key, Page
 from headrace.partitions.partition import Partition
 from headrace.partitions.topics import Topics
 
@@ -53,7 +53,7 @@ MOST_UNPLACED = 100_000
 KNOWN_STREAMS: Final = 20_000
 """Topics of which the stream's number is remembered."""
 WHOLE_GROUP: Final = (b"", -1)
-"""In place of topic id and partition: all cursors of the group."""
+"""In place of topic id and partition: all committed offsets of the group."""
 
 
 class Place(NamedTuple):
@@ -120,14 +120,14 @@ class ChangeFeed:
     # --- asking
 
     async def changes(
-        self, path: str, since: Place | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, path: str, since: Place | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         """What changed in a stream since a place; at once if something has, else when it does, or after `wait_ms`.
 
         Partitions always, the others where asked for; at most `limit`, the oldest first. Raises KafkaError where there
         is no such stream, or the node stops.
         """
-        kinds = (PARTITION, *([TOPIC] if topics else []), *([CURSOR] if cursors else []))
+        kinds = (PARTITION, *([TOPIC] if topics else []), *([COMMITTED_OFFSET] if committed_offsets else []))
         deadline = self._runtime.monotonic_ms() + wait_ms
         while True:
             subscribed = self._by_path.get(path) or await self._subscribe(path)
@@ -333,14 +333,16 @@ class ChangeFeed:
             case RollDone():
                 for item, result in zip(command.items, outcome, strict=True):
                     self._rolled(item, result)
-            case CommitCursors() | CopyCursors():
-                self._cursors_changed(command.group, ((item.topic_id, item.partition) for item in command.items))
-            case DeleteCursors():
-                self._cursors_changed(command.group, command.items)
+            case CommitOffsets() | CopyOffsets():
+                self._committed_offsets_changed(
+                    command.group, ((item.topic_id, item.partition) for item in command.items)
+                )
+            case DeleteOffsets():
+                self._committed_offsets_changed(command.group, command.items)
             case DeleteGroups():
                 for group in command.groups:
                     for number in list(self._by_number):
-                        self._note(number, (CURSOR, group, *WHOLE_GROUP))
+                        self._note(number, (COMMITTED_OFFSET, group, *WHOLE_GROUP))
 
     def _topics_changed(self, outcomes: Iterable[TopicOutcome]) -> None:
         for outcome in outcomes:
@@ -360,9 +362,9 @@ class ChangeFeed:
             end = held.high_watermark if held is not None and held.open == opened.id else 0
             self._note(stream_of(opened.id), (PARTITION, item.topic_id, item.partition), max(end, opened.first))
 
-    def _cursors_changed(self, group: str, cursors: Iterable[tuple[bytes, int]]) -> None:
-        for topic_id, partition in cursors:
-            self._note_of_topic(topic_id, (CURSOR, group, topic_id, partition))
+    def _committed_offsets_changed(self, group: str, committed_offsets: Iterable[tuple[bytes, int]]) -> None:
+        for topic_id, partition in committed_offsets:
+            self._note_of_topic(topic_id, (COMMITTED_OFFSET, group, topic_id, partition))
 
 
 def _topics(topic_ids: Collection[bytes], reader: Reader) -> dict[bytes, TopicRow]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 PARTITION: Final = 0
 TOPIC: Final = 1
-CURSOR: Final = 2
+COMMITTED_OFFSET: Final = 2
 
 Key = tuple[int, bytes, int] | tuple[int, bytes] | tuple[int, str, bytes, int]
 """(PARTITION, topic id, partition), (TOPIC, topic id) or (CURSOR, group, topic id, partition)."""

@@ -16,9 +16,10 @@ from headrace.partitions.admin_params import Params
 VERSIONS: Final = (1, 1)
 """The lowest and the highest that this node understands."""
 MAX_ITEMS: Final = 10_000
-"""Partitions, topics or cursors in one call."""
+"""Partitions, topics or committed offsets in one call."""
 MAX_ROWS: Final = 2_000
-"""Topics or cursors in one page of them, however many more are asked for: they carry texts of their clients."""
+"""Topics or committed offsets in one page of them, however many more are asked for: they carry texts of their
+clients."""
 
 TopicId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

@@ -1,4 +1,4 @@
-"""What a link of another cluster asks of its source, this one: who is here, what changed, cursors.
+"""What a link of another cluster asks of its source, this one: who is here, what changed, committed offsets.
 
 Admin calls, as admin/admin_api.py has them; topics.py and homes.py have those about topics and homes. All of them may
 be asked of any node but for the feed, which is each node's own. A page of rows may be shorter than was asked for, even
@@ -14,7 +14,7 @@ from headrace.base.errors import Code, KafkaError
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.names import check_stream
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import CursorRow
+from headrace.catalog.rows import CommittedOffsetRow
 from headrace.links.serving.change_feed import WHOLE_GROUP, ChangeFeed, Place
 from headrace.links.serving.change_log import PARTITION, TOPIC
 from headrace.links.serving.params import MAX_ITEMS, MAX_ROWS, VERSIONS, Group, OfStream, TopicId, check_call
@@ -36,7 +36,7 @@ CommittedOffsetKey = tuple[Group, AnyTopicId, AnyIndex]
 class ChangesAsked(OfStream, frozen=True):
     since: tuple[Annotated[str, msgspec.Meta(max_length=64)], int] | None = None
     topics: bool = False
-    cursors: bool = False
+    committed_offsets: bool = msgspec.field(name="cursors", default=False)
     wait_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT_MS)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ITEMS)] = MAX_ITEMS
 
@@ -53,7 +53,7 @@ _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 
 
 class SourceApis:
-    """Answers what a link asks about the stream, its changes and its cursors."""
+    """Answers what a link asks about the stream, its changes and its committed offsets."""
 
     def __init__(
         self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, authorizer: Authorizer, own_cluster: str
@@ -95,7 +95,7 @@ class SourceApis:
             params.stream,
             None if params.since is None else Place(*params.since),
             topics=params.topics,
-            cursors=params.cursors,
+            committed_offsets=params.committed_offsets,
             wait_ms=params.wait_ms,
             limit=params.limit,
         )
@@ -104,7 +104,7 @@ class SourceApis:
         hidden = await self._hidden(params.stream, [key for key, _ in found.changes], caller)
         partitions: list[list[object]] = []
         topics: list[object] = []
-        cursors: list[list[object]] = []
+        committed_offsets: list[list[object]] = []
         for (kind, *key), value in found.changes:
             if hidden and not hidden.isdisjoint(key):
                 continue
@@ -113,7 +113,7 @@ class SourceApis:
             elif kind == TOPIC:
                 topics.extend(key)
             else:
-                cursors.append(list(key))
+                committed_offsets.append(list(key))
         run, serial = found.place
         return {
             "run": run,
@@ -121,7 +121,7 @@ class SourceApis:
             "reset": found.reset,
             "partitions": partitions,
             "topics": topics,
-            "cursors": cursors,
+            "cursors": committed_offsets,
         }
 
     async def _hidden(self, stream: str, keys: Sequence[Sequence[object]], caller: Caller) -> set[object]:
@@ -133,8 +133,8 @@ class SourceApis:
         return {row.topic_id for row in rows.values() if not self._may.sees(caller, COPY, Kind.TOPIC, row.full_name)}
 
     async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
-        """A page of the cursors of all groups on a stream's topics, or those of `keys`; those that are not there
-        lack, and so do those on topics that the caller may not copy."""
+        """A page of the committed offsets of all groups on a stream's topics, or those of `keys`; those that are not
+        there lack, and so do those on topics that the caller may not copy."""
         check_call(params)
         keys = params.keys
         if keys is not None:
@@ -154,26 +154,29 @@ class SourceApis:
         return {"cursors": shown, "after": after}
 
 
-def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[tuple[str, CursorRow]]:
+def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[tuple[str, CommittedOffsetRow]]:
     """[blocking]"""
     topics = reader.topics.by_ids({topic_id for _, topic_id, _ in keys if topic_id})
     wanted: dict[str, set[tuple[bytes, int]]] = {}
     for group, topic_id, partition in keys:
         wanted.setdefault(group, set()).add((topic_id, partition))
-    found: list[tuple[str, CursorRow]] = []
+    found: list[tuple[str, CommittedOffsetRow]] = []
     for group, places in wanted.items():
         whole = WHOLE_GROUP in places
         numbers = [topics[topic_id].number for topic_id in {each for each, _ in places} if topic_id in topics]
         found += [
             (group, row)
-            for row in reader.groups.cursors(group, None if whole else numbers)
+            for row in reader.groups.committed_offsets(group, None if whole else numbers)
             if row.stream == stream and (whole or (row.topic_id, row.partition) in places)
         ]
     return found
 
 
-def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[tuple[str, CursorRow]], list[object] | None]:
-    """[blocking] So many cursors are looked at, of whatever stream; those of this one, and the last one's key."""
+def _page(
+    reader: Reader, params: CommittedOffsetsAsked
+) -> tuple[list[tuple[str, CommittedOffsetRow]], list[object] | None]:
+    """[blocking] So many committed offsets are looked at, of whatever stream; those of this one, and the last one's
+    key."""
     after = ("", -1, -1)
     if params.after is not None:
         group, topic_id, partition = params.after
@@ -181,7 +184,7 @@ def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[tuple[str
         # Where that topic is gone by now the group is begun again.
         after = (group, -1, -1) if topic is None else (group, topic.number, partition)
     limit = min(params.limit, MAX_ROWS)
-    rows = reader.groups.cursors_after(after, limit=limit)
+    rows = reader.groups.committed_offsets_after(after, limit=limit)
     last = rows[-1] if len(rows) == limit else None
     return (
         [(group, row) for group, row in rows if row.stream == params.stream],
@@ -189,5 +192,5 @@ def _page(reader: Reader, params: CommittedOffsetsAsked) -> tuple[list[tuple[str
     )
 
 
-def _shown(group: str, row: CursorRow) -> list[object]:
+def _shown(group: str, row: CommittedOffsetRow) -> list[object]:
     return [group, row.topic_id, row.partition, row.offset, row.metadata, row.committed_at]

@@ -56,8 +56,8 @@ class HeadraceSource:
         self._stream = stream
         self._version: int | None = None
         self._teller = ANY
-        """The node whose feed tells of topics and cursors. Others may not have heard yet of what it told: they are not
-        asked for it."""
+        """The node whose feed tells of topics and committed offsets. Others may not have heard yet of what it told:
+        they are not asked for it."""
 
     async def hello(self) -> Hello:
         """As `Source` says."""
@@ -89,12 +89,18 @@ class HeadraceSource:
         return [_topic(row) for row in said.topics]
 
     async def changes(
-        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         """As `Source` says."""
         wait_ms = min(wait_ms, MOST_WAIT_MS)
-        params = {"since": since, "topics": topics, "cursors": cursors, "wait_ms": wait_ms, "limit": min(limit, MOST)}
-        if topics or cursors:
+        params = {
+            "since": since,
+            "topics": topics,
+            "cursors": committed_offsets,
+            "wait_ms": wait_ms,
+            "limit": min(limit, MOST),
+        }
+        if topics or committed_offsets:
             self._teller = node
         try:
             said = await self._ask(node, "link.changes", params, _changes, lane=Lane.POLLS, wait_ms=wait_ms)
@@ -106,7 +112,7 @@ class HeadraceSource:
             said.reset,
             [(TopicPartition(topic_id, index), Offset(end)) for topic_id, index, end in said.partitions],
             said.topics,
-            [CommittedOffsetKey(*key) for key in said.cursors],
+            [CommittedOffsetKey(*key) for key in said.committed_offsets],
         )
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
@@ -118,15 +124,18 @@ class HeadraceSource:
 
     async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
-        said = await self._ask(self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _cursors)
+        said = await self._ask(
+            self._teller, "link.cursors", {"after": after, "limit": min(limit, MOST_ROWS)}, _committed_offsets
+        )
         return CommittedOffsetPage(
-            [_cursor(row) for row in said.cursors], CommittedOffsetKey(*said.after) if said.after is not None else None
+            [_committed_offset(row) for row in said.committed_offsets],
+            CommittedOffsetKey(*said.after) if said.after is not None else None,
         )
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, as a feed may have it, means all of the group's."""
-        said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _cursors)
-        return [_cursor(row) for row in said.cursors]
+        said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _committed_offsets)
+        return [_committed_offset(row) for row in said.committed_offsets]
 
     async def fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
@@ -245,7 +254,7 @@ class _Changes(msgspec.Struct, frozen=True):
     reset: bool
     partitions: list[tuple[_Id, _Index, _At]]
     topics: list[_Id]
-    cursors: list[tuple[str, bytes, int]]
+    committed_offsets: list[tuple[str, bytes, int]] = msgspec.field(name="cursors")
 
 
 class _Meeting(msgspec.Struct, frozen=True):
@@ -265,7 +274,7 @@ class _Meetings(msgspec.Struct, frozen=True):
 
 
 class _CommittedOffsets(msgspec.Struct, frozen=True):
-    cursors: list[tuple[str, _Id, _Index, _Int64, str, _Int64]]
+    committed_offsets: list[tuple[str, _Id, _Index, _Int64, str, _Int64]] = msgspec.field(name="cursors")
     after: tuple[str, bytes, int] | None = None
 
 
@@ -293,7 +302,7 @@ _hello = msgspec.msgpack.Decoder(_Hello)
 _topics = msgspec.msgpack.Decoder(_Topics)
 _changes = msgspec.msgpack.Decoder(_Changes)
 _meetings = msgspec.msgpack.Decoder(_Meetings)
-_cursors = msgspec.msgpack.Decoder(_CommittedOffsets)
+_committed_offsets = msgspec.msgpack.Decoder(_CommittedOffsets)
 _outcomes = msgspec.msgpack.Decoder(_Outcomes)
 _demoted = msgspec.msgpack.Decoder(_Demoted)
 
@@ -322,7 +331,7 @@ def _meeting(at: TopicPartition, row: _Meeting) -> Meeting:
     )
 
 
-def _cursor(row: tuple[str, bytes, int, int, str, int]) -> SourceCommittedOffset:
+def _committed_offset(row: tuple[str, bytes, int, int, str, int]) -> SourceCommittedOffset:
     group, topic_id, partition, offset, metadata, committed_ms = row
     return SourceCommittedOffset(
         CommittedOffsetKey(group, topic_id, partition), Offset(offset), metadata, Millis(committed_ms)

@@ -1,10 +1,11 @@
-"""Consumer groups' cursors on an Apache Kafka cluster, by ListGroups of all nodes and OffsetFetch of the coordinators.
+"""Consumer groups' committed offsets on an Apache Kafka cluster, by ListGroups of all nodes and OffsetFetch of the
+coordinators.
 
 Kafka does not tell what was committed, so groups are looked through at a pace that bounds what it costs, and a group
-whose cursors have another fingerprint than before is told as changed, as a whole (no topic id, partition -1).
+whose committed offsets have another fingerprint than before is told as changed, as a whole (no topic id, partition -1).
 
-A coordinator that is not ready is an error to whoever asks for cursors, since what it has would be missed for good. A
-look for changes leaves out what it has: its groups are told as changed once it is ready.
+A coordinator that is not ready is an error to whoever asks for committed offsets, since what it has would be missed for
+good. A look for changes leaves out what it has: its groups are told as changed once it is ready.
 """
 
 import asyncio
@@ -27,12 +28,12 @@ _OFFSET_FETCH: Final = Versions(8, 9)
 
 
 def whole_group(group: str) -> CommittedOffsetKey:
-    """The key that stands for all cursors of a group."""
+    """The key that stands for all committed offsets of a group."""
     return CommittedOffsetKey(group, b"", -1)
 
 
 class KafkaCommittedOffsets:
-    """The cursors on the topics of a table."""
+    """The committed offsets on the topics of a table."""
 
     def __init__(self, client: Client, topics: KafkaTopics) -> None:
         self._client = client
@@ -41,11 +42,11 @@ class KafkaCommittedOffsets:
         self._fingerprints: dict[str, int] = {}
         self._looked_at = float("-inf")
         self._seen = 0
-        """Cursors, by the last look."""
+        """Committed offsets, by the last look."""
 
     async def page(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
-        """As `Source.committed_offsets`: whole groups, until there are `limit` cursors. Raises KafkaError: see
-        above."""
+        """As `Source.committed_offsets`: whole groups, until there are `limit` committed offsets. Raises KafkaError:
+        see above."""
         await self._topics.not_older(SOONEST_S)
         if after is None or not self._coordinators:
             await self._find_groups()
@@ -68,13 +69,13 @@ class KafkaCommittedOffsets:
             await self._find_groups()
         known = {group: self._coordinators[group] for group in groups if group in self._coordinators}
         return [
-            cursor
-            for cursor in await self._of_groups(known)
-            if cursor.key in wanted or whole_group(cursor.key.group) in wanted
+            committed_offset
+            for committed_offset in await self._of_groups(known)
+            if committed_offset.key in wanted or whole_group(committed_offset.key.group) in wanted
         ]
 
     async def changed(self) -> list[CommittedOffsetKey]:
-        """Groups whose cursors are others than when this was last asked; none where the pace forbids to look.
+        """Groups whose committed offsets are others than when this was last asked; none where the pace forbids to look.
 
         The first time, none: who asks begins by listing all.
         """
@@ -84,12 +85,14 @@ class KafkaCommittedOffsets:
         first = self._looked_at == float("-inf")
         await self._find_groups(all_of_them=False)
         seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
-        cursors = await self._of_groups(self._coordinators, all_of_them=False)
-        for cursor in cursors:
+        committed_offsets = await self._of_groups(self._coordinators, all_of_them=False)
+        for committed_offset in committed_offsets:
             # A sum, since no order is promised.
-            seen[cursor.key.group] += hash((cursor.key, cursor.offset, cursor.metadata))
+            seen[committed_offset.key.group] += hash(
+                (committed_offset.key, committed_offset.offset, committed_offset.metadata)
+            )
         before, self._fingerprints = self._fingerprints, seen
-        self._looked_at, self._seen = loop.time(), len(cursors)
+        self._looked_at, self._seen = loop.time(), len(committed_offsets)
         return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
 
     async def _find_groups(self, *, all_of_them: bool = True) -> None:
@@ -123,13 +126,13 @@ class KafkaCommittedOffsets:
                 for group in answer.groups:
                     code = code_of(group.error_code)
                     if code is Code.NONE:
-                        found += self._cursors(group)
+                        found += self._committed_offsets(group)
                     elif code in NOT_READY and all_of_them:
                         self._coordinators = {}  # all are found anew
                         raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready, {code.name}")
         return sorted(found, key=lambda each: each.key)
 
-    def _cursors(self, group: Any) -> Iterable[SourceCommittedOffset]:
+    def _committed_offsets(self, group: Any) -> Iterable[SourceCommittedOffset]:
         for topic in group.topics:
             known = self._topics.by_name.get(topic.name)
             if known is None:

@@ -68,10 +68,10 @@ class KafkaSource:
         self.name = client.name
         self._client = client
         self._topics = KafkaTopics(client)
-        self._cursors = KafkaCommittedOffsets(client, self._topics)
+        self._committed_offsets = KafkaCommittedOffsets(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
         self._looked = FeedPlace(uuid.uuid4().hex, 0)
-        """How often topics and cursors were looked at."""
+        """How often topics and committed offsets were looked at."""
         self._table: Mapping[bytes, KafkaTopic] = {}
         """The topics, as of the last look."""
 
@@ -96,15 +96,16 @@ class KafkaSource:
         return await self._shown([self._topics.by_id[each] for each in topic_ids if each in self._topics.by_id])
 
     async def changes(
-        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """As `Source` says. Of topics and cursors Kafka tells nothing: who asks for them waits, and they are looked at.
+        """As `Source` says. Of topics and committed offsets Kafka tells nothing: who asks for them waits, and they are
+        looked at.
 
         Such a caller is told of no partitions: where much is written they would end each wait at once.
         """
         wait_ms = min(wait_ms, LEAST_WAIT_MS)  # so often the table of topics is looked at
-        if topics or cursors:
-            return await self._look(since, topics=topics, cursors=cursors, wait_ms=wait_ms)
+        if topics or committed_offsets:
+            return await self._look(since, topics=topics, committed_offsets=committed_offsets, wait_ms=wait_ms)
         feed = self._feeds.get(node)
         if feed is None:
             feed = self._feeds[node] = KafkaFeed(self._client, self._topics, node)
@@ -131,11 +132,11 @@ class KafkaSource:
 
     async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source` says."""
-        return await self._cursors.page(after=after, limit=limit)
+        return await self._committed_offsets.page(after=after, limit=limit)
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source` says. A key of no topic, `(group, b"", -1)`, means all of the group's."""
-        return await self._cursors.of_keys(keys)
+        return await self._committed_offsets.of_keys(keys)
 
     async def fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
@@ -185,8 +186,8 @@ class KafkaSource:
             if topic.name in configs
         ]
 
-    async def _look(self, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int) -> Changes:
-        """The topics and cursors that changed since the last look, if that is where the caller is."""
+    async def _look(self, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int) -> Changes:
+        """The topics and committed offsets that changed since the last look, if that is where the caller is."""
         goes_on = since == self._looked
         # Before anything that may be broken off: whoever comes without this answer begins anew.
         self._looked = place = FeedPlace(self._looked.run, self._looked.serial + 1)
@@ -197,7 +198,7 @@ class KafkaSource:
             await self._topics.not_older(0.0)
         before, now = self._table, self._topics.by_id
         self._table = now
-        groups = await self._cursors.changed() if cursors else []
+        groups = await self._committed_offsets.changed() if committed_offsets else []
         if not goes_on:
             return Changes(place, True, [], [], [])
         changed = [each for each in before.keys() | now.keys() if before.get(each) != now.get(each)] if topics else []

@@ -26,7 +26,8 @@ READ_COMMITTED: Final = 1
 SOONEST_S: Final = 5.0
 """Between two looks that nobody waits for."""
 ROWS_PER_SECOND: Final = 2000
-"""At most so many topics, or cursors, are looked through where nobody waits for it: half a percent of a core or so."""
+"""At most so many topics, or committed offsets, are looked through where nobody waits for it: half a percent of a core
+or so."""
 DESCRIBED: Final = 500
 """Topics in one DescribeConfigs."""
 _DESCRIBE_CONFIGS: Final = Versions(1, 4)

@@ -19,7 +19,7 @@ from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 30_000
 """Of polls: the more have been answered with nothing, the longer the next one may wait."""
 NOT_READY = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
-"""Cursors cannot be had at the moment, and can be soon."""
+"""Committed offsets cannot be had at the moment, and can be soon."""
 NO_NODE = NodeId(-1)
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)
@@ -39,7 +39,7 @@ class TopicPartition(NamedTuple):
 
 
 class CommittedOffsetKey(NamedTuple):
-    """Whose cursor, on which partition."""
+    """Whose committed offset, on which partition."""
 
     group: str
     topic_id: bytes
@@ -115,7 +115,7 @@ class Changes:
     """Partitions led by the node that was asked, and their high watermarks."""
     topics: Sequence[bytes]
     """Topics made, changed, moved or deleted."""
-    cursors: Sequence[CommittedOffsetKey]
+    committed_offsets: Sequence[CommittedOffsetKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ class SourceCommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsetPage:
-    """Cursors by rising key. Go on from `after`, or None after the last page."""
+    """Committed offsets by rising key. Go on from `after`, or None after the last page."""
 
-    cursors: Sequence[SourceCommittedOffset]
+    committed_offsets: Sequence[SourceCommittedOffset]
     after: CommittedOffsetKey | None
 
 
@@ -222,11 +222,11 @@ class Source(Protocol):
         ...
 
     async def changes(
-        self, node: NodeId, since: FeedPlace | None, *, topics: bool, cursors: bool, wait_ms: int, limit: int
+        self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
         """What changed at `node`: at once if something has, else after `wait_ms` (MOST_WAIT_MS), with nothing.
 
-        Who asks for topics or cursors may be told of partitions, or not."""
+        Who asks for topics or committed offsets may be told of partitions, or not."""
         ...
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
@@ -234,11 +234,11 @@ class Source(Protocol):
         ...
 
     async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
-        """A page of the stream's cursors, of all groups."""
+        """A page of the stream's committed offsets, of all groups."""
         ...
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """These cursors; those that are not there (any more) are left out."""
+        """These committed offsets; those that are not there (any more) are left out."""
         ...
 
     async def fetch(

@@ -1,17 +1,19 @@
-"""Copies consumer groups' cursors of one link: each once the data below it are committed here, held back until then.
+"""Copies consumer groups' committed offsets of one link: each once the data below it are committed here, held back
+until then.
 
 A home's commits win over those made at a copy: what the home itself tells of as it happens is copied whatever stands
-here. When all cursors are looked at, or they come by way of another copy, one that was committed here later stays (a
-copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is not
-thrown back when that returns, and of two links that bring a cursor the one that is behind does not take it back.
-Apache Kafka tells no times: its cursors win where they are others than when this link last looked. Where it has not
-looked before, since it begins anew, or what it found could not be copied, the one that is further stays.
+here. When all committed offsets are looked at, or they come by way of another copy, one that was committed here later
+stays (a copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is
+not thrown back when that returns, and of two links that bring a committed offset the one that is behind does not take
+it back. Apache Kafka tells no times: its committed offsets win where they are others than when this link last looked.
+Where it has not looked before, since it begins anew, or what it found could not be copied, the one that is further
+stays.
 
-Cursors of topics whose home is here are never touched, nor those of a group that has members here; the catalog decides
-all of this when it applies the command.
+Committed offsets of topics whose home is here are never touched, nor those of a group that has members here; the
+catalog decides all of this when it applies the command.
 
-Here such a group has no members, so its cursors would expire, however much it is at work at the home. What the source
-tells of keeps it: a group is renewed once a day.
+Here such a group has no members, so its committed offsets would expire, however much it is at work at the home. What
+the source tells of keeps it: a group is renewed once a day.
 
 Level-triggered as the topic syncer is: what is lost in a crash, or dropped when too many are held, is found by the next
 look.
@@ -26,9 +28,9 @@ import structlog
 from headrace.base.errors import Code
 from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CommittedOffset, CopyOffsets
 from headrace.catalog.reader import Reader
-from headrace.catalog.rows import CursorRow, TopicRow
+from headrace.catalog.rows import CommittedOffsetRow, TopicRow
 from headrace.links.source.source import CommittedOffsetKey, Source, SourceCommittedOffset
 from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import now
@@ -41,7 +43,7 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 2_000
 SWEEP_S: Final = 600.0
 LOOK_S: Final = 0.5
-"""Cursors that are held back are looked at so often."""
+"""Committed offsets that are held back are looked at so often."""
 MOST_HELD: Final = 100_000
 MOST_CHANGED: Final = 100_000
 MOST_SEEN: Final = 100_000
@@ -49,12 +51,12 @@ FORGOTTEN_S: Final = 120.0
 """What could not be copied for so long, as its topic is not here, is left to the next look at all."""
 SWEPT_AGAIN_S: Final = 30.0
 RENEWED_MS: Final = 24 * 3600 * 1000
-"""Less than what cursors of an empty group live (storage/expiry.py), by far."""
+"""Less than what committed offsets of an empty group live (storage/expiry.py), by far."""
 GROUPS_AT_ONCE: Final = 64
 
 
 class _Held(NamedTuple):
-    cursor: SourceCommittedOffset
+    committed_offset: SourceCommittedOffset
     told: bool
     """The source told of it as it was committed; else it was found by looking at all."""
     since: float
@@ -73,7 +75,8 @@ class CommittedOffsets:
         own_cluster: str,
         comes_from_here: Callable[[str], bool] = lambda _home: True,
     ) -> None:
-        """`comes_from_here`: whether this link is the one that brings the cursors of topics with that home."""
+        """`comes_from_here`: whether this link is the one that brings the committed offsets of topics with that
+        home."""
         self._source = source
         self._catalog = catalog
         self._states = states
@@ -84,16 +87,17 @@ class CommittedOffsets:
         self._changed: dict[CommittedOffsetKey, None] = {}
         self._held: dict[CommittedOffsetKey, _Held] = {}
         self._seen: dict[CommittedOffsetKey, tuple[Offset, str]] = {}
-        """What the source last had of cursors without a time, and was copied, refused or found to change nothing."""
+        """What the source last had of committed offsets without a time, and was copied, refused or found to change
+        nothing."""
         self._refused: set[CommittedOffsetKey] = set()
         """Those of them that were refused, as their groups had members here. These may have committed since, so such a
-        cursor is still copied only where it is further than what stands here."""
+        committed offset is still copied only where it is further than what stands here."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
     @property
     def held(self) -> int:
-        """Cursors that wait for their data."""
+        """Committed offsets that wait for their data."""
         return len(self._held)
 
     def greeted(self, source_cluster: str) -> None:
@@ -109,7 +113,7 @@ class CommittedOffsets:
         self._wake.set()
 
     def look_at_all(self) -> None:
-        """Cursors may have changed without our hearing of it."""
+        """Committed offsets may have changed without our hearing of it."""
         self._sweep_at = 0.0
         self._wake.set()
 
@@ -147,20 +151,20 @@ class CommittedOffsets:
         after: CommittedOffsetKey | None = None
         while True:
             page = await self._source.committed_offsets(after=after, limit=PAGE)
-            self._hold(page.cursors, told=False)
+            self._hold(page.committed_offsets, told=False)
             await self._release()
             after = page.after
             if after is None:
                 return
 
-    def _hold(self, cursors: Iterable[SourceCommittedOffset], *, told: bool) -> None:
+    def _hold(self, committed_offsets: Iterable[SourceCommittedOffset], *, told: bool) -> None:
         at = asyncio.get_running_loop().time()
-        for cursor in cursors:
-            known = self._held.get(cursor.key)
+        for committed_offset in committed_offsets:
+            known = self._held.get(committed_offset.key)
             if known is None and len(self._held) >= MOST_HELD:
                 self._sweep_at = min(self._sweep_at, at + SWEPT_AGAIN_S)
                 return
-            self._held[cursor.key] = _Held(cursor, told or (known is not None and known.told), at)
+            self._held[committed_offset.key] = _Held(committed_offset, told or (known is not None and known.told), at)
 
     # --- what may go
 
@@ -171,8 +175,8 @@ class CommittedOffsets:
             await self._release_some([self._held[key] for key in keys[start : start + PAGE] if key in self._held])
 
     async def _release_some(self, held: Sequence[_Held]) -> None:
-        ids = {each.cursor.key.topic_id for each in held}
-        groups = {each.cursor.key.group for each in held}
+        ids = {each.committed_offset.key.topic_id for each in held}
+        groups = {each.committed_offset.key.group for each in held}
         rows, here, old = await self._catalog.query(
             lambda reader: _look(reader, ids, groups, before=Millis(now() - RENEWED_MS))
         )
@@ -180,8 +184,8 @@ class CommittedOffsets:
         alive: set[str] = set()
         older_too: set[CommittedOffsetKey] = set()
         for each in held:
-            row = rows.get(each.cursor.key.topic_id)
-            if row is None or row.partitions <= each.cursor.key.partition:
+            row = rows.get(each.committed_offset.key.topic_id)
+            if row is None or row.partitions <= each.committed_offset.key.partition:
                 if asyncio.get_running_loop().time() - each.since > FORGOTTEN_S:
                     self._drop(each)
                 continue
@@ -189,21 +193,25 @@ class CommittedOffsets:
             if row.stream != self._stream or home == self._own or not self._comes_from_here(home):
                 self._drop(each)
                 continue
-            alive.add(each.cursor.key.group)
+            alive.add(each.committed_offset.key.group)
             wins = home == self._source_cluster and self._is_news(each)
-            if not self._is_due(each.cursor, here.get(each.cursor.key), wins=wins):
+            if not self._is_due(each.committed_offset, here.get(each.committed_offset.key), wins=wins):
                 self._done(each)
                 continue
             wanted.append(each)
             if wins:
-                older_too.add(each.cursor.key)
+                older_too.add(each.committed_offset.key)
         await self._renew(alive & old)
-        end_of = await self._states.ends((each.cursor.key.topic_id, each.cursor.key.partition) for each in wanted)
+        end_of = await self._states.ends(
+            (each.committed_offset.key.topic_id, each.committed_offset.key.partition) for each in wanted
+        )
         by_group: dict[tuple[str, bool], list[_Held]] = {}
         for each in wanted:
-            end = end_of.get((each.cursor.key.topic_id, each.cursor.key.partition))
-            if end is not None and each.cursor.offset <= end:
-                by_group.setdefault((each.cursor.key.group, each.cursor.key not in older_too), []).append(each)
+            end = end_of.get((each.committed_offset.key.topic_id, each.committed_offset.key.partition))
+            if end is not None and each.committed_offset.offset <= end:
+                by_group.setdefault(
+                    (each.committed_offset.key.group, each.committed_offset.key not in older_too), []
+                ).append(each)
         parts = list(by_group.items())
         for start in range(0, len(parts), GROUPS_AT_ONCE):
             some = parts[start : start + GROUPS_AT_ONCE]
@@ -213,25 +221,25 @@ class CommittedOffsets:
 
     def _is_news(self, held: _Held) -> bool:
         """Whether it was committed at the source since this link last looked."""
-        cursor, seen = held.cursor, self._seen.get(held.cursor.key)
-        return held.told if seen is None else seen != (cursor.offset, cursor.metadata)
+        committed_offset, seen = held.committed_offset, self._seen.get(held.committed_offset.key)
+        return held.told if seen is None else seen != (committed_offset.offset, committed_offset.metadata)
 
-    def _is_due(self, cursor: SourceCommittedOffset, here: CursorRow | None, *, wins: bool) -> bool:
+    def _is_due(self, committed_offset: SourceCommittedOffset, here: CommittedOffsetRow | None, *, wins: bool) -> bool:
         if here is None:
             return True
-        if (here.offset, here.metadata) == (cursor.offset, cursor.metadata):
+        if (here.offset, here.metadata) == (committed_offset.offset, committed_offset.metadata):
             return False
-        known = cursor.key in self._seen and cursor.key not in self._refused
-        return wins or (not known and is_newer(cursor, here))
+        known = committed_offset.key in self._seen and committed_offset.key not in self._refused
+        return wins or (not known and is_newer(committed_offset, here))
 
     async def _renew(self, groups: Iterable[str]) -> None:
-        commands = [CopyCursors(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
+        commands = [CopyOffsets(group=group, items=[], now=now(), cluster=self._own, alive=True) for group in groups]
         for start in range(0, len(commands), GROUPS_AT_ONCE):
             await asyncio.gather(*map(self._catalog.submit, commands[start : start + GROUPS_AT_ONCE]))
 
     async def _copy(self, group: str, held: Sequence[_Held], *, only_newer: bool) -> None:
-        items = [copied(each.cursor) for each in held]
-        command = CopyCursors(group=group, items=items, now=now(), cluster=self._own, only_newer=only_newer)
+        items = [copied(each.committed_offset) for each in held]
+        command = CopyOffsets(group=group, items=items, now=now(), cluster=self._own, only_newer=only_newer)
         codes = await self._catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
@@ -239,61 +247,63 @@ class CommittedOffsets:
 
     def _done(self, held: _Held, *, refused: bool = False) -> None:
         """Done with what the source has, until that changes; or, where it was refused, until the next look at all."""
-        cursor = held.cursor
-        if cursor.committed_ms < 0:
+        committed_offset = held.committed_offset
+        if committed_offset.committed_ms < 0:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
                 self._refused.clear()
-            self._seen[cursor.key] = (cursor.offset, cursor.metadata)
+            self._seen[committed_offset.key] = (committed_offset.offset, committed_offset.metadata)
             if refused:
-                self._refused.add(cursor.key)
+                self._refused.add(committed_offset.key)
             else:
-                self._refused.discard(cursor.key)
+                self._refused.discard(committed_offset.key)
         self._drop(held)
 
     def _drop(self, held: _Held) -> None:
         """Done with it, unless a newer one came meanwhile."""
-        if self._held.get(held.cursor.key) is held:
-            del self._held[held.cursor.key]
+        if self._held.get(held.committed_offset.key) is held:
+            del self._held[held.committed_offset.key]
 
 
-def copied(cursor: SourceCommittedOffset, *, expected: tuple[Offset, Millis] | None = None) -> Cursor:
-    """A cursor as a source has it."""
-    return Cursor(
-        topic_id=cursor.key.topic_id,
-        partition=cursor.key.partition,
-        offset=cursor.offset,
+def copied(
+    committed_offset: SourceCommittedOffset, *, expected: tuple[Offset, Millis] | None = None
+) -> CommittedOffset:
+    """A committed offset as a source has it."""
+    return CommittedOffset(
+        topic_id=committed_offset.key.topic_id,
+        partition=committed_offset.key.partition,
+        offset=committed_offset.offset,
         leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
-        metadata=cursor.metadata,
-        committed_ms=cursor.committed_ms,
+        metadata=committed_offset.metadata,
+        committed_ms=committed_offset.committed_ms,
         expected=expected,
     )
 
 
-def is_newer(cursor: SourceCommittedOffset, here: CursorRow | None) -> bool:
+def is_newer(committed_offset: SourceCommittedOffset, here: CommittedOffsetRow | None) -> bool:
     """Than what stands here, by the times that both bear, or by their offsets where the source tells no time."""
     if here is None:
         return True
-    if cursor.committed_ms < 0:
-        return cursor.offset > here.offset
-    return cursor.committed_ms > here.committed_at
+    if committed_offset.committed_ms < 0:
+        return committed_offset.offset > here.offset
+    return committed_offset.committed_ms > here.committed_at
 
 
 def _look(
     reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
-) -> tuple[Mapping[bytes, TopicRow], dict[CommittedOffsetKey, CursorRow], set[str]]:
-    """[blocking] The topics, the groups' cursors here, and the groups that expire some day, as nobody is in them here,
-    and have not changed since `before`.
+) -> tuple[Mapping[bytes, TopicRow], dict[CommittedOffsetKey, CommittedOffsetRow], set[str]]:
+    """[blocking] The topics, the groups' committed offsets here, and the groups that expire some day, as nobody is in
+    them here, and have not changed since `before`.
     """
     found = {name: reader.groups.named(name) for name in groups}
     old = {name for name, row in found.items() if row is not None and not row.member_ids and row.changed < before}
     return reader.topics.by_ids(ids), stored_here(reader, groups), old
 
 
-def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CommittedOffsetKey, CursorRow]:
-    """[blocking] The groups' cursors in this cluster."""
+def stored_here(reader: Reader, groups: Iterable[str]) -> dict[CommittedOffsetKey, CommittedOffsetRow]:
+    """[blocking] The groups' committed offsets in this cluster."""
     return {
         CommittedOffsetKey(group, row.topic_id, row.partition): row
         for group in groups
-        for row in reader.groups.cursors(group)
+        for row in reader.groups.committed_offsets(group)
     }

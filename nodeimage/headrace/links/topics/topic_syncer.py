@@ -1,4 +1,5 @@
-"""Keeps the topics, homes and cursors of one link in line with its source, on the node that leads the catalog.
+"""Keeps the topics, homes and committed offsets of one link in line with its source, on the node that leads the
+catalog.
 
 Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
 what is done follows from how they are then (topic_plan.py), by steps that may be repeated (topic_apply.py). All topics
@@ -67,7 +68,7 @@ class TopicSyncer:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_committed_offsets` says
-        whether this link is the one that brings the cursors of topics with that home."""
+        whether this link is the one that brings the committed offsets of topics with that home."""
         self.link = link
         self._source = source
         self._catalog = catalog
@@ -164,9 +165,9 @@ class TopicSyncer:
         try:
             while True:
                 changes = await self._source.changes(
-                    node, place, topics=True, cursors=True, wait_ms=wait_ms, limit=CHANGES
+                    node, place, topics=True, committed_offsets=True, wait_ms=wait_ms, limit=CHANGES
                 )
-                quiet = not (changes.reset or changes.topics or changes.cursors)
+                quiet = not (changes.reset or changes.topics or changes.committed_offsets)
                 wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
@@ -175,8 +176,8 @@ class TopicSyncer:
                 if changes.topics:
                     self._due.update(dict.fromkeys(changes.topics))
                     self._wake.set()
-                if changes.cursors:
-                    self.committed_offsets.changed(changes.cursors)
+                if changes.committed_offsets:
+                    self.committed_offsets.changed(changes.committed_offsets)
         finally:
             self._nodes = []
 

@@ -88,7 +88,7 @@ def test_members_share_the_partitions_and_read_each_record_once(
         assert group.state("a")["revoked"] == 2, "a cooperative member gives up only what moves"
 
 
-def test_a_group_resumes_at_its_cursors(java: Any, unique: str, group: Group, until: Any) -> None:
+def test_a_group_resumes_at_its_committed_offsets(java: Any, unique: str, group: Group, until: Any) -> None:
     java.call("create_topic", topic=unique, partitions=2)
     first = produce(java, unique, partitions=2, each=10)
     group.start("a", topics=[unique])
@@ -174,7 +174,7 @@ def test_admin_sees_a_group_and_its_members(java: Any, unique: str, group: Group
     until(lambda: java.call("describe_group", group=group.name)["state"] == "Empty", "an empty group")
 
 
-def test_admin_moves_and_forgets_the_cursors_of_an_empty_group(java: Any, unique: str) -> None:
+def test_admin_moves_and_forgets_the_committed_offsets_of_an_empty_group(java: Any, unique: str) -> None:
     name = f"group-{unique}"
     java.call("create_topic", topic=unique, partitions=2)
     produce(java, unique, partitions=2, each=10)

@@ -1,16 +1,18 @@
 """The change feeds of two nodes: what moves from one to the other is missed by nobody who follows both."""
 
 from headrace.base.ids import LeaderEpoch, Millis, Offset
-from headrace.catalog.committed_offsets import CommitCursors, Cursor
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
 from headrace.catalog.topics import AlterTopic
 from headrace.links.serving.change_feed import Changes, Place
-from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC
+from headrace.links.serving.change_log import COMMITTED_OFFSET, PARTITION, TOPIC
 from headrace.node.parts import NodeParts
 from kit.pair import Start, append, until
 
 
 async def poll(broker: NodeParts, since: Place | None, wait_ms: int = 5_000) -> Changes:
-    return await broker.changes.changes("/default", since, topics=True, cursors=True, wait_ms=wait_ms, limit=100)
+    return await broker.changes.changes(
+        "/default", since, topics=True, committed_offsets=True, wait_ms=wait_ms, limit=100
+    )
 
 
 async def test_a_partition_that_rolls_to_another_node_is_told_there_with_where_it_begins(start: Start) -> None:
@@ -26,7 +28,7 @@ async def test_a_partition_that_rolls_to_another_node_is_told_there_with_where_i
     assert (await poll(pair.second, found.place)).changes == [((PARTITION, partition.topic_id, 0), 3)]
 
 
-async def test_records_are_told_where_the_partition_is_led_alone_and_topics_and_cursors_by_every_node(
+async def test_records_are_told_where_the_partition_is_led_alone_and_topics_and_committed_offsets_by_every_node(
     start: Start,
 ) -> None:
     pair = await start(1)
@@ -35,10 +37,10 @@ async def test_records_are_told_where_the_partition_is_led_alone_and_topics_and_
     await append(partition, b"c")
     topic_id = partition.topic_id
     await pair.second.catalog.submit(AlterTopic(topic_id=topic_id, set={"retention.ms": "5"}, remove=[]))
-    items = [Cursor(topic_id, 0, Offset(1), LeaderEpoch(-1))]
-    await pair.first.catalog.submit(CommitCursors(group="g", generation=-1, member_id="", items=items, now=Millis(1)))
+    items = [CommittedOffset(topic_id, 0, Offset(1), LeaderEpoch(-1))]
+    await pair.first.catalog.submit(CommitOffsets(group="g", generation=-1, member_id="", items=items, now=Millis(1)))
     await until(lambda: pair.second.catalog.applied >= pair.first.catalog.applied)
-    both = {(TOPIC, topic_id), (CURSOR, "g", topic_id, 0)}
+    both = {(TOPIC, topic_id), (COMMITTED_OFFSET, "g", topic_id, 0)}
     for broker, since, wanted in (
         (pair.first, first, both | {(PARTITION, topic_id, 0)}),
         (pair.second, second, both),

@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.links.serving import change_log
-from headrace.links.serving.change_log import CURSOR, PARTITION, TOPIC, ChangeLog
+from headrace.links.serving.change_log import COMMITTED_OFFSET, PARTITION, TOPIC, ChangeLog
 
-KINDS = (PARTITION, TOPIC, CURSOR)
+KINDS = (PARTITION, TOPIC, COMMITTED_OFFSET)
 TOPICS = [bytes([n]) * 16 for n in range(4)]
 KEYS = (
     [(PARTITION, topic, index) for topic in TOPICS for index in range(2)]
     + [(TOPIC, topic) for topic in TOPICS]
-    + [(CURSOR, "g", topic, 0) for topic in TOPICS]
+    + [(COMMITTED_OFFSET, "g", topic, 0) for topic in TOPICS]
 )
 STEPS = st.lists(
     st.one_of(
@@ -21,7 +21,7 @@ STEPS = st.lists(
     ),
     max_size=200,
 )
-WANTED = [KINDS, (PARTITION,), (PARTITION, CURSOR)]
+WANTED = [KINDS, (PARTITION,), (PARTITION, COMMITTED_OFFSET)]
 
 
 class Reader:

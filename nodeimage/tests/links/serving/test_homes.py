@@ -9,7 +9,7 @@ import pytest
 from headrace.base.errors import Code, KafkaError
 from headrace.base.ids import Home
 from headrace.catalog.chains import RollDone, Rolled, RollIntent, RollTarget
-from headrace.catalog.committed_offsets import CopyCursors, Cursor
+from headrace.catalog.committed_offsets import CommittedOffset, CopyOffsets
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.links import DeleteLink, PutLink
@@ -222,7 +222,7 @@ class TestMeet:
 
 
 class TestFeed:
-    async def test_homes_and_copied_cursors_are_told(self, call, copy, create, set_home, broker):
+    async def test_homes_and_copied_committed_offsets_are_told(self, call, copy, create, set_home, broker):
         topic = await create("/plant:t")
 
         async def poll(since):
@@ -233,8 +233,8 @@ class TestFeed:
         await set_home(topic, 1, THERE)
         answer, since = await poll(since)
         assert answer["topics"] == [topic]
-        items = [Cursor(copy, 1, 5, -1)]
-        await broker.catalog.submit(CopyCursors(group="g", items=items, now=3, cluster=broker.node.cluster_id))
+        items = [CommittedOffset(copy, 1, 5, -1)]
+        await broker.catalog.submit(CopyOffsets(group="g", items=items, now=3, cluster=broker.node.cluster_id))
         answer, since = await poll(since)
         assert answer["cursors"] == [["g", copy, 1]]
 

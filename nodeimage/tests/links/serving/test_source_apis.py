@@ -1,4 +1,5 @@
-"""What a link of another cluster asks of its source: the change feed and cursors, through bytes, on a real node."""
+"""What a link of another cluster asks of its source: the change feed and committed offsets, through bytes, on a real
+node."""
 
 import asyncio
 import random
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.base.errors import Code
 from headrace.catalog.chains import LogStart, SetLogStart
-from headrace.catalog.committed_offsets import CommitCursors, Cursor, DeleteCursors
+from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset, DeleteOffsets
 from headrace.catalog.groups import DeleteGroups
 from headrace.catalog.rows import Replaced
 from headrace.kafka.connection import Connection
@@ -243,13 +244,13 @@ class TestChanges:
         await call("roll", topic="/plant:t")
         assert (await follower.poll())["partitions"] == [[topic, 0, 1]]
 
-    async def test_cursors_committed_and_deleted(self, follower, create, broker):
+    async def test_committed_offsets_committed_and_deleted(self, follower, create, broker):
         topic = await create("/plant:t", 2)
         await follower.poll()
-        items = [Cursor(topic, 1, 5, -1, "m")]
-        await broker.catalog.submit(CommitCursors(group="g", generation=-1, member_id="", items=items, now=7))
+        items = [CommittedOffset(topic, 1, 5, -1, "m")]
+        await broker.catalog.submit(CommitOffsets(group="g", generation=-1, member_id="", items=items, now=7))
         assert (await follower.poll(wait_ms=5_000))["cursors"] == [["g", topic, 1]]
-        await broker.catalog.submit(DeleteCursors(group="g", items=[(topic, 1)]))
+        await broker.catalog.submit(DeleteOffsets(group="g", items=[(topic, 1)]))
         assert (await follower.poll(wait_ms=5_000))["cursors"] == [["g", topic, 1]]
         await broker.catalog.submit(DeleteGroups(groups=["g"]))
         assert (await follower.poll(wait_ms=5_000))["cursors"] == [["g", b"", -1]]
@@ -423,12 +424,12 @@ class TestConnections:
 class TestCursors:
     @pytest.fixture
     async def committed(self, stream, create, broker):
-        """Cursors of three groups on two topics of the stream, and on one of another; the topics' ids."""
+        """Committed offsets of three groups on two topics of the stream, and on one of another; the topics' ids."""
         topics = [await create("/plant:a", 3), await create("/plant:b"), await create("other")]
         for group in ("g1", "g2", "g3"):
-            items = [Cursor(topics[0], index, 10 + index, -1, group) for index in range(3)]
-            items += [Cursor(topics[1], 0, 7, -1), Cursor(topics[2], 0, 8, -1)]
-            await broker.catalog.submit(CommitCursors(group=group, generation=-1, member_id="", items=items, now=5))
+            items = [CommittedOffset(topics[0], index, 10 + index, -1, group) for index in range(3)]
+            items += [CommittedOffset(topics[1], 0, 7, -1), CommittedOffset(topics[2], 0, 8, -1)]
+            await broker.catalog.submit(CommitOffsets(group=group, generation=-1, member_id="", items=items, now=5))
         return topics
 
     async def test_all_of_a_stream_in_pages(self, call, committed):

@@ -47,7 +47,7 @@ async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
     await source.topics_by_id([TOPIC_ID])
     assert client.asked == [("link.hello", ANY), ("link.topics", ANY)]
     client.asked.clear()
-    await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
+    await source.changes(NodeId(7), None, topics=True, committed_offsets=True, wait_ms=0, limit=10)
     await source.topics_by_id([TOPIC_ID])
     await source.committed_offsets_of([key])
     await source.topics(after=None, limit=1)
@@ -56,7 +56,7 @@ async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
     client.asked.clear()
     client.away = True
     with pytest.raises(SourceUnreachable):
-        await source.changes(NodeId(7), None, topics=True, cursors=True, wait_ms=0, limit=10)
+        await source.changes(NodeId(7), None, topics=True, committed_offsets=True, wait_ms=0, limit=10)
     client.away = False
     await source.committed_offsets_of([key])
     assert client.asked[-1] == ("link.cursors", ANY)
@@ -65,7 +65,7 @@ async def test_what_a_feed_told_is_asked_of_the_node_that_told_it() -> None:
 async def test_a_feed_of_partitions_alone_binds_nothing_else_to_its_node() -> None:
     client = Recorded()
     source = HeadraceSource(client, "/s")  # type: ignore[arg-type]
-    await source.changes(NodeId(7), None, topics=False, cursors=False, wait_ms=0, limit=10)
+    await source.changes(NodeId(7), None, topics=False, committed_offsets=False, wait_ms=0, limit=10)
     await source.topics_by_id([TOPIC_ID])
     assert client.asked[-1] == ("link.topics", ANY)
 

@@ -67,9 +67,9 @@ async def test_topics_come_by_pages_and_by_id(south: OneNode, source: HeadraceSo
 async def test_what_is_appended_is_told_met_and_fetched_as_it_is(south: OneNode, source: HeadraceSource) -> None:
     await south.topic("a", create=True)
     node = south.parts.node.node_id
-    begun = await source.changes(node, None, topics=True, cursors=True, wait_ms=0, limit=100)
+    begun = await source.changes(node, None, topics=True, committed_offsets=True, wait_ms=0, limit=100)
     waiting = asyncio.ensure_future(
-        source.changes(node, begun.place, topics=True, cursors=True, wait_ms=5000, limit=100)
+        source.changes(node, begun.place, topics=True, committed_offsets=True, wait_ms=5000, limit=100)
     )
     await south.append("a", b"one", b"two")
     row = await south.row("a")
@@ -77,7 +77,7 @@ async def test_what_is_appended_is_told_met_and_fetched_as_it_is(south: OneNode,
     at = TopicPartition(row.topic_id, 0)
     said = await waiting
     while (at, 2) not in said.partitions:
-        said = await source.changes(node, said.place, topics=True, cursors=True, wait_ms=5000, limit=100)
+        said = await source.changes(node, said.place, topics=True, committed_offsets=True, wait_ms=5000, limit=100)
     (met, unknown) = await source.meet(node, [at, TopicPartition(bytes(range(16)), 0)])
     assert (met.code, met.log_start, met.high_watermark) == (Code.NONE, 0, 2)
     assert (met.home, met.origin, list(met.history)) == (Home(0, south.cluster_id), south.cluster_id, [])
@@ -88,7 +88,7 @@ async def test_what_is_appended_is_told_met_and_fetched_as_it_is(south: OneNode,
     other = LeaderEpoch(met.leader_epoch + 1)
     (fenced,) = await source.fetch(node, [Wanted(at, Offset(0), other, 100)], max_bytes=100)
     assert fenced.code is Code.UNKNOWN_LEADER_EPOCH
-    again = await source.changes(node, FeedPlace("other", 1), topics=True, cursors=True, wait_ms=0, limit=100)
+    again = await source.changes(node, FeedPlace("other", 1), topics=True, committed_offsets=True, wait_ms=0, limit=100)
     assert again.reset
 
 
@@ -105,7 +105,7 @@ async def test_a_batch_that_straddles_the_wanted_offset_is_cut(south: OneNode, s
     assert [header.base_offset for view in answer.records for header, _ in iter_batches(view)] == [4, 10]
 
 
-async def test_cursors_come_by_pages_and_by_key(south: OneNode, source: HeadraceSource) -> None:
+async def test_committed_offsets_come_by_pages_and_by_key(south: OneNode, source: HeadraceSource) -> None:
     await south.append("a", b"x")
     for number in range(5):
         await south.commit(f"g{number}", "a", 1, now=1000 + number)
@@ -114,7 +114,7 @@ async def test_cursors_come_by_pages_and_by_key(south: OneNode, source: Headrace
     found, after = [], None
     while True:
         page = await source.committed_offsets(after=after, limit=2)
-        found += page.cursors
+        found += page.committed_offsets
         after = page.after
         if after is None:
             break

@@ -93,7 +93,7 @@ def test_meetings_that_cannot_be(wrong: dict[str, Any]) -> None:
         asked({"partitions": [MEETING | wrong]}, "meet")
 
 
-def test_cursors_that_cannot_be() -> None:
+def test_committed_offsets_that_cannot_be() -> None:
     for row in (["g", ID, -1, 5, "", 0], ["g", ID, 0, 1 << 63, "", 0], ["g", b"", 0, 5, "", 0]):
         with pytest.raises(msgspec.DecodeError):
             asked({"cursors": [row]}, "cursors")

@@ -1,4 +1,4 @@
-"""Cursors of an Apache Kafka cluster whose groups come and go, and whose coordinators are not ready."""
+"""Committed offsets of an Apache Kafka cluster whose groups come and go, and whose coordinators are not ready."""
 
 from collections.abc import AsyncIterator
 
@@ -54,7 +54,9 @@ def coordinator() -> Coordinator:
 
 
 @pytest.fixture
-async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaCommittedOffsets]:
+async def committed_offsets(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[KafkaCommittedOffsets]:
     monkeypatch.setattr(kafka_committed_offsets, "pace_s", lambda _rows: 0.0)
     topics = [TopicMeta(0, "t", ID, False, [PartitionMeta(0, 0, 1, 0, [1], [1], [])])]
     async with FakeKafka(coordinator.answer, topics=topics) as server:
@@ -63,8 +65,8 @@ async def cursors(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> 
         await client.close()
 
 
-async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
-    coordinator: Coordinator, cursors: KafkaCommittedOffsets, monkeypatch: pytest.MonkeyPatch
+async def test_groups_that_go_while_committed_offsets_are_listed_stop_nothing(
+    coordinator: Coordinator, committed_offsets: KafkaCommittedOffsets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_committed_offsets, "GROUPS", 2)
     coordinator.committed = {"a": 1, "b": 2, "c": 3, "d": 4}
@@ -73,50 +75,52 @@ async def test_groups_that_go_while_cursors_are_listed_stop_nothing(
     def looked_for_changes_meanwhile(group: str) -> dict[str, object]:
         if group == "b":
             del coordinator.committed["c"]
-            cursors._coordinators = {each: node for each, node in cursors._coordinators.items() if each != "c"}
+            committed_offsets._coordinators = {
+                each: node for each, node in committed_offsets._coordinators.items() if each != "c"
+            }
         return answer(group)
 
     monkeypatch.setattr(coordinator, "_group", looked_for_changes_meanwhile)
-    page = await cursors.page(after=None, limit=100)
-    assert [(each.key.group, each.offset) for each in page.cursors] == [("a", 1), ("b", 2), ("d", 4)]
+    page = await committed_offsets.page(after=None, limit=100)
+    assert [(each.key.group, each.offset) for each in page.committed_offsets] == [("a", 1), ("b", 2), ("d", 4)]
 
 
 async def test_a_node_that_does_not_list_its_groups_yet_is_an_error(
-    coordinator: Coordinator, cursors: KafkaCommittedOffsets
+    coordinator: Coordinator, committed_offsets: KafkaCommittedOffsets
 ) -> None:
     coordinator.committed = {"a": 1}
     coordinator.listing = Code.COORDINATOR_LOAD_IN_PROGRESS
-    for asked in (cursors.page(after=None, limit=100), cursors.of_keys([whole_group("a")])):
+    for asked in (committed_offsets.page(after=None, limit=100), committed_offsets.of_keys([whole_group("a")])):
         with pytest.raises(KafkaError) as raised:
             await asked
         assert raised.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
-    assert await cursors.changed() == []
+    assert await committed_offsets.changed() == []
     coordinator.listing = Code.NONE
-    assert await cursors.changed() == [whole_group("a")]
-    assert [each.offset for each in (await cursors.page(after=None, limit=100)).cursors] == [1]
+    assert await committed_offsets.changed() == [whole_group("a")]
+    assert [each.offset for each in (await committed_offsets.page(after=None, limit=100)).committed_offsets] == [1]
 
 
 @pytest.mark.parametrize("code", [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR])
-async def test_a_group_whose_coordinator_is_not_ready_is_an_error_and_its_cursors_come_later(
-    coordinator: Coordinator, cursors: KafkaCommittedOffsets, code: Code
+async def test_a_group_whose_coordinator_is_not_ready_is_an_error_and_its_committed_offsets_come_later(
+    coordinator: Coordinator, committed_offsets: KafkaCommittedOffsets, code: Code
 ) -> None:
     coordinator.committed = {"a": 1, "b": 2}
     coordinator.loading, coordinator.code = {"b"}, code
     with pytest.raises(KafkaError) as raised:
-        await cursors.page(after=None, limit=100)
+        await committed_offsets.page(after=None, limit=100)
     assert raised.value.code is code
     with pytest.raises(KafkaError):
-        await cursors.of_keys([whole_group("b")])
-    assert await cursors.changed() == []
+        await committed_offsets.of_keys([whole_group("b")])
+    assert await committed_offsets.changed() == []
     coordinator.loading = set()
-    assert await cursors.changed() == [whole_group("b")]
-    assert [each.offset for each in await cursors.of_keys([whole_group("b")])] == [2]
+    assert await committed_offsets.changed() == [whole_group("b")]
+    assert [each.offset for each in await committed_offsets.of_keys([whole_group("b")])] == [2]
 
 
 async def test_a_group_that_may_not_be_asked_for_keeps_no_other_back(
-    coordinator: Coordinator, cursors: KafkaCommittedOffsets
+    coordinator: Coordinator, committed_offsets: KafkaCommittedOffsets
 ) -> None:
     coordinator.committed = {"a": 1, "b": 2}
     coordinator.loading, coordinator.code = {"a"}, Code.GROUP_AUTHORIZATION_FAILED
-    page = await cursors.page(after=None, limit=100)
-    assert [(each.key.group, each.offset) for each in page.cursors] == [("b", 2)]
+    page = await committed_offsets.page(after=None, limit=100)
+    assert [(each.key.group, each.offset) for each in page.committed_offsets] == [("b", 2)]

@@ -92,7 +92,7 @@ async def test_a_topic_that_may_be_described_and_not_read_ends_no_poll_before_it
     kafka.codes[OTHER] = Code.TOPIC_AUTHORIZATION_FAILED
     place = None
     for _ in range(20):
-        place = (await source.changes(ONE, place, topics=False, cursors=False, wait_ms=10, limit=100)).place
+        place = (await source.changes(ONE, place, topics=False, committed_offsets=False, wait_ms=10, limit=100)).place
     assert kafka.asked[ApiKey.LIST_OFFSETS] == 1
 
 
@@ -103,12 +103,12 @@ async def test_a_topic_that_may_be_read_by_now_is_told_of(
     kafka.codes[OTHER] = Code.TOPIC_AUTHORIZATION_FAILED
     place = None
     for _ in range(3):
-        place = (await source.changes(ONE, place, topics=False, cursors=False, wait_ms=0, limit=100)).place
+        place = (await source.changes(ONE, place, topics=False, committed_offsets=False, wait_ms=0, limit=100)).place
     kafka.codes.clear()
     kafka.end = kafka.last = 200
     told: dict[TopicPartition, Offset] = {}
     while told.get(TopicPartition(OTHER, 0)) != 200:
-        said = await source.changes(ONE, place, topics=False, cursors=False, wait_ms=0, limit=100)
+        said = await source.changes(ONE, place, topics=False, committed_offsets=False, wait_ms=0, limit=100)
         place = said.place
         told |= said.partitions
 

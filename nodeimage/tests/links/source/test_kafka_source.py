@@ -1,4 +1,5 @@
-"""An Apache Kafka cluster as a source, with Kafka 4.3 itself: all security, topics, batches, transactions, cursors."""
+"""An Apache Kafka cluster as a source, with Kafka 4.3 itself: all security, topics, batches, transactions, committed
+offsets."""
 
 import asyncio
 import itertools
@@ -288,7 +289,7 @@ async def test_a_log_start_inside_a_batch_cuts_the_batch(connect: Connect, kafka
     assert (header.base_offset, header.compression) == (4, 3)
 
 
-# --- changes and cursors
+# --- changes and committed offsets
 
 
 async def test_the_feed_tells_what_advanced_and_is_silent_otherwise(connect: Connect, kafka: RealKafka) -> None:
@@ -298,13 +299,13 @@ async def test_the_feed_tells_what_advanced_and_is_silent_otherwise(connect: Con
     source = connect()
     ids = {name: (await topic_of(source, name)).topic_id for name in names}
     producer = kafka.producer()
-    begun = await source.changes(ONE, None, topics=False, cursors=False, wait_ms=0, limit=100)
+    begun = await source.changes(ONE, None, topics=False, committed_offsets=False, wait_ms=0, limit=100)
     assert begun.reset
     place = begun.place
 
     async def turn(wait_ms: int, limit: int = 100) -> dict[Any, int]:
         nonlocal place
-        said = await source.changes(ONE, place, topics=False, cursors=False, wait_ms=wait_ms, limit=limit)
+        said = await source.changes(ONE, place, topics=False, committed_offsets=False, wait_ms=wait_ms, limit=limit)
         assert not said.reset
         place = said.place
         return {at: end for at, end in said.partitions if at.topic_id in ids.values()}
@@ -333,7 +334,9 @@ async def test_the_feed_tells_what_advanced_and_is_silent_otherwise(connect: Con
         lost = place
     place = lost
     assert (await turn(0))[TopicPartition(ids[names[1]], 1)] == 4
-    assert (await source.changes(ONE, FeedPlace("other", 1), topics=False, cursors=False, wait_ms=0, limit=1)).reset
+    assert (
+        await source.changes(ONE, FeedPlace("other", 1), topics=False, committed_offsets=False, wait_ms=0, limit=1)
+    ).reset
 
 
 async def test_new_topics_and_partitions_are_told_and_followed(connect: Connect, kafka: RealKafka) -> None:
@@ -341,8 +344,8 @@ async def test_new_topics_and_partitions_are_told_and_followed(connect: Connect,
     kafka.create(grows)
     source = connect()
     grown = (await topic_of(source, grows)).topic_id
-    place = (await source.changes(ONE, None, topics=False, cursors=False, wait_ms=0, limit=100)).place
-    looked = (await source.changes(ONE, None, topics=True, cursors=False, wait_ms=0, limit=100)).place
+    place = (await source.changes(ONE, None, topics=False, committed_offsets=False, wait_ms=0, limit=100)).place
+    looked = (await source.changes(ONE, None, topics=True, committed_offsets=False, wait_ms=0, limit=100)).place
     kafka.create(new)
     kafka.admin.create_partitions([admin.NewPartitions(grows, 3)])[grows].result(30)
     producer = kafka.producer()
@@ -351,17 +354,17 @@ async def test_new_topics_and_partitions_are_told_and_followed(connect: Connect,
     topics: set[bytes] = set()
     ends: dict[TopicPartition, Offset] = {}
     while not (grown in topics and len(topics) >= 2 and ends.get(TopicPartition(grown, 2)) == 1):
-        said = await source.changes(ONE, place, topics=False, cursors=False, wait_ms=1000, limit=100)
+        said = await source.changes(ONE, place, topics=False, committed_offsets=False, wait_ms=1000, limit=100)
         place = said.place
         ends |= dict(said.partitions)
-        said = await source.changes(ONE, looked, topics=True, cursors=False, wait_ms=1000, limit=100)
+        said = await source.changes(ONE, looked, topics=True, committed_offsets=False, wait_ms=1000, limit=100)
         looked = said.place
         topics |= set(said.topics)
     assert (await topic_of(source, new)).topic_id in topics
     assert (await topic_of(source, grows)).partitions == 3
 
 
-async def test_cursors_of_all_groups_come_and_changes_are_told(connect: Connect, kafka: RealKafka) -> None:
+async def test_committed_offsets_of_all_groups_come_and_changes_are_told(connect: Connect, kafka: RealKafka) -> None:
     name, groups = name_of("cursors"), sorted(name_of("group") for _ in range(3))
     kafka.create(name, partitions=2)
     source = connect()
@@ -381,17 +384,17 @@ async def test_cursors_of_all_groups_come_and_changes_are_told(connect: Connect,
 
     for group in groups:
         commit(group, 10)
-    place = (await source.changes(ONE, None, topics=False, cursors=True, wait_ms=0, limit=100)).place
+    place = (await source.changes(ONE, None, topics=False, committed_offsets=True, wait_ms=0, limit=100)).place
     page = await source.committed_offsets(after=None, limit=1000)
     assert page.after is None
-    found = [each for each in page.cursors if each.key.group in groups]
+    found = [each for each in page.committed_offsets if each.key.group in groups]
     assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds one
         (CommittedOffsetKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
     ]
     commit(groups[1], 20)
     changed: set[CommittedOffsetKey] = set()
     while not changed & {CommittedOffsetKey(group, b"", -1) for group in groups}:
-        said = await source.changes(ONE, place, topics=False, cursors=True, wait_ms=1000, limit=100)
+        said = await source.changes(ONE, place, topics=False, committed_offsets=True, wait_ms=1000, limit=100)
         place = said.place
         changed |= set(said.cursors)
     assert {key.group for key in changed} & set(groups) == {groups[1]}

@@ -32,7 +32,7 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(
     assert await at(south, 2), "what is committed at the home counts"
 
 
-async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors_again(
+async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_committed_offsets_again(
     south: OneNode, north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await north_cluster.produce("t", b"a", b"b")
@@ -45,13 +45,13 @@ async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors
     syncer.committed_offsets.changed = syncer.committed_offsets.look_at_all = lambda *_: None  # type: ignore[method-assign,assignment]
     await north_cluster.commit("g", "t", 2)
     asked: list[int] = []
-    cursors = HeadraceSource.committed_offsets
+    committed_offsets = HeadraceSource.committed_offsets
 
     async def loads(self: HeadraceSource, **page: Any) -> CommittedOffsetPage:
         asked.append(1)
         if len(asked) < 4:
             raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
-        return await cursors(self, **page)
+        return await committed_offsets(self, **page)
 
     monkeypatch.setattr(HeadraceSource, "committed_offsets", loads)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
@@ -59,7 +59,7 @@ async def test_a_former_home_whose_coordinator_is_not_ready_is_asked_for_cursors
     assert await at(south, 2)
 
 
-async def test_a_move_says_that_newest_cursors_did_not_come(
+async def test_a_move_says_that_newest_committed_offsets_did_not_come(
     south: OneNode, north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await north_cluster.produce("t", b"a")
@@ -76,7 +76,7 @@ async def test_a_move_says_that_newest_cursors_did_not_come(
     assert "group g is loading" in moved["error"]
 
 
-async def test_a_move_that_ends_before_all_is_here_brings_the_cursors_that_it_can_and_says_which_topics_lack_some(
+async def test_a_move_that_ends_before_all_is_here_brings_the_offsets_that_it_can_and_says_which_topics_lack_some(
     south: OneNode, north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await north_cluster.produce("t", b"a")

@@ -1,4 +1,4 @@
-"""What a topic syncer makes of a source's topics, homes and cursors, in the catalog of a real node."""
+"""What a topic syncer makes of a source's topics, homes and committed offsets, in the catalog of a real node."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ import pytest
 from headrace.base.addresses import Address
 from headrace.base.errors import Code
 from headrace.base.ids import Home, LeaderEpoch, Millis, Offset
-from headrace.catalog.committed_offsets import CopyCursors, Cursor, ExpireCursors, Expired
+from headrace.catalog.committed_offsets import CommittedOffset, CopyOffsets, Expired, ExpireOffsets
 from headrace.catalog.groups import PutGroup
 from headrace.catalog.homes import HomeChange, SetHome
 from headrace.catalog.link_config import LinkConfig
@@ -55,7 +55,7 @@ async def kept(
 
 
 async def looked_at_all(north: FakeSource, syncer: TopicSyncer) -> None:
-    """Have all cursors looked at, and what comes of it done."""
+    """Have all committed offsets looked at, and what comes of it done."""
     asked = north.calls["committed_offsets"]
     syncer.committed_offsets.look_at_all()
     await until(lambda: north.calls["committed_offsets"] > asked and syncer.committed_offsets.held == 0)
@@ -117,7 +117,7 @@ async def test_what_it_does_in_the_catalog_is_traced_and_a_look_that_finds_nothi
     ]
 
 
-async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_cursors_no_oftener_for_that(
+async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_committed_offsets_no_oftener_for_that(
     south: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_source, "LEAST_WAIT_MS", 500)
@@ -292,7 +292,7 @@ async def test_a_higher_home_at_the_source_is_adopted_with_its_history_once_all_
         assert syncer.refused == {}
 
 
-async def test_cursors_come_once_their_data_are_here(south: OneNode, north: FakeSource) -> None:
+async def test_committed_offsets_come_once_their_data_are_here(south: OneNode, north: FakeSource) -> None:
     topic = north.put("t")
     north.commit("g", topic, 2)
     async with kept(south, north) as syncer:
@@ -307,24 +307,24 @@ async def test_cursors_come_once_their_data_are_here(south: OneNode, north: Fake
         await until(lambda: syncer.committed_offsets.held == 0)
 
 
-async def test_a_cursor_that_is_told_of_while_others_are_released_is_copied_at_once(
+async def test_a_committed_offset_that_is_told_of_while_others_are_released_is_copied_at_once(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = north.put("t")
     async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await south.append("t", b"a", b"b")
-        cursors = syncer.committed_offsets
-        release, late = cursors._release, []
+        committed_offsets = syncer.committed_offsets
+        release, late = committed_offsets._release, []
 
         async def slow() -> None:
             await release()
             if not late and north.committed:
                 late.append(True)
                 north.commit("g", topic, 2)
-                await until(lambda: bool(cursors._changed))
+                await until(lambda: bool(committed_offsets._changed))
 
-        monkeypatch.setattr(cursors, "_release", slow)
+        monkeypatch.setattr(committed_offsets, "_release", slow)
         north.commit("g", topic, 1)
         await until(lambda: _is_at(south, 2))
         assert late
@@ -334,7 +334,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, listed, answered = north.put("t"), asyncio.Semaphore(0), asyncio.Event()
-    topics, cursors, changes = north.topics, north.committed_offsets, north.changes
+    topics, committed_offsets, changes = north.topics, north.committed_offsets, north.changes
 
     async def early_topics(**asked: Any) -> Any:
         page = await topics(**asked)
@@ -342,8 +342,8 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
         await answered.wait()
         return page
 
-    async def early_cursors(**asked: Any) -> Any:
-        page = await cursors(**asked)
+    async def early_committed_offsets(**asked: Any) -> Any:
+        page = await committed_offsets(**asked)
         listed.release()
         await answered.wait()
         return page
@@ -358,7 +358,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
         return await changes(*args, **asked)
 
     monkeypatch.setattr(north, "topics", early_topics)
-    monkeypatch.setattr(north, "committed_offsets", early_cursors)
+    monkeypatch.setattr(north, "committed_offsets", early_committed_offsets)
     monkeypatch.setattr(north, "changes", late_changes)
     async with kept(south, north):
         await until(lambda: _exists(south, "late"))
@@ -366,7 +366,7 @@ async def test_what_changes_while_all_is_looked_at_before_the_feed_begins_is_not
         await until(lambda: _is_at(south, 1))
 
 
-async def test_what_was_committed_here_later_stays_when_all_cursors_are_looked_at(
+async def test_what_was_committed_here_later_stays_when_all_committed_offsets_are_looked_at(
     south: OneNode, north: FakeSource
 ) -> None:
     topic = north.put("t")
@@ -409,7 +409,7 @@ async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_
         await until(lambda: _is_at(south, 1))
 
 
-async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_is_once_they_have_left(
+async def test_a_committed_offset_that_could_not_be_copied_as_its_group_had_members_here_is_once_they_have_left(
     south: OneNode, north: FakeSource
 ) -> None:
     generations = itertools.count(1)
@@ -447,7 +447,7 @@ async def test_a_cursor_that_could_not_be_copied_as_its_group_had_members_here_i
         assert await south.cursor("g", "t") == 1
 
 
-async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_home_has_told(
+async def test_a_committed_offset_that_another_copy_brings_does_not_take_back_what_the_home_has_told(
     south: OneNode, north: FakeSource
 ) -> None:
     topic = north.put("t", home=(0, "east"))
@@ -456,8 +456,8 @@ async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_hom
         await south.append("t", b"a", b"b", b"c")
         row = await south.row("t")
         assert row is not None
-        cursor = Cursor(row.topic_id, 0, Offset(3), LeaderEpoch(-1), committed_ms=Millis(2_000))
-        command = CopyCursors("g", [cursor], Millis(9_000), south.cluster_id)  # by the link from the east
+        committed_offset = CommittedOffset(row.topic_id, 0, Offset(3), LeaderEpoch(-1), committed_ms=Millis(2_000))
+        command = CopyOffsets("g", [committed_offset], Millis(9_000), south.cluster_id)  # by the link from the east
         assert await south.parts.catalog.submit(command) == [Code.NONE]
         north.commit("g", topic, 1, at=1_000)
         north.commit("h", topic, 1, at=1_000)
@@ -471,7 +471,9 @@ async def test_a_cursor_that_another_copy_brings_does_not_take_back_what_the_hom
         await until(lambda: _is_at(south, 2))
 
 
-async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: OneNode, north: FakeSource) -> None:
+async def test_committed_offsets_of_a_group_that_the_source_has_do_not_expire_here(
+    south: OneNode, north: FakeSource
+) -> None:
     for name in ("t", "u"):
         topic = north.put(name)
         north.commit("g", topic, 1, at=1_000)
@@ -486,13 +488,13 @@ async def test_cursors_of_a_group_that_the_source_has_do_not_expire_here(south: 
             await south.parts.catalog.submit(PutGroup(group, 0, "", "", "", [], b"", "Empty", long_ago))
         north.committed = {key: each for key, each in north.committed.items() if key.group != "only-u"}
         await looked_at_all(north, syncer)
-        expired = await south.parts.catalog.submit(ExpireCursors(before=Millis(long_ago + 1)))
-        assert expired == Expired(cursors=1, groups=1)
+        expired = await south.parts.catalog.submit(ExpireOffsets(before=Millis(long_ago + 1)))
+        assert expired == Expired(committed_offsets=1, groups=1)
         assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]
         assert await south.cursor("only-u", "u") is None
 
 
-async def test_cursors_of_topics_at_home_here_are_never_touched(south: OneNode, north: FakeSource) -> None:
+async def test_committed_offsets_of_topics_at_home_here_are_never_touched(south: OneNode, north: FakeSource) -> None:
     await south.append("t", b"a", b"b")
     mine = await south.row("t")
     assert mine is not None

@@ -236,11 +236,11 @@ async def _with_aiokafka(bootstrap: str, topic: str, partition: int, end: int) -
 def _goes_on(
     south: Cluster, old: RealKafka, half: dict[tuple[str, int], int], last: dict[tuple[str, int], int]
 ) -> None:
-    """Programs at the new address: groups from their cursors, producers behind what is there."""
+    """Programs at the new address: groups from their committed offsets, producers behind what is there."""
     before = {topic: ends(old.bootstrap, topic) for topic in (PLAIN, EXACTLY)}
     for topic in (PLAIN, EXACTLY):
         write(south.bootstrap, topic, "after", 30)
-    for group, topic, cursors in ((GROUP, PLAIN, half), (AT_END, EXACTLY, last)):
+    for group, topic, committed_offsets in ((GROUP, PLAIN, half), (AT_END, EXACTLY, last)):
         consumer = reader(south.bootstrap, group, **{"auto.offset.reset": "error"})
         consumer.subscribe([topic])
         found: dict[int, list[int]] = {}
@@ -250,5 +250,7 @@ def _goes_on(
         for partition in range(PARTITIONS):
             there = [each.offset for each in all_of(old.bootstrap, topic, partition)]
             end = before[topic][partition][1]
-            expected = [each for each in there if each >= cursors[topic, partition]] + list(range(end, end + 10))
+            expected = [each for each in there if each >= committed_offsets[topic, partition]] + list(
+                range(end, end + 10)
+            )
             assert found[partition] == expected, (topic, partition)

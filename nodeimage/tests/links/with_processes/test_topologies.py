@@ -31,7 +31,7 @@ def size_of(cluster: Cluster, *topics: str, partitions: int = 3) -> int:
     )
 
 
-def test_one_to_one_brings_topics_partitions_configs_and_cursors_as_they_come(linked: Linked) -> None:
+def test_one_to_one_brings_topics_partitions_configs_and_committed_offsets_as_they_come(linked: Linked) -> None:
     north, south = linked.start("north", "south")
     make(north, "before", **{"max.message.bytes": "500000"})
     fill(north, "before")

@@ -104,7 +104,7 @@ def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
             has = found[node]
             has.replicas += 1
             has.in_sync += node in in_sync
-            if node == each.primary:
+            if node == each.leader:
                 has.leads += 1
                 has.leads_catalog |= each.kind == "catalog"
     return dict(found)
@@ -157,14 +157,14 @@ def lacks(
         if each.state == DELETED:
             continue
         synced = _synced(each, replicas)
-        if len(synced) >= each.wanted and each.primary in synced:
+        if len(synced) >= each.wanted and each.leader in synced:
             continue
         found.append(
             Lack(
                 container=each.container_id,
                 kind=each.kind,
                 volume=each.volume,
-                primary=each.primary,
+                primary=each.leader,
                 in_sync=len(synced),
                 wanted=each.wanted,
                 min_in_sync=each.min_in_sync,
@@ -177,7 +177,7 @@ def lacks(
 
 
 def _is_stalled(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> bool:
-    leader = replicas.get(record.primary, {}).get(record.container_id)
+    leader = replicas.get(record.leader, {}).get(record.container_id)
     return leader is not None and leader.role == "primary" and leader.stalled
 
 
@@ -199,8 +199,8 @@ def _why(
     if lost:
         return f"{_nodes(lost)} lost {'its replica' if len(lost) == 1 else 'their replicas'}"
     down = [node for node in record.replicas if node not in replicas]
-    if record.primary in down:
-        return f"node {record.primary}, its primary, does not answer"
+    if record.leader in down:
+        return f"node {record.leader}, its primary, does not answer"
     if down:
         return f"{_nodes(down)} {'does' if len(down) == 1 else 'do'} not answer"
     behind = [node for node in record.replicas if node not in in_sync]
@@ -225,7 +225,7 @@ def _synced(
 
 
 def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]) -> int | None:
-    leader = replicas.get(record.primary, {}).get(record.container_id)
+    leader = replicas.get(record.leader, {}).get(record.container_id)
     if leader is None:
         return None
     in_sync = {node for node, _ in record.in_sync}
@@ -291,7 +291,7 @@ def unclean_candidate(
     in_sync = ((node, UUID(state.format)),)
     epoch = Epoch(max(record.epoch, state.epoch) + 1)
     after = structs.replace(
-        record, primary=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
+        record, leader=node, epoch=epoch, in_sync=in_sync, recovered=record.recovered + 1, recovered_epoch=epoch
     )
     gone = _nodes(sorted(incarnations))
     return UncleanCandidate(

@@ -66,7 +66,7 @@ class ContainerCalls:
                 "kind": each.kind,
                 "state": each.state,
                 "volume": each.volume,
-                "primary": each.primary,
+                "primary": each.leader,
                 "epoch": each.epoch,
                 "in_sync": [node for node, _ in each.in_sync],
                 "replicas": list(each.replicas),

@@ -228,7 +228,7 @@ class NodeStatus:
             "kind": replica.kind,
             "state": record.state if record is not None else None,
             "role": "primary" if replica.leader is not None else "follower",
-            "primary": record.primary if record is not None else None,
+            "primary": record.leader if record is not None else None,
             "epoch": record.epoch if record is not None else None,
             "in_sync": ",".join(str(node) for node, _ in record.in_sync) if record is not None else "",
             "start": replica.log.start,

@@ -84,7 +84,7 @@ class NodeCalls:
         return {
             "node": node.node_id,
             "draining": not params.cancel,
-            "leads": sum(each.primary == node.node_id for each in held),
+            "leads": sum(each.leader == node.node_id for each in held),
             "replicas": len(held),
             "warnings": warnings,
         }

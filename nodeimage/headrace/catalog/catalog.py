@@ -8,13 +8,13 @@ the log is in submission.py. Queries run in a few reader threads. Nothing here b
 as a CommandLog, other nodes only as a Route, and nothing of Kafka's protocol.
 
 What happens when: a crash between commit and apply: replay at `open` applies the command once (the applied position
-moves with the rows). A cancelled submit: the command is applied all the same. A primary that steps down: the submitter
+moves with the rows). A cancelled submit: the command is applied all the same. A leader that steps down: the submitter
 tries again at the next one. A full disk: the log has the commands, applying waits and tries again each second,
 submitters wait with it. Damage of the tables, which queries, applying, the scrub and writing a snapshot meet, and
 comparing nodes finds (`found_damage`): nothing is applied any more, queries of what checks are answered, others fail,
 and `on_damage` tells who has the tables made anew (`rebuild`, `install`); where nobody does, the catalog fails
 (`failed` tells the node to end), and the next start, which trusts no tables that were found damaged, makes them anew. A
-replica too far behind for the primary's log: `install`.
+replica too far behind for the leader's log: `install`.
 """
 
 import asyncio
@@ -165,7 +165,7 @@ class Catalog:
     ) -> "Catalog":
         """Open the tables, or restore them from a snapshot, and apply the committed commands that they lack.
 
-        `route` gets commands to the catalog's primary while this node does not lead. A snapshot is written after each
+        `route` gets commands to the catalog's leader while this node does not lead. A snapshot is written after each
         `snapshot_bytes` of log. `may`: whether what belongs to a feature level may be written. `room` is asked before
         a snapshot is written or installed. Raises FolderRefused for a newer format, StorageFull.
         """
@@ -314,7 +314,7 @@ class Catalog:
         self._applier.tables_come()
 
     async def install(self, snapshot: Path, position: Position, *, log_stays: bool = False) -> None:
-        """Replace the tables by a snapshot that came from the primary; `position` is how far it is. The file is left.
+        """Replace the tables by a snapshot that came from the leader; `position` is how far it is. The file is left.
 
         To be called before the log is emptied to begin at `position`, and while nothing new is committed in it: a
         crash in between leaves tables that are ahead of the log, which is safe. Queries under way see the old rows,

@@ -25,7 +25,7 @@ answers can meet an epoch of the new one."""
 SKIPPED_BITS = 24
 """A catalog that lost commands goes on with the serials behind the next multiple of 2**24 (invariant 15)."""
 MOST_LEADER_EPOCH = 2**31 - 2**24
-"""Kafka's leader epochs have 31 bits. A partition above this rolls no more: what is left is for changes of primary."""
+"""Kafka's leader epochs have 31 bits. A partition above this rolls no more: what is left is for changes of leader."""
 LOST_ROLLS_GAP = 1 << 16
 """Leader epochs left free at the first roll after that: rolls that were lost had given some away."""
 

@@ -39,8 +39,8 @@ def containers(
         addresses = {node["node"]: node["address"] for node in cluster.admin("node.list")}
         if volume is not None:
             cluster.admin("volume.show", {"name": volume})  # refuses one that is not there
-    needed = [primary for primary in {each["primary"] for each in found} if primary in addresses]
-    answers = ask_each(cluster.target, [addresses[primary] for primary in needed], "container.list")
+    needed = [leader for leader in {each["primary"] for each in found} if leader in addresses]
+    answers = ask_each(cluster.target, [addresses[leader] for leader in needed], "container.list")
     told = with_bytes(found, dict(zip(needed, answers, strict=True)))
     told = [each for each in told if volume is None or each["volume"] == volume]
     if output is OutputFormat.JSON:
@@ -52,7 +52,7 @@ def containers(
 
 
 def with_bytes(found: list[dict[str, Any]], answers: dict[int, Any]) -> list[dict[str, Any]]:
-    """The containers with the bytes that each one's primary told; None where it did not answer. Pure."""
+    """The containers with the bytes that each one's leader told; None where it did not answer. Pure."""
     stored = {
         (node, each["container"]): each["bytes"] for node, told in answers.items() if told is not None for each in told
     }
@@ -146,7 +146,7 @@ def recover_store(
             {
                 "container": each.container_id,
                 "kind": each.kind,
-                "primary": each.primary,
+                "primary": each.leader,
                 "epoch": each.epoch,
                 "in_sync": [node for node, _ in each.in_sync],
                 "replicas": list(each.replicas),

@@ -198,7 +198,7 @@ def _try_put(
         if found is None:
             return None
         record = records.decode(found.value, ContainerRecord, found.key)
-        if record.epoch != leader.epoch or record.primary != leader.member.node:
+        if record.epoch != leader.epoch or record.leader != leader.member.node:
             return None
         if known is not None:
             container_records.check_descent(record, known)

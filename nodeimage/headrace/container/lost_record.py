@@ -133,16 +133,16 @@ def recovered_record(found: Sequence[FoundReplica]) -> ContainerRecord:
     best = ahead(found)
     lost = [each for each in found if _parted(each.record, best.record)]
     kept = [each for each in found if each not in lost]
-    newest = max(kept, key=lambda each: (each.record.epoch, each.node == each.record.primary)).record
+    newest = max(kept, key=lambda each: (each.record.epoch, each.node == each.record.leader)).record
     same = [each for each in kept if (each.last_epoch, each.end) == (best.last_epoch, best.end)]
     present = {each.node for each in found}
     replicas = [node for node in newest.replicas if node in present]
     replicas += sorted(each.node for each in same if each.node not in replicas)
-    leader = next((each for each in same if each.node == newest.primary), best)
+    leader = next((each for each in same if each.node == newest.leader), best)
     highest = max([each.seen for each in found] + [each.record.epoch for each in found])
     return structs.replace(
         newest,
-        primary=leader.node,
+        leader=leader.node,
         epoch=Epoch(highest + 1),
         in_sync=tuple((each.node, each.format) for each in same),
         replicas=tuple(replicas),

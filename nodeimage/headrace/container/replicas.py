@@ -243,7 +243,7 @@ class Replicas:
         if record is None or record.state == "deleted":
             return False
         # Every node follows the catalog, to apply its commands.
-        return record.kind == CATALOG or self._env.node_id in record.replicas or record.primary == self._env.node_id
+        return record.kind == CATALOG or self._env.node_id in record.replicas or record.leader == self._env.node_id
 
     # --- one replica
 
@@ -371,7 +371,7 @@ class Replicas:
         await replica.set_durability(fsync=self._env.options(record.kind, record.volume).fsync)
         await _remember(record, replica)
         self._note(record.container_id)
-        if record.primary == self._env.node_id:
+        if record.leader == self._env.node_id:
             await self._lead(record, replica)
         else:
             await self._follow(record, replica)
@@ -808,11 +808,11 @@ async def _remember(record: ContainerRecord, replica: LocalReplica) -> None:
     if known is not None:
         container_records.check_descent(record, known)
     if known is not None and (
-        record.epoch < known.epoch or (record.epoch == known.epoch and record.primary != known.primary)
+        record.epoch < known.epoch or (record.epoch == known.epoch and record.leader != known.leader)
     ):
         raise KafkaError(
             Code.FENCED_LEADER_EPOCH,
-            f"the cluster store has node {record.primary} lead epoch {record.epoch}, but node {known.primary} led "
+            f"the cluster store has node {record.leader} lead epoch {record.epoch}, but node {known.leader} led "
             f"epoch {known.epoch}: it is an old copy. Stop all nodes, then build it anew with `headrace recover-store`",
         )
     await replica.remember(record)

@@ -118,9 +118,9 @@ async def follow(
     await replica.saw(record.epoch)
 
     async def connect() -> Session:
-        node = env.view.nodes.get(record.primary)
+        node = env.view.nodes.get(record.leader)
         if node is None:
-            raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.primary} is not known")
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, f"node {record.leader} is not known")
         return await open_session(node)
 
     replica.follow(
@@ -129,7 +129,7 @@ async def follow(
             epoch=record.epoch,
             node=env.node_id,
             observer=observer,
-            leader=record.primary,
+            leader=record.leader,
             connect=connect,
             receive=receive,
             roster=roster,

@@ -141,7 +141,7 @@ class _Round:
         self._led: defaultdict[NodeId, list[ContainerRecord]] = defaultdict(list)
         """Open containers by leader."""
         for record in self._opened:
-            self._led[record.primary].append(record)
+            self._led[record.leader].append(record)
         self._ends = self._read_ends()
         self._rates = self._read_rates()
         self._moves = [at for at in state.moves if now - at < 60]
@@ -187,7 +187,7 @@ class _Round:
     def _may_change(self, record: ContainerRecord) -> bool:
         """Whether who leads a container may be decided here, and is to be."""
         return (
-            record.primary in self._loads
+            record.leader in self._loads
             and not self._observed.know_better(record.container_id)
             and not self._observed.unheard_since_fall(record)
         )
@@ -230,7 +230,7 @@ class _Round:
     def _read_ends(self) -> dict[ContainerId, tuple[int, int]]:
         ends: dict[ContainerId, tuple[int, int]] = {}
         for record in self._opened:
-            replica = self._observed.replica(record.primary, record.container_id)
+            replica = self._observed.replica(record.leader, record.container_id)
             if replica is not None and replica.role == "primary":
                 ends[record.container_id] = (replica.epoch, replica.end)
         return ends
@@ -359,18 +359,16 @@ class _Round:
             return
         record, carried = busiest
         targets = [
-            each
-            for each in self._open_of(record.volume)
-            if values[each.primary] < mean and self._may_move(each.primary)
+            each for each in self._open_of(record.volume) if values[each.leader] < mean and self._may_move(each.leader)
         ]
         if not targets:
             return
-        target = min(targets, key=lambda each: (values[each.primary], each.container_id))
+        target = min(targets, key=lambda each: (values[each.leader], each.container_id))
         # The larger of the two loads has to become smaller: else one hot partitionlet carries the heat around.
-        most = BETTER * values[node] - values[target.primary]
+        most = BETTER * values[node] - values[target.leader]
         if self._roll(_Giver(node, record, target, carried, why), (values[node] - mean) / 2, most):
             self._moves.append(self._now)
-            self._resting[target.primary] = self._now + REST_S
+            self._resting[target.leader] = self._now + REST_S
 
     def _busiest(self, node: NodeId, value: float) -> tuple[ContainerRecord, float] | None:
         """The open container of a node that is written to most, and its part of what the node carries."""
@@ -383,7 +381,7 @@ class _Round:
 
     def _open_of(self, volume: str) -> list[ContainerRecord]:
         """Those to which partitions may roll: they would leave a full disk again."""
-        return [each for each in self._opened if each.volume == volume and each.primary not in self._full]
+        return [each for each in self._opened if each.volume == volume and each.leader not in self._full]
 
     def _roll(self, giver: _Giver, wanted: float, most: float) -> bool:
         """Have so much of what is written to a container go on in another one, and no more; whether it is worth it."""
@@ -393,7 +391,7 @@ class _Round:
         record, target = giver.record, giver.target
         reason = (
             f"{giver.why}; {share:.0%} of what is written to container {record.container_id} goes on in container"
-            f" {target.container_id} of node {target.primary}"
+            f" {target.container_id} of node {target.leader}"
         )
         self._changes.append(Roll(giver.node, record.container_id, share, limit, target.container_id, reason))
         self._resting[giver.node] = self._now + REST_S
@@ -421,12 +419,12 @@ class _Round:
         if best is not None:
             gap, record, candidate = best
             reason = (
-                f"node {record.primary} leads {gap} closed containers more than node {candidate}, which leads this now"
+                f"node {record.leader} leads {gap} closed containers more than node {candidate}, which leads this now"
             )
             moved = hand_over(self._observed, record, candidate, reason, self._now)
             self._changes.append(replace(moved, is_balance=True))
             self._closed_moves.append(self._now)
-            led[record.primary] -= 1
+            led[record.leader] -= 1
             led[candidate] += 1
 
     def _candidates(self, record: ContainerRecord) -> list[NodeId]:
@@ -434,7 +432,7 @@ class _Round:
         if record.container_id in taken:
             return []
         able = candidates(self._observed, record, lambda _: 0, self._now)
-        others = self._loads.keys() - {record.primary} - (self._full if record.state == OPEN else set())
+        others = self._loads.keys() - {record.leader} - (self._full if record.state == OPEN else set())
         return [node for node in able if node in others]
 
 

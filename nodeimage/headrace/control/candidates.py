@@ -89,6 +89,6 @@ def hand_over(observed: Observed, record: ContainerRecord, candidate: NodeId, re
         pairs += [pair for pair in absent if may_have_all(pair[0])][:1]
     seen = [replica.epoch for node in record.replicas if (replica := observed.replica(node, record.container_id))]
     wanted = structs.replace(
-        record, primary=candidate, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
+        record, leader=candidate, epoch=Epoch(max(record.epoch, *seen) + 1), in_sync=tuple(sorted(pairs))
     )
     return PutContainer(wanted, observed.versions[record.container_id], reason)

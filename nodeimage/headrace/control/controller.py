@@ -591,7 +591,7 @@ class Controller:
             match change:
                 case PutContainer():
                     known = self._view.containers.get(change.record.container_id)
-                    self._leader_changes.decided(change, None if known is None else known.primary)
+                    self._leader_changes.decided(change, None if known is None else known.leader)
                     self._puts.put(change)
                 case CreateContainer(kind=kind, members=members, volume=volume):
                     key = (kind, members[0], volume)
@@ -614,7 +614,7 @@ class Controller:
                 log.exception("making a container went wrong", kind=change.kind, node=change.members[0])
                 await asyncio.sleep(FAILED_PAUSE_S)
                 return
-            self.events.add("container", change.reason, container=record.container_id, node=record.primary)
+            self.events.add("container", change.reason, container=record.container_id, node=record.leader)
         finally:
             self._creating.discard(key)
             self._wake.set()

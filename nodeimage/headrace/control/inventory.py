@@ -121,7 +121,7 @@ class Inventory:
 
     def _count(self, record: ContainerRecord, by: int) -> None:
         """Enter a record in what is looked up, or (-1) take it out."""
-        container, volume, leader = record.container_id, record.volume, record.primary
+        container, volume, leader = record.container_id, record.volume, record.leader
 
         def enter(containers: set[ContainerId]) -> None:
             if by > 0:
@@ -256,14 +256,14 @@ class Inventory:
         """
         if record.kind == CATALOG or record.container_id in self._better:
             return False
-        state = self._node_states.get(record.primary)
-        replica = self.replica(record.primary, record.container_id)
+        state = self._node_states.get(record.leader)
+        replica = self.replica(record.leader, record.container_id)
         if state is None or not state.leads or replica is None:
             return False
         if replica.role != "primary" or replica.stalled or replica.cramped:
             return False
         if not any(
-            node == record.primary and str(incarnation) == replica.format for node, incarnation in record.in_sync
+            node == record.leader and str(incarnation) == replica.format for node, incarnation in record.in_sync
         ):
             return False
         for node in record.replicas:
@@ -273,7 +273,7 @@ class Inventory:
         volume = self._volumes.get(record.volume)
         return (
             len(record.replicas) == record.wanted
-            and record.primary in record.replicas
+            and record.leader in record.replicas
             and (volume is None or (volume.replicas, volume.min_in_sync) == (record.wanted, record.min_in_sync))
         )
 

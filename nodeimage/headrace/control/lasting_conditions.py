@@ -47,12 +47,12 @@ def finding(observed: Observed, now: float) -> Iterator[list[Condition]]:
 def _conditions_of(observed: Observed, records: Iterable[ContainerRecord], now: float) -> list[Condition]:
     found = []
     for record in records:
-        if not observed.is_alive(record.primary, now):
+        if not observed.is_alive(record.leader, now):
             continue
-        replica = observed.replica(record.primary, record.container_id)
-        if (replica is None and observed.is_told(record.primary)) or (replica and replica.role != "primary"):
+        replica = observed.replica(record.leader, record.container_id)
+        if (replica is None and observed.is_told(record.leader)) or (replica and replica.role != "primary"):
             found.append(idle(record))
-        if record.kind == CATALOG and observed.unheard_by(record.primary, now):
+        if record.kind == CATALOG and observed.unheard_by(record.leader, now):
             found.append(apart(record))
     return found
 

@@ -53,7 +53,7 @@ class LeaderChanges:
 
     def decided(self, change: PutContainer, leader: NodeId | None) -> None:
         """A plan that is being made asks for this. `leader`: who leads the container now."""
-        if self._tracer.is_on and change.record.primary != leader:
+        if self._tracer.is_on and change.record.leader != leader:
             self._decided.setdefault(change.record.container_id, self._time())
 
     def planned(self, changes: Iterable[Change]) -> None:
@@ -74,7 +74,7 @@ class LeaderChanges:
         decided = self._decided.pop(container, now)
         began = decided if change.began is None else min(change.began, decided)
         self._appointed[container] = _Appointed(change, former, began, decided, now)
-        self.told(change.record.primary, container, self._replica(change.record.primary, container))
+        self.told(change.record.leader, container, self._replica(change.record.leader, container))
 
     def told(self, node: NodeId, container: ContainerId, replica: ReplicaState | None) -> None:
         """A node told of a replica. Costs a look-up where nobody was appointed."""
@@ -82,7 +82,7 @@ class LeaderChanges:
         if found is None or replica is None or replica.role != "primary":
             return
         record = found.change.record
-        if node == record.primary and replica.epoch >= record.epoch:
+        if node == record.leader and replica.epoch >= record.epoch:
             del self._appointed[container]
             self._end(found, self._time())
 
@@ -106,7 +106,7 @@ class LeaderChanges:
                     "headrace.container.kind": record.kind,
                     "headrace.cause": cause,
                     "headrace.from_node": found.former,
-                    "headrace.to_node": record.primary,
+                    "headrace.to_node": record.leader,
                     "headrace.epoch": record.epoch,
                     "headrace.notice_seconds": found.decided - found.began,
                     "headrace.appoint_seconds": found.appointed - found.decided,

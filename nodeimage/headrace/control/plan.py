@@ -127,10 +127,10 @@ class _Plan:
                 self._touched.add(record.container_id)
                 before = self._record(record.container_id)
                 for each, by in ((before, -1), (record, 1)):
-                    self._led[each.primary] += by
+                    self._led[each.leader] += by
                     if each.kind == DATA:
-                        self._data_led[each.primary, each.volume] += by
-                        self._open_led[each.primary, each.volume] += by * (each.state == OPEN)
+                        self._data_led[each.leader, each.volume] += by
+                        self._open_led[each.leader, each.volume] += by * (each.state == OPEN)
                     if self._held is not None:
                         self._held.add(each, each.replicas, by=by)
                 self._changed[record.container_id] = record
@@ -170,7 +170,7 @@ class _Plan:
     # --- leaders
 
     def _change_of_leader(self, record: ContainerRecord) -> PutContainer | Wait | None:
-        observed, leader, now = self._observed, record.primary, self._now
+        observed, leader, now = self._observed, record.leader, self._now
         able = candidates(observed, record, self._led.__getitem__, now)
         match observed.life(leader, now):
             case Life.DOUBT:
@@ -220,12 +220,12 @@ class _Plan:
 
     def _relieve(self, record: ContainerRecord, willing: list[NodeId]) -> PutContainer | None:
         """Hand over a container that cannot commit, to a member that sees more of its followers."""
-        seen = self._followers_seen(record.primary, record.replicas)
+        seen = self._followers_seen(record.leader, record.replicas)
         best = max(willing, key=lambda node: self._followers_seen(node, record.replicas), default=None)
         if best is None or self._followers_seen(best, record.replicas) <= seen:
             return None
         reason = (
-            f"node {record.primary} stalls: it hears {seen} followers,"
+            f"node {record.leader} stalls: it hears {seen} followers,"
             f" node {best} hears {self._followers_seen(best, record.replicas)}"
         )
         return self._hand_over(record, best, reason)
@@ -239,12 +239,12 @@ class _Plan:
                 continue
             # The catalog lives on the reserve meanwhile: it need not follow a node that comes and goes.
             if record.kind != CATALOG or self._observed.is_steady(node, self._now):
-                return self._hand_over(record, node, f"the disk of node {record.primary} is full")
+                return self._hand_over(record, node, f"the disk of node {record.leader} is full")
         return None
 
     def _hears_as_much(self, node: NodeId, record: ContainerRecord) -> bool:
         """As much as the leader, or the container would be given back for that."""
-        observed, leader, now = self._observed, record.primary, self._now
+        observed, leader, now = self._observed, record.leader, self._now
         return len(observed.unheard_by(node, now)) <= len(observed.unheard_by(leader, now)) and self._followers_seen(
             node, record.replicas
         ) >= self._followers_seen(leader, record.replicas)
@@ -267,12 +267,12 @@ class _Plan:
         began = self._observed.since.get(apart(record))
         if began is None or self._now - began < self._settings.apart_s:
             return None
-        unheard = {node: self._observed.unheard_by(node, self._now) for node in (record.primary, *willing)}
+        unheard = {node: self._observed.unheard_by(node, self._now) for node in (record.leader, *willing)}
         best = min(willing, key=lambda node: len(unheard[node]), default=None)
-        if best is None or len(unheard[best]) >= len(unheard[record.primary]):
+        if best is None or len(unheard[best]) >= len(unheard[record.leader]):
             return None
-        names = ", ".join(map(str, sorted(unheard[record.primary])))
-        reason = f"node {record.primary} does not hear nodes {names}, and node {best} hears more"
+        names = ", ".join(map(str, sorted(unheard[record.leader])))
+        reason = f"node {record.leader} does not hear nodes {names}, and node {best} hears more"
         return self._hand_over(record, best, reason)
 
     def _hand_over(self, record: ContainerRecord, candidate: NodeId, reason: str) -> PutContainer:
@@ -352,7 +352,7 @@ class _Plan:
         handed = [self._hand_to_room(each) for each in opened if each.container_id not in self._touched]
         if any(handed):
             return
-        leads = {each.primary for each in opened}
+        leads = {each.leader for each in opened}
         roomy = [node for node in nodes if not node.full]
         if not opened or not roomy or not leads.issuperset(node.node_id for node in roomy):
             return  # who leads none gets one anyway
@@ -377,7 +377,7 @@ class _Plan:
 
     def _hand_to_room(self, record: ContainerRecord) -> bool:
         """Whether a member with room leads it from now on."""
-        if not self._observed.is_alive(record.primary, self._now):
+        if not self._observed.is_alive(record.leader, self._now):
             return False
         able = candidates(self._observed, record, self._led.__getitem__, self._now)
         change = self._relieve_full(record, [node for node in able if self._observed.takes_roles(node, self._now)])
@@ -392,10 +392,10 @@ class _Plan:
         if (DATA, key, volume.name) in observed.creating:
             return
         opened = self._opened(volume)
-        if node.full and any(observed.is_alive(each.primary, self._now) for each in opened):
+        if node.full and any(observed.is_alive(each.leader, self._now) for each in opened):
             return  # it would take no records there
-        leads = Counter(each.primary for each in opened)
-        spare = [each for each in opened if leads[each.primary] > 1 and key in each.replicas]
+        leads = Counter(each.leader for each in opened)
+        spare = [each for each in opened if leads[each.leader] > 1 and key in each.replicas]
         back = [
             each
             for each in spare
@@ -405,8 +405,8 @@ class _Plan:
         ]
         waited = self._now - observed.since.get(openless(key, volume), self._now)
         if back and observed.is_steady(key, self._now):
-            chosen = max(back, key=lambda each: (leads[each.primary], -each.container_id))
-            reason = f"node {key} leads no open container, node {chosen.primary} leads {leads[chosen.primary]}"
+            chosen = max(back, key=lambda each: (leads[each.leader], -each.container_id))
+            reason = f"node {key} leads no open container, node {chosen.leader} leads {leads[chosen.leader]}"
             self._add(replace(self._hand_over(chosen, key, reason), is_planned=True))
             return
         patience = 0.0
@@ -428,7 +428,7 @@ class _Plan:
     def _can_come_back(self, record: ContainerRecord, node: NodeId) -> bool:
         replica = self._observed.replica(node, record.container_id)
         able = replica is not None and not replica.damaged and is_in_sync(self._observed, record, node)
-        return able and self._observed.is_alive(record.primary, self._now)
+        return able and self._observed.is_alive(record.leader, self._now)
 
     def _create(self, kind: str, first: NodeRecord, volume: VolumeRecord, nodes: list[NodeRecord], reason: str) -> None:
         members = self._members(first, volume, nodes)
@@ -458,7 +458,7 @@ def _as_record(change: CreateContainer) -> ContainerRecord:
     return ContainerRecord(
         container_id=ContainerId(0),
         kind=change.kind,
-        primary=change.members[0],
+        leader=change.members[0],
         epoch=Epoch(0),
         in_sync=(),
         replicas=change.members,

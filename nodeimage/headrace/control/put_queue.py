@@ -131,7 +131,7 @@ class PutQueue:
                 self._tell(change, unsure.former)
             self._changed()
             return
-        former = None if known is None else known.primary
+        former = None if known is None else known.leader
         try:
             version = await self._store_call(
                 lambda store: container_records.put_container(store, change.record, change.version)
@@ -155,13 +155,13 @@ class PutQueue:
 
     def _tell(self, change: PutContainer, former: NodeId | None) -> None:
         record = change.record
-        kind = "primary" if former is not None and former != record.primary else "replicas"
+        kind = "primary" if former is not None and former != record.leader else "replicas"
         if change.is_balance:
             self._events.balance_moves += 1
         elif kind == "primary" and change.is_planned:
             self._events.hand_overs += 1
         elif kind == "primary":
             self._events.failovers += 1
-        self._events.add(kind, change.reason, container=record.container_id, node=record.primary)
-        if former is not None and former != record.primary:
+        self._events.add(kind, change.reason, container=record.container_id, node=record.leader)
+        if former is not None and former != record.leader:
             self._appointed(change, former)

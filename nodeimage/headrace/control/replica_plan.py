@@ -44,7 +44,7 @@ class Replication:
         observed, now = self._observed, self._now
         if is_abandoned(observed, record):
             return self._stand_in(record)
-        if not observed.is_alive(record.primary, now):
+        if not observed.is_alive(record.leader, now):
             return None  # nobody to copy from; the leader comes first
         lasting = [node for node in record.replicas if node in observed.nodes and node not in self._gone]
         if len(lasting) < record.wanted and not self._has_turn(record) and not self._is_let_go(record, lasting):
@@ -54,7 +54,7 @@ class Replication:
             self._held.add(record, added)
             return self._put(structs.replace(record, replicas=(*record.replicas, *added)), reason)
         safe = [node for node, _ in record.in_sync if node in lasting and self._is_safe(record, node)]
-        leaving = [node for node in record.replicas if node not in lasting and node != record.primary]
+        leaving = [node for node in record.replicas if node not in lasting and node != record.leader]
         # One that is only dead may come back and catch up: it leaves when it is not missed. One that has to go leaves
         # when as many are in sync as there are nodes for.
         sent_away = [node for node in leaving if self._has_to_go(node)]
@@ -65,8 +65,8 @@ class Replication:
         surplus = self._surplus(record, lasting, safe) if len(lasting) > record.wanted else None
         if surplus is not None:
             return self._without(record, [surplus], "one too many")
-        if record.primary not in lasting and not lasting and not added:
-            reason = f"node {record.primary} is drained, and no other node can take its replica"
+        if record.leader not in lasting and not lasting and not added:
+            reason = f"node {record.leader} is drained, and no other node can take its replica"
             return Wait(record.container_id, reason)
         return None
 
@@ -87,7 +87,7 @@ class Replication:
         volume = self._observed.volumes.get(record.volume)
         if volume is None:
             return False
-        placed = [self._observed.nodes[node] for node in {record.primary, *lasting} if node in self._observed.nodes]
+        placed = [self._observed.nodes[node] for node in {record.leader, *lasting} if node in self._observed.nodes]
         hosts = {node.fails_with for node in placed}
         return any(
             node.node_id not in record.replicas
@@ -135,14 +135,14 @@ class Replication:
     def _held_up(self, record: ContainerRecord) -> list[NodeId]:
         """The followers that keep a container from committing anything, as they live, but their disks are full."""
         observed = self._observed
-        led = observed.replica(record.primary, record.container_id)
+        led = observed.replica(record.leader, record.container_id)
         if led is None or not led.stalled:
             return []
         full = [node for node in record.replicas if node in observed.nodes and observed.nodes[node].full]
         return [
             node
             for node in full
-            if node != record.primary and observed.is_alive(node, self._now) and self._is_behind(node, record, led.end)
+            if node != record.leader and observed.is_alive(node, self._now) and self._is_behind(node, record, led.end)
         ]
 
     def _is_behind(self, node: NodeId, record: ContainerRecord, end: int) -> bool:
@@ -179,7 +179,7 @@ class Replication:
     def _fits(self, record: ContainerRecord, node: NodeId) -> bool:
         """Whether a disk has room for all that a container may hold, as far as it is known."""
         load = self._loads.get(node, NodeLoad())
-        led = self._observed.replica(record.primary, record.container_id)
+        led = self._observed.replica(record.leader, record.container_id)
         return not load.disk_total or led is None or led.end < load.disk_total - load.disk_used
 
     def _choose(
@@ -192,7 +192,7 @@ class Replication:
         chosen = choose_members(
             [node for node in takers if volume.admits(node)],
             (),
-            first=record.primary,
+            first=record.leader,
             count=len(record.replicas) + missing,
             volume=volume,
             loads=self._loads,
@@ -229,7 +229,7 @@ class Replication:
         return self._copying
 
     def _is_from_damaged(self, record: ContainerRecord) -> bool:
-        source = self._observed.replica(record.primary, record.container_id)
+        source = self._observed.replica(record.leader, record.container_id)
         return source is not None and source.damaged
 
     def _is_copied(self, record: ContainerRecord) -> bool:
@@ -241,12 +241,12 @@ class Replication:
 
     def _surplus(self, record: ContainerRecord, lasting: list[NodeId], safe: list[NodeId]) -> NodeId | None:
         """Who goes, where there are too many: not while fewer than are wanted would be in sync without it."""
-        others = [node for node in lasting if node != record.primary]
+        others = [node for node in lasting if node != record.leader]
         in_sync = dict(record.in_sync)
         shut_out = [node for node in others if node not in in_sync and self._observed.nodes[node].full]
         if shut_out:
             return shut_out[-1]
-        able = [node for node in lasting if node == record.primary or not self._observed.nodes[node].full]
+        able = [node for node in lasting if node == record.leader or not self._observed.nodes[node].full]
         if len(able) <= record.min_in_sync:  # it would stall without one of these
             others = [node for node in others if node not in able] or others
         behind = [node for node in others if node not in safe]

@@ -98,7 +98,7 @@ class Coordination:
     def leader(self) -> NodeId | None:
         """The node that leads the catalog's container, as far as is known."""
         record = self._cluster.catalog
-        return None if record is None else record.primary
+        return None if record is None else record.leader
 
     async def find(self) -> NodeId | None:
         """The node that coordinates, as it says itself, or as is known here where it says nothing; None: there is none

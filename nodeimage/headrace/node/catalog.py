@@ -220,7 +220,7 @@ class NodeCatalog(ReplicaListener):
         """Once. Where the leader refuses it, the replica counts as damaged: with a log that is empty they come too."""
         await self._opened.wait()
         record = self._view.containers.get(CATALOG_ID)
-        node = None if record is None else self._view.nodes.get(record.primary)
+        node = None if record is None else self._view.nodes.get(record.leader)
         if node is None or node.node_id == self._node_id:
             return
         try:
@@ -265,7 +265,7 @@ class NodeCatalog(ReplicaListener):
     async def _route(self, payload: bytes) -> Position:
         """Have the catalog's leader write a command."""
         record = self._view.containers.get(CATALOG_ID)
-        node = None if record is None else self._view.nodes.get(record.primary)
+        node = None if record is None else self._view.nodes.get(record.leader)
         if record is None or node is None or node.node_id == self._node_id:
             raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
         with self._submit_attempts.one(record.epoch) as asked:
@@ -285,7 +285,7 @@ class NodeCatalog(ReplicaListener):
                     await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
                     changed.cancel()
                     record = self._view.containers.get(CATALOG_ID)
-                    if not task.done() and (record is None or record.primary != node.node_id):
+                    if not task.done() and (record is None or record.leader != node.node_id):
                         raise KafkaError(Code.NOT_CONTROLLER, f"node {node.node_id} leads the catalog no more")
                 return await task
             finally:

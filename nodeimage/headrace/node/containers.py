@@ -65,7 +65,7 @@ class NodeContainers:
             log.warning("serves without having taken up all that it is to lead", node=self._node.node_id)
 
     def _leads(self, wanted: list[ContainerRecord]) -> bool:
-        own = [record for record in wanted if record.primary == self._node.node_id]
+        own = [record for record in wanted if record.leader == self._node.node_id]
         return all(record.container_id in self._replicas.led for record in own)
 
     # --- asked by the broker

@@ -15,9 +15,9 @@ def why_not_ready(view: ClusterView, node: NodeId, *, led: Collection[ContainerI
     """What a node that serves has yet to do; "": nothing. `led`: what it leads; `heard`: nodes that answer it."""
     held = _held(view, node)
     waits = []
-    if opening := [record for record in held if record.primary == node and record.container_id not in led]:
+    if opening := [record for record in held if record.leader == node and record.container_id not in led]:
         waits.append(f"has yet to lead {_named(opening)}")
-    if behind := [record for record in held if record.primary in heard and not _in_sync(record, node)]:
+    if behind := [record for record in held if record.leader in heard and not _in_sync(record, node)]:
         waits.append(f"is behind in {_named(behind)}")
     return "; ".join(waits)
 

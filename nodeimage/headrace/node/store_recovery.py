@@ -196,7 +196,7 @@ def _shown(record: ContainerRecord) -> dict[str, Any]:
         "container": record.container_id,
         "kind": record.kind,
         "state": record.state,
-        "primary": record.primary,
+        "primary": record.leader,
         "epoch": record.epoch,
         "in_sync": [node for node, _ in record.in_sync],
         "replicas": list(record.replicas),

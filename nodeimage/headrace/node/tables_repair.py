@@ -151,11 +151,11 @@ class TablesRepair:
         before = await self._tables.marks()
         if not before:
             return
-        others = [node for node in sorted({*record.replicas, record.primary}) if node != self._node_id]
+        others = [node for node in sorted({*record.replicas, record.leader}) if node != self._node_id]
         told = dict(zip(others, await asyncio.gather(*map(self._ask, others)), strict=True))
         own = dict([*before, *await self._tables.marks()])
         votes = self._node_id in record.replicas
-        if differs := differing(own, told, votes=votes, leader=record.primary):
+        if differs := differing(own, told, votes=votes, leader=record.leader):
             self._tables.found_damage(f"the tables differ from those of the nodes {', '.join(map(str, differs))}")
 
     async def _ask(self, node_id: NodeId) -> Marks:

@@ -107,7 +107,7 @@ class ClusterClient:
         if container is not None:
             return self.node_id, container.epoch
         record = self.view.containers.get(container_id)
-        return None if record is None or record.state == "deleted" else (record.primary, record.epoch)
+        return None if record is None or record.state == "deleted" else (record.leader, record.epoch)
 
     @property
     def catalog(self) -> ContainerRecord | None:

@@ -108,7 +108,7 @@ class Layout:
     def addresses(self, listener: str) -> list[Address]:
         """The nodes that a client should know, by id: all but those that have said that they stop, and lead nothing."""
         if self._nodes is None:
-            leads = {record.primary for record in self._cluster.view.containers.values() if record.state != "deleted"}
+            leads = {record.leader for record in self._cluster.view.containers.values() if record.state != "deleted"}
             known = {node.node_id for node in self._cluster.nodes() if not node.stopping or node.node_id in leads}
             self._nodes = sorted(known | {self._node.node_id})
         return [address for node_id in self._nodes if (address := self.address(node_id, listener)) is not None]

@@ -56,9 +56,9 @@ class Placement:
 
         None whose leader was removed: another leads soon, or nobody ever may.
         """
-        every = [each for each in self._cluster.open_data(volume=volume) if self._cluster.node(each.primary)]
+        every = [each for each in self._cluster.open_data(volume=volume) if self._cluster.node(each.leader)]
         others = [each for each in every if each.container_id != avoid] or every
-        staying = [each for each in others if self._stays(each.primary)] or others
+        staying = [each for each in others if self._stays(each.leader)] or others
         room = {each.container_id: self._room(each) for each in staying}
         most = max(room.values(), default=Room.NONE)
         return [each for each in staying if room[each.container_id] == most]
@@ -71,7 +71,7 @@ class Placement:
         if record is None or self._room(record) > Room.NONE:
             return False
         return any(
-            self._room(each) > Room.NONE and self._stays(each.primary)
+            self._room(each) > Room.NONE and self._stays(each.leader)
             for each in self._cluster.open_data(volume=record.volume)
         )
 
@@ -87,9 +87,9 @@ class Placement:
     def _one(self, candidates: Sequence[ContainerRecord]) -> tuple[ContainerId, Epoch]:
         if len(candidates) > FEW:
             candidates = random.sample(candidates, 2)
-        chosen = min(candidates, key=lambda each: (self._count[each.primary], random.random()))
-        self._newest.append(chosen.primary)
-        self._count[chosen.primary] += 1
+        chosen = min(candidates, key=lambda each: (self._count[each.leader], random.random()))
+        self._newest.append(chosen.leader)
+        self._count[chosen.leader] += 1
         if len(self._newest) > REMEMBERED:
             self._count[self._newest.popleft()] -= 1
         return chosen.container_id, chosen.epoch

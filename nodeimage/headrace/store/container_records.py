@@ -46,7 +46,7 @@ def create_container(
     *,
     kind: str,
     members: Sequence[tuple[NodeId, uuid.UUID]] = (),
-    primary: NodeRecord | None = None,
+    leader: NodeRecord | None = None,
     container_id: ContainerId | None = None,
     volume: str = "default",
     min_in_sync: int = 1,
@@ -55,19 +55,19 @@ def create_container(
 ) -> ContainerRecord:
     """A new open container at epoch 1, the first member its leader, all of them in sync.
 
-    Members are (node, format of its replica's folder); without formats, `primary` alone is the member and its node's
+    Members are (node, format of its replica's folder); without formats, `leader` alone is the member and its node's
     format stands for the replica's. `container_id` is from `take_container_id`. The catalog is made once: whoever comes
     later gets the one that is there. So does who was not told whether the container is there, and makes it again as
     long as it is as it was made, maybe with other members. Raises StoreUnavailable: it may be there nevertheless, with
     an id that nobody else gets. VersionConflict: it is, and has another leader or is closed by now. `traced`: see
     `stamped`.
     """
-    if primary is not None:
-        members = ((primary.node_id, primary.format),)
+    if leader is not None:
+        members = ((leader.node_id, leader.format),)
     record = ContainerRecord(
         container_id=take_container_id(store, kind) if container_id is None else container_id,
         kind=kind,
-        primary=members[0][0],
+        leader=members[0][0],
         epoch=Epoch(1),
         in_sync=tuple(members),
         replicas=tuple(node for node, _ in members),
@@ -87,7 +87,7 @@ def create_container(
 
 
 def _is_as_made(present: ContainerRecord, made: ContainerRecord) -> bool:
-    return (present.primary, present.epoch, present.state) == (made.primary, made.epoch, made.state)
+    return (present.leader, present.epoch, present.state) == (made.leader, made.epoch, made.state)
 
 
 def containers(store: ClusterStore) -> list[ContainerRecord]:
@@ -150,8 +150,8 @@ def put_container(store: ClusterStore, record: ContainerRecord, expected_version
     in-sync set may for a moment be no replica any more; the leader sees to that.
     """
     if (
-        record.primary not in record.replicas
-        or all(node != record.primary for node, _ in record.in_sync)
+        record.leader not in record.replicas
+        or all(node != record.leader for node, _ in record.in_sync)
         or len(set(record.in_sync)) < len(record.in_sync)
         or len(set(record.replicas)) < len(record.replicas)
     ):
@@ -173,7 +173,7 @@ def change_container(
         if present is None:
             raise HeadraceError(f"there is no container {container_id}")
         wanted = decide(present)
-        falls = wanted.epoch < present.epoch or (wanted.primary != present.primary and wanted.epoch == present.epoch)
+        falls = wanted.epoch < present.epoch or (wanted.leader != present.leader and wanted.epoch == present.epoch)
         if falls or (present.state == "deleted" != wanted.state):
             raise HeadraceError(f"container {container_id} must not go from {present} to {wanted}")
         if wanted == present:
@@ -243,10 +243,10 @@ def leave_in_sync(
         others = tuple(each for each in present.in_sync if each != member)
         able = [each for each, _ in others if each in present.replicas and each in candidates]
         leaves = len(others) >= max(1, present.min_in_sync)
-        leads = present.primary == node
+        leads = present.leader == node
         if len(others) == len(present.in_sync) or (leads and not (able and (leaves or hand_over))):
             return present
         after = structs.replace(present, in_sync=others) if leaves else present
-        return structs.replace(after, primary=able[0], epoch=Epoch(present.epoch + 1)) if leads else after
+        return structs.replace(after, leader=able[0], epoch=Epoch(present.epoch + 1)) if leads else after
 
     return change_container(store, container_id, without)

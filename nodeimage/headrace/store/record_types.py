@@ -145,8 +145,8 @@ class Room(IntEnum):
     ALL = 2
 
 
-class ContainerRecord(Record, frozen=True):
-    """(primary, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
+class ContainerRecord(Record, frozen=True, rename={"leader": "primary"}):
+    """(leader, epoch, in_sync) change only here (invariant 3); the in-sync set names (node, format) (invariant 5).
 
     `format` was made with the replica's folder, so another one on the same node does not count.
     """
@@ -154,11 +154,11 @@ class ContainerRecord(Record, frozen=True):
     container_id: ContainerId
     kind: str
     """`catalog` or `data`."""
-    primary: NodeId
+    leader: NodeId
     epoch: Epoch
     in_sync: tuple[tuple[NodeId, uuid.UUID], ...]
     replicas: tuple[NodeId, ...]
-    """The primary is among them."""
+    """The leader is among them."""
     state: str = "open"
     """`open`, `closed` or `deleted`."""
     volume: str = "default"
@@ -166,7 +166,7 @@ class ContainerRecord(Record, frozen=True):
     wanted: int = 1
     """Replicas that it should have, as its volume says."""
     recovered: int = 0
-    """Times that an operator chose a primary from outside the in-sync set (invariant 15)."""
+    """Times that an operator chose a leader from outside the in-sync set (invariant 15)."""
     recovered_epoch: Epoch = Epoch(0)
     """The epoch in which that happened last: of what was written in those before, the end may be gone."""
     changes: Changes = ()
@@ -179,7 +179,7 @@ class ContainerRecord(Record, frozen=True):
             return Room.ALL
         # Of more than are wanted some are still being copied: these help nobody to commit.
         able = self.replicas if len(self.replicas) <= self.wanted else [node for node, _ in self.in_sync]
-        if (leader or self.primary) in full or sum(node not in full for node in able) < self.min_in_sync:
+        if (leader or self.leader) in full or sum(node not in full for node in able) < self.min_in_sync:
             return Room.NONE
         return Room.ENOUGH
 

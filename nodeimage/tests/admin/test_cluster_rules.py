@@ -25,11 +25,11 @@ def nodes(*each: NodeRecord) -> dict[NodeId, NodeRecord]:
     return {one.node_id: one for one in each}
 
 
-def container(number: int, primary: int, *in_sync: int, replicas: tuple[int, ...] = (), **fields: Any) -> Any:
+def container(number: int, leader: int, *in_sync: int, replicas: tuple[int, ...] = (), **fields: Any) -> Any:
     return ContainerRecord(
         container_id=ContainerId(number),
         kind="data",
-        primary=NodeId(primary),
+        leader=NodeId(leader),
         epoch=Epoch(4),
         in_sync=tuple((NodeId(each), FORMATS[each]) for each in in_sync),
         replicas=tuple(NodeId(each) for each in replicas or in_sync),
@@ -224,7 +224,7 @@ class TestUncleanRecovery:
         answers = {NodeId(2): replica(5, 2, end=500, last_epoch=3), NodeId(3): replica(5, 3, end=40, epoch=6)}
         candidate = rules.unclean_candidate(self.record, answers, nodes=self.nodes)
         assert candidate.node == 3
-        assert candidate.record.primary == 3
+        assert candidate.record.leader == 3
         assert candidate.record.in_sync == ((NodeId(3), FORMATS[3]),)
         assert candidate.record.epoch == 7, "above all that anybody has seen"
         assert candidate.record.recovered == 1

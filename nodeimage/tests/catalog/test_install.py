@@ -29,21 +29,21 @@ class Pair:
     def __init__(self, folder: Path, *, level: int = NEWEST) -> None:
         self.folder = folder
         self._may: Callable[[int], bool] = lambda asked: asked <= level
-        self.primary_log, self.log = MemoryLog(), MemoryLog(leads=False)
+        self.leader_log, self.log = MemoryLog(), MemoryLog(leads=False)
 
     async def open(self) -> None:
-        self.primary = await Catalog.open(self.folder / "primary", self.primary_log, may=self._may)
+        self.leader = await Catalog.open(self.folder / "primary", self.leader_log, may=self._may)
         for command in (stream("/old"), stream("/s"), topics(500)):
-            await self.primary.submit(command)
+            await self.leader.submit(command)
         await self.newest()
-        await self.primary.submit(stream("/later"))
+        await self.leader.submit(stream("/later"))
         self.log.write(encode(stream("/old")))
         self.log.commit()
         await self.reopen()
 
     async def newest(self, least: Position = Position(0)) -> None:  # noqa: B008
         """What another replica would be given."""
-        shared = await self.primary.newest_snapshot(least, keeps_log=True)
+        shared = await self.leader.newest_snapshot(least, keeps_log=True)
         self.snapshot, self.position = snapshots.path_of(self.folder / "primary", shared.position), shared.position
         shared.close()
 
@@ -51,7 +51,7 @@ class Pair:
         self.follower = await Catalog.open(self.folder / "follower", self.log, route=self.route, may=self._may)
 
     async def route(self, payload: bytes) -> Position:
-        return await self.primary.append(payload)
+        return await self.leader.append(payload)
 
     async def replace(self) -> None:
         await self.follower.install(self.snapshot, self.position)
@@ -59,10 +59,10 @@ class Pair:
 
     def follow(self) -> None:
         self.log.trimmed = self.position
-        self.log.follow(self.primary_log)
+        self.log.follow(self.leader_log)
 
     async def close(self) -> None:
-        await self.primary.close()
+        await self.leader.close()
         await self.follower.close()
 
 
@@ -80,7 +80,7 @@ async def test_a_replica_goes_on_from_an_installed_snapshot(pair: Pair) -> None:
     assert await paths(pair.follower) == ["/old", "/s"]
     assert await pair.follower.query(lambda reader: reader.streams.totals()) == (2, 500, 500)
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
     await pair.follower.close()
     await pair.reopen()
@@ -131,7 +131,7 @@ async def test_listeners_hear_replaced_alone_and_before_what_comes_after(pair: P
     pair.follower.on_applied(heard.append)
     await pair.replace()
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     assert heard[0] == [(Replaced(pair.position), None)]
     assert [command.path for batch in heard[1:] for command, _ in batch] == ["/later"]
 
@@ -139,9 +139,9 @@ async def test_listeners_hear_replaced_alone_and_before_what_comes_after(pair: P
 async def test_a_submitter_whose_command_came_with_the_snapshot_repeats_it(pair: Pair) -> None:
     made = topics(2)
     submitting = asyncio.create_task(pair.follower.submit(made))
-    before = pair.primary_log.end
-    await until(lambda: pair.primary_log.end > before)
-    pair.position = await pair.primary.snapshot()
+    before = pair.leader_log.end
+    await until(lambda: pair.leader_log.end > before)
+    pair.position = await pair.leader.snapshot()
     pair.snapshot = snapshots.path_of(pair.folder / "primary", pair.position)
     await asyncio.sleep(0)
     await pair.replace()
@@ -168,7 +168,7 @@ async def test_a_process_that_ends_before_its_log_begins_anew_keeps_the_installe
     assert await paths(pair.follower) == ["/old", "/s"]
     pair.log.begin_anew(pair.position)
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
 
 
@@ -199,7 +199,7 @@ async def test_an_install_whose_caller_goes_away_takes_place_whole(pair: Pair) -
     await pair.follower.wait_applied(pair.position)
     pair.log.begin_anew(pair.position)
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
 
 
@@ -213,9 +213,9 @@ async def refused(pair: Pair, snapshot: Path, position: Position, error: type[Ex
 
 
 async def test_tables_that_are_lost_take_a_snapshot_while_their_log_goes_on_as_it_is(pair: Pair) -> None:
-    end, log = pair.primary_log.end, pair.log
+    end, log = pair.leader_log.end, pair.log
     log.trimmed = log.in_memory_from = pair.position
-    log.follow(pair.primary_log)
+    log.follow(pair.leader_log)
     await pair.follower.install(pair.snapshot, pair.position, log_stays=True)
     await pair.follower.wait_applied(end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
@@ -226,7 +226,7 @@ async def test_tables_that_are_lost_take_a_snapshot_while_their_log_goes_on_as_i
 
 
 async def test_a_snapshot_is_written_where_the_newest_is_older_than_what_is_asked_for(pair: Pair) -> None:
-    end = pair.primary.applied
+    end = pair.leader.applied
     before = pair.position
     await pair.newest(before)
     assert pair.position == before
@@ -250,8 +250,8 @@ async def test_a_bad_snapshot_is_refused_and_changes_nothing(pair: Pair) -> None
 
 
 async def test_a_snapshot_older_than_what_the_log_has_committed_is_refused(pair: Pair) -> None:
-    pair.log.follow(pair.primary_log)
-    await pair.follower.wait_applied(pair.primary_log.end)
+    pair.log.follow(pair.leader_log)
+    await pair.follower.wait_applied(pair.leader_log.end)
     with pytest.raises(HeadraceError, match="older than this log"):
         await pair.follower.install(pair.snapshot, pair.position)
     assert len(await paths(pair.follower)) == 3
@@ -262,7 +262,7 @@ async def test_a_snapshot_older_than_what_the_log_has_committed_is_refused(pair:
 async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
     pair: Pair, another_is_whole: bool, damaged_at: int
 ) -> None:
-    newest = await pair.primary.snapshot()
+    newest = await pair.leader.snapshot()
     folder = pair.folder / "primary"
     if not another_is_whole:
         pair.snapshot.unlink()
@@ -274,7 +274,7 @@ async def test_a_snapshot_that_was_damaged_on_the_disk_is_not_handed_out(
     assert pair.position == (before if another_is_whole else newest)
     await pair.replace()
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     assert await paths(pair.follower) == ["/later", "/old", "/s"]
 
 
@@ -292,7 +292,7 @@ async def test_an_installed_replica_writes_snapshots_and_trims_as_any_other(pair
     await pair.replace()
     assert snapshots.positions(pair.folder / "follower") == [pair.position]
     pair.follow()
-    await pair.follower.wait_applied(pair.primary_log.end)
+    await pair.follower.wait_applied(pair.leader_log.end)
     own = await pair.follower.snapshot()
     assert snapshots.positions(pair.folder / "follower") == [pair.position, own]
     assert pair.log.trimmed == pair.position
@@ -360,4 +360,4 @@ async def test_tables_that_are_lost_are_opened_though_their_log_begins_behind_th
     assert pair.follower.applied == 0
     await pair.follower.install(pair.snapshot, pair.position, log_stays=True)
     await pair.follower.wait_applied(pair.log.committed)
-    assert await paths(pair.follower) == await paths(pair.primary)
+    assert await paths(pair.follower) == await paths(pair.leader)

@@ -330,14 +330,14 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     def container() -> Any:
         return next(each for each in hr("containers", "-o", "json").json if each["container"] == number)
 
-    primary = until(lambda: container() if len(container()["in_sync"]) == 2 else None)["primary"]
-    (other,) = [node for node in container()["replicas"] if node != primary]
+    leader = until(lambda: container() if len(container()["in_sync"]) == 2 else None)["primary"]
+    (other,) = [node for node in container()["replicas"] if node != leader]
     assert hr("node", "stop", str(other)).code == 0
     assert hr("produce", "/risky:topic", stdin="on one\n").code == 0
-    assert hr("node", "stop", str(primary)).code == 0
-    shutil.rmtree(three.folder / f"node-{primary}" / "containers" / str(number))
+    assert hr("node", "stop", str(leader)).code == 0
+    shutil.rmtree(three.folder / f"node-{leader}" / "containers" / str(number))
     assert hr("node", "start", str(other)).code == 0
-    assert hr("node", "start", str(primary)).code == 0
+    assert hr("node", "start", str(leader)).code == 0
 
     asked = until(lambda: ran if "--yes" in (ran := hr("recover-unclean", str(number))).err else None)
     assert f"Node {other} would lead it" in asked.err
@@ -345,14 +345,14 @@ def test_a_container_whose_only_in_sync_replica_is_lost_goes_on_with_what_anothe
     reader = headrace_process("consume", "/risky:topic", "--from-beginning", HEADRACE_DATA=str(three.folder))
     assert "partition 0 gives nothing; `headrace status`" in reader.stderr.readline()
     recovered = hr("recover-unclean", str(number), "--yes", "-o", "json").json
-    assert (recovered["node"], recovered["in_sync"], recovered["done"]) == (other, [primary], True)
+    assert (recovered["node"], recovered["in_sync"], recovered["done"]) == (other, [leader], True)
     logs = [path.read_text() for path in (three.folder / "logs").glob("node-*.log")]
     told = [line for log in logs for line in log.splitlines() if 'event="unclean recovery"' in line]
     (line,) = [each for each in told if f" container={number} " in each]
     assert "level=warning" in line
     assert f" node={other} " in line
     assert recovered["loss"] in line
-    assert f"node {primary} had" in recovered["loss"]
+    assert f"node {leader} had" in recovered["loss"]
     assert container()["recovered"] == 1
     assert hr("status", "--wait").code == 0
     assert hr("produce", "/risky:topic", stdin="and on\n").code == 0

@@ -73,7 +73,7 @@ def test_a_node_that_joins_takes_part_and_another_is_drained_empty(three: Cluste
     fourth = three.add()
     three.start(fourth.number)
     three.await_ready(fourth.number)
-    until("the new node leads a container", lambda: any(each.primary == fourth.node_id for each in three.containers()))
+    until("the new node leads a container", lambda: any(each.leader == fourth.node_id for each in three.containers()))
     load.await_writes(time.monotonic())
     leaving = three.nodes[1]
     three.admin("node.drain", {"node": leaving.node_id})
@@ -91,7 +91,7 @@ def test_a_node_that_joins_takes_part_and_another_is_drained_empty(three: Cluste
 
 def test_a_node_that_was_removed_is_refused_with_the_folder_that_it_kept(three: Cluster) -> None:
     load = Load(three)
-    removed = three.nodes[three.number_of(three.catalog().primary)]
+    removed = three.nodes[three.number_of(three.catalog().leader)]
     three.kill(removed.number)
     load.await_writes(time.monotonic())
     asked = next(number for number in three.nodes if number != removed.number)

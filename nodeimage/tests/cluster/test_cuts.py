@@ -30,7 +30,7 @@ def others(cluster: Cluster, number: int) -> list[int]:
 def leads(cluster: Cluster, number: int) -> list[int]:
     """The containers of which a node is the leader."""
     node_id = cluster.nodes[number].node_id
-    return [each.container_id for each in cluster.containers() if each.primary == node_id]
+    return [each.container_id for each in cluster.containers() if each.leader == node_id]
 
 
 @pytest.mark.parametrize("target", FEW, ids=lambda each: each.__name__)
@@ -90,10 +90,10 @@ def test_a_node_that_the_catalogs_leader_does_not_hear_takes_changes_and_learns_
     """The two live, and the third hears both: it leads the catalog then."""
     load = Load(three)
     for turn in range(2):  # one of the two may be the controller, or neither
-        led = three.catalog().primary
+        led = three.catalog().leader
         victim = three.number_of(led)
         three.ways.cut_both(victim, others(three, victim)[turn])
-        until("another node leads the catalog", lambda led=led: three.catalog().primary != led)
+        until("another node leads the catalog", lambda led=led: three.catalog().leader != led)
         for number in three.nodes:
             three.admin("stream.create", {"path": f"/made-{turn}-by-{number}"}, node=number)
         load.await_writes(time.monotonic())

@@ -47,14 +47,14 @@ def test_a_committed_offset_that_changes_on_the_disk_is_told_to_nobody(three: Cl
     writing = consumer(three)
     writing.commit(offsets=[TopicPartition("t", 0, COMMITTED)], asynchronous=False)
     writing.close()
-    primary = three.number_of(three.catalog().primary)
-    damaged = primary if role == "primary" else next(number for number in three.nodes if number != primary)
+    leader = three.number_of(three.catalog().leader)
+    damaged = leader if role == "primary" else next(number for number in three.nodes if number != leader)
     if role == "primary":  # as it runs
         connection = sqlite3.connect(tables(three, damaged), isolation_level=None, timeout=30)
         assert connection.execute('UPDATE cursors SET "offset" = "offset" - 4096').rowcount == 1
         connection.close()
         assert committed(three) == COMMITTED
-        until("another node leads", lambda: three.number_of(three.catalog().primary) != damaged)
+        until("another node leads", lambda: three.number_of(three.catalog().leader) != damaged)
     else:  # a bit, while it is down
         three.terminate(damaged)
         content = tables(three, damaged).read_bytes()

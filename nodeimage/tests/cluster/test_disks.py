@@ -67,7 +67,7 @@ def test_where_full_disks_leave_no_container_partitions_go_on_where_there_is_roo
     make_topics(four, ["/pairs:t"], PARTITIONS)
     writes = Writes(four, "/pairs:t")
     writes.each_once()
-    until("each node leads a container of the volume", lambda: len({each.primary for each in _pairs(four)}) == 4)
+    until("each node leads a container of the volume", lambda: len({each.leader for each in _pairs(four)}) == 4)
     four.await_whole()
     common = {frozenset(each.replicas) for each in _pairs(four)}
     numbers = {node.node_id: number for number, node in four.nodes.items()}
@@ -102,7 +102,7 @@ def test_where_all_followers_disks_are_full_at_once_a_node_with_room_has_what_th
     numbers = {node.node_id: number for number, node in four.nodes.items()}
     leading = led_by(four, "burst")
     leader = max(leading, key=lambda node: len(leading[node]))
-    record = next(each for each in _of_records(four) if each.primary == leader)
+    record = next(each for each in _of_records(four) if each.leader == leader)
     one, other = (numbers[node] for node in record.replicas if node != leader)
     with four.nodes[one].fault("full"), four.nodes[other].fault("full"):
         writes.send(leading[leader], count=20_000, filling=1000)
@@ -189,7 +189,7 @@ def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_writes_again(
     hangs = three.nodes[victim].node_id
     with three.nodes[victim].fault("sync-hangs"):
         load.await_writes(time.monotonic(), within_s=HANGS_S + GO_ON_S)
-        assert all(each.primary != hangs for each in three.containers())
+        assert all(each.leader != hangs for each in three.containers())
         load.await_writes(time.monotonic())
     three.await_whole()
     load.await_writes(time.monotonic())

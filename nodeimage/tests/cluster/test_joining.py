@@ -93,7 +93,7 @@ def test_nodes_that_die_while_they_get_a_snapshot_get_it_again_and_nobody_waits_
     left = received(three, joins.number)
     three.start(joins.number)
     until("it is begun again", lambda: 0 < received(three, joins.number) != left)
-    leads = three.number_of(three.catalog().primary)
+    leads = three.number_of(three.catalog().leader)
     three.kill(leads)
     three.await_ready(joins.number)
     until("it has a snapshot, of the next primary", lambda: begins_behind(three, joins.number))

@@ -76,7 +76,7 @@ def test_the_last_replica_standing_takes_nothing_reads_on_and_forgets_nothing(th
     load.forgive_coordinators_lost_twice(KafkaError.COORDINATOR_NOT_AVAILABLE)  # their log is as the others
     three.kill(second)
     alone = three.nodes[last].node_id
-    until("the last one leads everything", lambda: all(each.primary == alone for each in three.containers()))
+    until("the last one leads everything", lambda: all(each.leader == alone for each in three.containers()))
     for where in led:
         until(
             f"{where} is refused",
@@ -93,12 +93,12 @@ def test_the_last_replica_standing_takes_nothing_reads_on_and_forgets_nothing(th
     three.start(first)
 
     def decided() -> bool:
-        led_anew = any(each.primary != alone for each in three.containers())
+        led_anew = any(each.leader != alone for each in three.containers())
         waits = re.findall(r"kind=wait .* container=(\d+)", three.nodes[first].log()[before:])
         return led_anew or {each.container_id for each in three.containers()} == {int(each) for each in waits}
 
     until("it has decided, alone, about each container", decided)
-    assert all(each.primary == alone for each in three.containers()), three.events()
+    assert all(each.leader == alone for each in three.containers()), three.events()
     three.start()
     three.await_ready()
     load.await_writes(time.monotonic(), within_s=30.0)

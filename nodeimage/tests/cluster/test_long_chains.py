@@ -147,7 +147,7 @@ def test_every_client_reads_a_chain_of_twenty_over_four_nodes(make_cluster: Call
     count = 40 * 2_000_000 // RECORD  # batches of up to 1 MB: a partitionlet holds up to 3 MB
     write(cluster, topic, count)
     chain = cluster.admin("chain", {"topic": topic, "partition": 0})
-    leaders = {record.container_id: record.primary for record in cluster.containers()}
+    leaders = {record.container_id: record.leader for record in cluster.containers()}
     assert len(chain) >= 20
     assert len({leaders[each["container"]] for each in chain}) == NODES
     for read in (read_by_librdkafka, read_by_kafka_python, read_by_aiokafka):

@@ -91,7 +91,7 @@ def test_nodes_that_know_better_than_an_old_copy_of_the_store_say_so_and_cut_not
     three.put_store(copy)
     three.start(stale)
     node_id = three.nodes[stale].node_id
-    until("the stale one leads everything", lambda: all(each.primary == node_id for each in three.containers()))
+    until("the stale one leads everything", lambda: all(each.leader == node_id for each in three.containers()))
     three.start(*known)
     for number in known:
         until(
@@ -127,7 +127,7 @@ def test_a_node_whose_volume_was_put_back_to_a_snapshot_is_in_sync_no_more_and_c
     three.start(*others)
     three.await_ready()
     three.await_whole()
-    assert any(each.primary == victim.node_id for each in three.containers())
+    assert any(each.leader == victim.node_id for each in three.containers())
     load.await_writes(time.monotonic())
     three.kill(*three.nodes)
     assert all(victim.node_id in dict(each.in_sync) for each in three.containers())

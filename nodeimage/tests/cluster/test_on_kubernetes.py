@@ -174,7 +174,7 @@ def test_a_node_hands_over_before_it_stops_and_an_empty_folder_is_another_node_i
     number = busiest_leader(three, load)
     before = three.nodes[number].node_id
     assert three.http(number, "/hand-over", method="POST") == (200, "ok\n")
-    assert all(each.primary != before for each in three.containers())
+    assert all(each.leader != before for each in three.containers())
     three.terminate(number)
     three.wipe(number)
     three.start(number)

@@ -95,7 +95,7 @@ def commits_go_on(cluster: Cluster, program: Program, since: float) -> None:
 
 def test_programs_go_on_when_the_node_is_killed_that_leads_and_coordinates(three: Cluster, program: Program) -> None:
     history = program.history
-    victim = three.catalog().primary
+    victim = three.catalog().leader
     led = AdminClient(at(three.bootstrap)).list_topics(TOPIC, timeout=20).topics[TOPIC].partitions
     assert victim in {each.leader for each in led.values()}
     killed = time.monotonic()

@@ -22,7 +22,7 @@ def test_a_node_that_stands_still_is_replaced_and_does_no_harm_when_it_goes_on(t
         until(
             "others lead everything",
             lambda: (
-                all(each.primary != stands_still for each in three.containers())
+                all(each.leader != stands_still for each in three.containers())
                 and stands_still not in leaders(three, load.topics)  # a client told so would wait there for 10 s
             ),
             timeout_s=GO_ON_S,
@@ -35,11 +35,11 @@ def test_a_node_that_stands_still_is_replaced_and_does_no_harm_when_it_goes_on(t
 
 def test_a_pause_shorter_than_a_failover_costs_nobody_a_role(three: Cluster) -> None:
     load = Load(three)
-    leads = {each.container_id: (each.primary, each.epoch) for each in three.containers()}
+    leads = {each.container_id: (each.leader, each.epoch) for each in three.containers()}
     victim = busiest_leader(three, load)
     with three.paused(victim):
         threading.Event().wait(SHORT_S)
     load.await_writes(time.monotonic())
     three.await_whole()
     load.finish()
-    assert {each.container_id: (each.primary, each.epoch) for each in three.containers()} == leads
+    assert {each.container_id: (each.leader, each.epoch) for each in three.containers()} == leads

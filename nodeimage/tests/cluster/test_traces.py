@@ -32,7 +32,7 @@ def test_a_failover_and_a_hand_over_are_traced(make_cluster: MakeCluster, collec
     lease = cluster.lease()
     assert lease is not None
     killed, stopped = (node for node in cluster.nodes.values() if node.node_id != lease.node)
-    led = {each.container_id for each in cluster.containers() if each.primary == killed.node_id}
+    led = {each.container_id for each in cluster.containers() if each.leader == killed.node_id}
     cluster.kill(killed.number)
     until("a failover is told", lambda: changes(collector, "failure", killed.node_id))
     others = {node.node_id for node in cluster.nodes.values()} - {killed.node_id}

@@ -51,7 +51,7 @@ def test_what_a_removed_node_alone_had_can_be_given_up(three: Cluster) -> None:
     producer = Producer({**at(three.bootstrap), "enable.idempotence": True, "linger.ms": 0, "socket.timeout.ms": 3000})
     _send(producer, topic, "early")
     gone = three.nodes[1].node_id
-    lost = next(each for each in _of_plain(three) if each.primary == gone)
+    lost = next(each for each in _of_plain(three) if each.leader == gone)
     three.kill(1)
     three.admin("node.remove", {"node": gone, "force": True}, node=LEFT)
     del three.nodes[1]

@@ -282,6 +282,6 @@ async def test_a_leader_that_has_lost_its_tables_lets_another_lead_and_gets_them
     assert await nodes.paths(0) == before
     await until(lambda: nodes.leads_in(1) or None)
     record = nodes.node(1).view.containers[CATALOG_ID]
-    assert (record.primary, len(record.in_sync)) == (nodes.node(1).node_id, 2)
+    assert (record.leader, len(record.in_sync)) == (nodes.node(1).node_id, 2)
     assert nodes.several.replica(0, CATALOG_ID).incarnation == incarnation
     await nodes.write(1, "/after", applied_by=(0, 2))

@@ -133,7 +133,7 @@ async def test_who_leads_no_more_keeps_no_frames_in_memory_for_followers(three: 
     assert replica.recent.nbytes > 100_000
     successor = three.nodes[1].node_id
     await three.change(
-        container_id, lambda record: structs.replace(record, primary=successor, epoch=Epoch(record.epoch + 1))
+        container_id, lambda record: structs.replace(record, leader=successor, epoch=Epoch(record.epoch + 1))
     )
     await until(lambda: replica.follower)
     assert replica.recent.nbytes == 0

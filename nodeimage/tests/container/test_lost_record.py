@@ -26,9 +26,9 @@ MADE = stamped(
 )
 
 
-def changed(record: ContainerRecord, *, primary: int, epoch: int, in_sync: tuple[int, ...]) -> ContainerRecord:
+def changed(record: ContainerRecord, *, leader: int, epoch: int, in_sync: tuple[int, ...]) -> ContainerRecord:
     pairs = tuple((NodeId(node), FORMATS[NodeId(node)]) for node in in_sync)
-    wanted = structs.replace(record, primary=NodeId(primary), epoch=Epoch(epoch), in_sync=pairs)
+    wanted = structs.replace(record, leader=NodeId(leader), epoch=Epoch(epoch), in_sync=pairs)
     return stamped(wanted, traced=True)
 
 
@@ -44,8 +44,8 @@ def found(node: int, record: ContainerRecord, *, last_epoch: int, end: int) -> F
 
 
 def test_who_led_by_an_old_copy_of_the_store_is_not_ahead_of_those_who_stand_still() -> None:
-    shrunk = changed(MADE, primary=1, epoch=1, in_sync=(1, 2))
-    by_the_copy = changed(MADE, primary=3, epoch=2, in_sync=(1, 3))
+    shrunk = changed(MADE, leader=1, epoch=1, in_sync=(1, 2))
+    by_the_copy = changed(MADE, leader=3, epoch=2, in_sync=(1, 3))
     replicas = [
         found(1, shrunk, last_epoch=1, end=1000),
         found(2, shrunk, last_epoch=1, end=1000),
@@ -53,7 +53,7 @@ def test_who_led_by_an_old_copy_of_the_store_is_not_ahead_of_those_who_stand_sti
     ]
     assert ahead(replicas).end == 1000
     record = recovered_record(replicas)
-    assert (record.primary, record.epoch) == (1, 3)
+    assert (record.leader, record.epoch) == (1, 3)
     assert [node for node, _ in record.in_sync] == [1, 2]
     assert set(record.replicas) == {1, 2, 3}
     assert all(descends_from(record, each.record) for each in replicas)
@@ -63,8 +63,8 @@ def test_who_led_by_an_old_copy_of_the_store_is_not_ahead_of_those_who_stand_sti
 
 def test_where_neither_line_has_committed_anything_the_one_with_most_copies_is_kept() -> None:
     """Each set has a member that went by the other line."""
-    newest = changed(MADE, primary=1, epoch=2, in_sync=(1, 2, 3))
-    by_the_copy = changed(MADE, primary=3, epoch=2, in_sync=(1, 2, 3))
+    newest = changed(MADE, leader=1, epoch=2, in_sync=(1, 2, 3))
+    by_the_copy = changed(MADE, leader=3, epoch=2, in_sync=(1, 2, 3))
     record = recovered_record(
         [
             found(1, newest, last_epoch=2, end=1000),
@@ -76,14 +76,14 @@ def test_where_neither_line_has_committed_anything_the_one_with_most_copies_is_k
 
 
 def test_nodes_that_were_in_sync_by_the_newest_record_and_are_not_found_are_named() -> None:
-    handed_over = changed(MADE, primary=3, epoch=2, in_sync=(2, 3))
+    handed_over = changed(MADE, leader=3, epoch=2, in_sync=(2, 3))
     replicas = [found(1, MADE, last_epoch=1, end=1000), found(3, handed_over, last_epoch=2, end=900)]
     assert unheard(replicas) == {2}
     assert unheard(replicas[:1]) == {2, 3}
 
 
 def test_with_nobody_who_knows_better_the_latest_epoch_is_ahead() -> None:
-    handed_over = changed(MADE, primary=3, epoch=2, in_sync=(2, 3))
+    handed_over = changed(MADE, leader=3, epoch=2, in_sync=(2, 3))
     replicas = [found(1, MADE, last_epoch=1, end=1000), found(3, handed_over, last_epoch=2, end=900)]
     assert ahead(replicas).node == 3
-    assert recovered_record(replicas).primary == 3
+    assert recovered_record(replicas).leader == 3

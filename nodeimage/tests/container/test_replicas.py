@@ -195,7 +195,7 @@ async def test_after_an_unclean_recovery_within_a_gap_a_replica_counts_for_nothi
     alone = ((lags.member.node, uuid.UUID(lags.incarnation)),)
     await three.change(
         container_id,
-        lambda record: structs.replace(record, primary=alone[0][0], epoch=Epoch(record.epoch + 1), in_sync=alone),
+        lambda record: structs.replace(record, leader=alone[0][0], epoch=Epoch(record.epoch + 1), in_sync=alone),
     )
     second = await until(lambda: three.nodes[2].replicas.led.get(container_id))
     assert second.log.end == ends

@@ -23,7 +23,7 @@ async def test_an_epoch_that_was_another_nodes_is_refused_by_all(three: Several)
     await until(lambda: all(three.replica(n, container_id).known_record == record for n in range(3)) or None)
     key = f"{records.CONTAINER_PREFIX}{container_id}"
     for epoch in (record.epoch, record.epoch - 1):
-        impostor = structs.replace(record, primary=three.nodes[2].node_id, epoch=Epoch(epoch))
+        impostor = structs.replace(record, leader=three.nodes[2].node_id, epoch=Epoch(epoch))
 
         def put_back(store: ClusterStore, impostor: ContainerRecord = impostor) -> None:
             found = store.get(key)

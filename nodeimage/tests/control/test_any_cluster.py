@@ -103,21 +103,21 @@ def check(observed: Observed, changes: list[Change], now: float) -> None:
 
 
 def check_record(observed: Observed, before, record, now: float) -> None:  # type: ignore[no-untyped-def]
-    assert record.primary in record.replicas
-    assert record.primary in dict(record.in_sync)
+    assert record.leader in record.replicas
+    assert record.leader in dict(record.in_sync)
     assert set(dict(record.in_sync)) <= set(record.replicas)
     assert set(record.in_sync) <= set(before.in_sync), "only a primary brings members in sync"
     assert len(record.in_sync) >= min(before.min_in_sync, len(before.in_sync)), "never below the minimum"
     assert record.min_in_sync <= max(before.min_in_sync, len(record.in_sync))
     assert (record.state, record.kind, record.volume) == (before.state, before.kind, before.volume)
-    if record.primary != before.primary:
-        replica = observed.replica(record.primary, record.container_id)
+    if record.leader != before.leader:
+        replica = observed.replica(record.leader, record.container_id)
         assert record.epoch > before.epoch
         assert replica is not None
-        assert (record.primary, replica.format) in [(node, str(format)) for node, format in before.in_sync]
-        assert observed.life(record.primary, now) is Life.ALIVE
-        assert observed.life(before.primary, now) is not Life.DOUBT
-        if not observed.reaches_store(record.primary) or observed.is_stuck(record.primary):
+        assert (record.leader, replica.format) in [(node, str(format)) for node, format in before.in_sync]
+        assert observed.life(record.leader, now) is Life.ALIVE
+        assert observed.life(before.leader, now) is not Life.DOUBT
+        if not observed.reaches_store(record.leader) or observed.is_stuck(record.leader):
             others = [
                 node for node, _ in before.in_sync if observed.reaches_store(node) and not observed.is_stuck(node)
             ]
@@ -154,9 +154,9 @@ def test_no_balancing_breaks_a_promise(world: World) -> None:
         changes, state = balance(world.observed(), state, world.now)
         check(world.observed(), changes, world.now)
         for number, record in world.containers.items():
-            replica = world.observed().replica(record.primary, number)
+            replica = world.observed().replica(record.leader, number)
             if replica is not None and record.state == "open":
-                world.replica(record.primary, number, end=Position(replica.end + 10**8), format=replica.format)
+                world.replica(record.leader, number, end=Position(replica.end + 10**8), format=replica.format)
         world.pass_time(3)
 
 
@@ -175,7 +175,7 @@ def test_a_cluster_comes_to_rest(world: World, filling: bool, deaf: bool) -> Non
     world.converge(rounds=80)
     observed, now = world.observed(), world.now
     for record in world.containers.values():
-        if record.state != "deleted" and observed.is_alive(record.primary, now):
+        if record.state != "deleted" and observed.is_alive(record.leader, now):
             lasting = [node for node in record.replicas if node in observed.nodes and not observed.is_gone(node, now)]
             shut_out = [node for node in lasting if node not in dict(record.in_sync) and observed.nodes[node].full]
             assert len(lasting) <= record.wanted or not shut_out

@@ -49,9 +49,9 @@ class Balanced:
         self.world.pass_time(EVERY_S)
         for number, mib in self.rates.items():
             record = self.world.containers[ContainerId(number)]
-            replica = self.world.observed().replica(record.primary, record.container_id)
+            replica = self.world.observed().replica(record.leader, record.container_id)
             assert replica is not None
-            self.world.replica(record.primary, number, end=Position(replica.end + int(mib * MIB * EVERY_S)))
+            self.world.replica(record.leader, number, end=Position(replica.end + int(mib * MIB * EVERY_S)))
         changes, self.state = balance(self.world.observed(), self.state, self.world.now, self.policy)
         self.world.apply(changes)
         return changes
@@ -253,7 +253,7 @@ def test_a_node_that_has_come_back_is_handed_a_leader_rather_than_partitionlets(
     balanced.rates |= {2: 30, 3: 25, 9: 30}
     (change,) = balanced.rounds(2)
     assert isinstance(change, PutContainer)
-    assert change.record.primary == 3
+    assert change.record.leader == 3
 
 
 def test_idle_clusters_and_busy_readers_make_no_node_cold(balanced: Balanced) -> None:
@@ -285,7 +285,7 @@ def test_a_leader_is_handed_over_where_a_node_leads_several(balanced: Balanced) 
     (change,) = balanced.round()
     assert isinstance(change, PutContainer)
     assert change.record.container_id in (2, 9)
-    assert change.record.primary == 3
+    assert change.record.leader == 3
     assert change.record.epoch == 6
 
 
@@ -321,7 +321,7 @@ def test_leaders_of_closed_containers_are_spread_evenly_within_the_budget(balanc
     for number in range(10, 40):
         balanced.world.container(number, (1, 2, 3), state="closed")
     times = [balanced.world.now for _ in range(60) for _ in balanced.round()]
-    led = [record.primary for record in balanced.world.containers.values() if record.state == "closed"]
+    led = [record.leader for record in balanced.world.containers.values() if record.state == "closed"]
     assert sorted(led.count(NodeId(node)) for node in (1, 2, 3)) == [10, 10, 10]
     for at in times:
         assert sum(1 for other in times if at <= other < at + 60) <= CLOSED_PER_MINUTE

@@ -11,18 +11,18 @@ from kit.world import World, replica_format
 def test_a_member_that_serves_already_leads_rather_than_one_that_starts(three: World) -> None:
     three.refused(2)
     three.replica(3, 3, end=Position(9000))
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
     three.says(3, ready=False)
-    assert three.put()[3].primary == 1
+    assert three.put()[3].leader == 1
 
 
 def test_of_several_the_one_with_the_highest_epoch_and_position_leads(three: World) -> None:
     three.refused(2)
     three.replica(1, 3, end=Position(2000), last_epoch=4)
     three.replica(3, 3, end=Position(1000), last_epoch=5)
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
     three.replica(1, 3, end=Position(1001), last_epoch=5)
-    assert three.put()[3].primary == 1
+    assert three.put()[3].leader == 1
 
 
 def test_equals_share_what_a_dead_node_led(world: World) -> None:
@@ -34,7 +34,7 @@ def test_equals_share_what_a_dead_node_led(world: World) -> None:
     for number in range(4, 8):
         world.container(number, (3, 1, 2))
     world.refused(3)
-    led = [record.primary for record in world.put().values()]
+    led = [record.leader for record in world.put().values()]
     assert sorted(led) == [1, 1, 2, 2]
 
 
@@ -50,7 +50,7 @@ def test_a_member_whose_replica_was_taken_away_does_not_lead(three: World) -> No
     three.replica(1, 3, end=Position(9000))
     three.refused(2)
     put = three.put()[3]
-    assert (put.primary, sorted(put.in_sync)) == (3, [(1, replica_format(1, 3)), (3, replica_format(3, 3))])
+    assert (put.leader, sorted(put.in_sync)) == (3, [(1, replica_format(1, 3)), (3, replica_format(3, 3))])
 
 
 def test_nobody_outside_the_in_sync_set_leads_and_the_wait_is_explained(three: World) -> None:
@@ -80,16 +80,16 @@ def test_a_node_without_the_store_gets_no_role_unless_there_is_no_other(three: W
     three.refused(2)
     three.says(1, reaches_store=False)
     three.replica(1, 3, end=Position(9000))
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
     three.says(3, reaches_store=False)
-    assert three.put()[3].primary == 1
+    assert three.put()[3].leader == 1
 
 
 def test_a_stopping_node_stays_in_sync_where_there_would_be_too_few(three: World) -> None:
     three.container(3, (2, 3, 1), in_sync=(2, 3))
     three.mark(2, stopping=True)
     assert three.put()[3].in_sync == ((2, replica_format(2, 3)), (3, replica_format(3, 3)))
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
 
 
 def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
@@ -98,7 +98,7 @@ def test_a_stopping_node_leaves_no_heir_alone_in_sync(three: World) -> None:
     three.container(3, (2, 3))
     three.mark(2, stopping=True)
     record = three.put()[3]
-    assert record.primary == 3
+    assert record.leader == 3
     assert {node for node, _ in record.in_sync} == {2, 3}
 
 
@@ -118,19 +118,19 @@ def test_a_dead_node_leaves_no_heir_alone_in_sync_but_one_that_was_removed_does(
 def test_a_member_whose_disk_hangs_leads_only_where_no_other_can(three: World) -> None:
     three.refused(2)
     three.replica(3, 3, end=Position(9000), stuck=True)
-    assert three.put()[3].primary == 1
+    assert three.put()[3].leader == 1
     three.container(3, (2, 3, 1), in_sync=(2, 3))
     three.refused(2)
     three.replica(3, 3, stuck=True)
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
 
 
 def test_a_member_whose_disk_is_full_leads_only_where_no_other_can(three: World) -> None:
     three.refused(1)
     three.mark(2, full=True)
-    assert {each.primary for each in three.put().values()} == {3}
+    assert {each.leader for each in three.put().values()} == {3}
     three.mark(3, full=True)
-    assert {each.primary for each in three.put().values()} == {2, 3}
+    assert {each.leader for each in three.put().values()} == {2, 3}
 
 
 def test_where_a_leader_lost_its_replica_any_member_leads(three: World) -> None:
@@ -138,8 +138,8 @@ def test_where_a_leader_lost_its_replica_any_member_leads(three: World) -> None:
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     three.since.clear()
     three.mark(1, draining=True)
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
     three.mark(3, draining=True)
-    assert three.put()[3].primary in (1, 3)
+    assert three.put()[3].leader in (1, 3)
     three.mark(2, draining=True)
-    assert three.put()[3].primary in (1, 3)
+    assert three.put()[3].leader in (1, 3)

@@ -81,7 +81,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
 async def test_the_record_names_the_incarnations_of_the_replicas(folders: Folders) -> None:
     made = await folders.make(3, 1, 2)
     assert made == container_records.get_container(folders.store, made.container_id)
-    assert (made.primary, made.replicas, made.epoch) == (3, (3, 1, 2), 1)
+    assert (made.leader, made.replicas, made.epoch) == (3, (3, 1, 2), 1)
     assert [str(format) for _, format in made.in_sync] == [
         folders.formats[each, made.container_id] for each in (3, 1, 2)
     ]

@@ -27,7 +27,7 @@ def test_who_does_not_hear_its_followers_gets_no_container_that_would_be_taken_f
         assert world.created() == []
         world.pass_time(20)
     world.says(1, heard=[NodeId(2)])
-    assert [record.primary for record in world.put().values()] == [1]
+    assert [record.leader for record in world.put().values()] == [1]
 
 
 def test_who_is_new_where_all_disks_are_full_gets_a_container_whatever_its_zone(world: World) -> None:
@@ -83,7 +83,7 @@ def test_after_five_seconds_those_that_are_there_are_enough(world: World) -> Non
     world.node(2, 3)
     world.converge()
     assert {len(record.in_sync) for record in world.containers.values()} == {3}
-    assert {record.primary for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
+    assert {record.leader for record in world.containers.values() if record.kind == "data"} == {1, 2, 3}
 
 
 def test_nothing_is_made_where_the_store_has_lost_the_record_of_the_catalog(three: World) -> None:
@@ -153,7 +153,7 @@ def test_a_node_that_came_back_takes_over_one_of_several_when_it_is_in_sync_agai
     three.refused(2)
     three.apply(three.plan())
     three.let_go()
-    candidate = three.containers[ContainerId(3)].primary
+    candidate = three.containers[ContainerId(3)].leader
     assert candidate in (1, 3)
     three.hears(2)
     assert three.plan() == []  # node 2 catches up first
@@ -163,8 +163,8 @@ def test_a_node_that_came_back_takes_over_one_of_several_when_it_is_in_sync_agai
     assert three.plan() == []  # clients that have found it down may not try again before
     three.pass_time(2)
     ((container, record),) = three.put().items()
-    assert record.primary == 2
-    assert three.containers[record.container_id].primary == candidate
+    assert record.leader == 2
+    assert three.containers[record.container_id].leader == candidate
     assert container in (2, 3, 4)
 
 
@@ -209,7 +209,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
     assert not world.plan(), "partitions go on in what has room"
     world.mark(2, full=True)
     assert not takes_records(world)
-    assert {number: each.primary for number, each in world.put().items()} == {2: 4, 3: 3}
+    assert {number: each.leader for number, each in world.put().items()} == {2: 4, 3: 3}
     world.converge()
     assert takes_records(world) == [2, 3]
     world.pass_time(60)
@@ -224,7 +224,7 @@ def test_where_no_container_takes_records_full_nodes_hand_over_to_those_with_roo
         world.mark(number, full=False)
     world.pass_time(60)
     world.converge()
-    assert {each.primary for each in world.containers.values() if each.kind == "data"} == {1, 2, 3, 4}
+    assert {each.leader for each in world.containers.values() if each.kind == "data"} == {1, 2, 3, 4}
     assert len(world.containers) == 5
 
 
@@ -311,7 +311,7 @@ def test_a_full_node_hands_over_a_container_that_partitions_cannot_leave(three: 
     three.mark(2, full=True)
     assert three.plan() == [], "they go on in the containers of others"
     three.replica(2, 3, cramped=True)
-    assert {container: record.primary for container, record in three.put().items()} == {3: 3}
+    assert {container: record.leader for container, record in three.put().items()} == {3: 3}
     three.mark(2, full=False)
     assert three.plan() == []
     for number in (1, 2, 3):
@@ -323,13 +323,13 @@ def test_a_full_node_hands_the_catalog_over_to_one_that_is_steady(three: World) 
     three.mark(1, full=True)
     assert not three.put(), "node 2 may just have come back"
     three.pass_time(12)
-    assert {number: each.primary for number, each in three.put().items()} == {1: 2}
+    assert {number: each.leader for number, each in three.put().items()} == {1: 2}
     three.says(1, heard=[NodeId(2), NodeId(3)])
     three.says(2, heard=[NodeId(1)])
     three.says(3, heard=[NodeId(1)])
     assert not three.put(), "it would be given back to who hears more"
     three.says(3, heard=[NodeId(1), NodeId(2)])
-    assert {number: each.primary for number, each in three.put().items()} == {1: 3}
+    assert {number: each.leader for number, each in three.put().items()} == {1: 3}
     three.mark(2, full=True)
     assert not three.put(), "it could commit nothing there either"
 

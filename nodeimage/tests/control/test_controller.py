@@ -125,7 +125,7 @@ class Member:
         for container, record in self.view.containers.items():
             if container in self.formats or self.node_id in record.replicas:
                 held = self.formats.setdefault(container, str(uuid.uuid4()))
-                leads = record.primary == self.node_id
+                leads = record.leader == self.node_id
                 at = Position(100 * record.epoch)
                 role: Any = "primary" if leads else "follower"
                 states.append(ReplicaState(container, role, record.epoch, record.epoch, at, at, format=held))
@@ -213,7 +213,7 @@ class Cluster:
         def complete() -> bool:
             found = self.containers()
             return (
-                sorted(each.primary for each in found if each.kind == "data") == list(range(1, count + 1))
+                sorted(each.leader for each in found if each.kind == "data") == list(range(1, count + 1))
                 and sum(each.kind == "catalog" for each in found) == 1
                 and all(len(each.in_sync) == each.wanted for each in found)
             )
@@ -221,7 +221,7 @@ class Cluster:
         return await self.until(complete)
 
     def leads(self, member: Member) -> list[ContainerRecord]:
-        return [each for each in self.containers() if each.primary == member.node_id]
+        return [each for each in self.containers() if each.leader == member.node_id]
 
 
 def with_member(record: ContainerRecord, *, pair: tuple[NodeId, uuid.UUID]) -> ContainerRecord:
@@ -395,7 +395,7 @@ async def test_load_moves_unless_that_is_paused(cluster: Cluster) -> None:
         )
 
     def led() -> list[int]:
-        return sorted(each.primary for each in cluster.containers() if each.state == "closed")
+        return sorted(each.leader for each in cluster.containers() if each.state == "closed")
 
     lease = controller.view.lease
     assert lease is not None
@@ -478,7 +478,7 @@ async def test_records_of_deleted_containers_go_after_a_while(cluster: Cluster) 
     member.controller._settings = Settings(forget_after_s=1.0)
     assert member.node_id is not None
     node = records.get_node(cluster.store, member.node_id)
-    made = [container_records.create_container(cluster.store, kind="data", primary=node) for _ in range(3)]
+    made = [container_records.create_container(cluster.store, kind="data", leader=node) for _ in range(3)]
     gone = [each.container_id for each in made[:2]]
     for each in gone:
         container_records.change_container(cluster.store, each, lambda now: structs.replace(now, state="deleted"))
@@ -538,7 +538,7 @@ async def test_a_node_makes_its_next_container_without_being_in_office(cluster: 
     assert asking.node_id is not None
     made = await asking.controller.create(first=asking.node_id, volume=VolumeRecord("default", 3, 2))
     assert asking.view.containers[made.container_id] == made
-    assert (made.primary, sorted(made.replicas), made.kind) == (asking.node_id, [1, 2, 3], "data")
+    assert (made.leader, sorted(made.replicas), made.kind) == (asking.node_id, [1, 2, 3], "data")
     with pytest.raises(HeadraceError, match="no node 77"):
         await asking.controller.create(first=NodeId(77), volume=VolumeRecord("default"))
 

@@ -145,13 +145,13 @@ def change(world: World, draw: Any) -> None:
         case "record" if containers:
             key = draw(st.sampled_from(containers))
             record = world.containers[key]
-            fields = draw(st.sampled_from([*RECORDS, {"in_sync": record.in_sync[:1]}, {"replicas": (record.primary,)}]))
+            fields = draw(st.sampled_from([*RECORDS, {"in_sync": record.in_sync[:1]}, {"replicas": (record.leader,)}]))
             if record.kind == "data" or "state" not in fields:
                 world.containers[key] = structs.replace(record, **fields)
                 world.versions[key] += 1
         case "replica" | "primary" if containers:
             key = draw(st.sampled_from(containers))
-            node = world.containers[key].primary if kind == "primary" else node
+            node = world.containers[key].leader if kind == "primary" else node
             if node not in world.probes or world.probes[node].answer is None:
                 return
             fields = draw(st.sampled_from(REPLICAS))
@@ -185,7 +185,7 @@ def test_a_container_whose_followers_are_down_is_at_rest_until_its_own_node_dies
     kept.follow(world)
     assert set(kept.observed(world).astir()) == {1}
     world.silent(4)
-    led = {key for key, record in world.containers.items() if record.primary == 4}
+    led = {key for key, record in world.containers.items() if record.leader == 4}
     kept.follow(world)
     assert set(kept.observed(world).astir()) == {1} | led
     world.apply(world.plan())

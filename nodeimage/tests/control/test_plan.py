@@ -20,7 +20,7 @@ def test_a_node_that_refuses_twice_loses_its_roles_at_once(three: World) -> None
     assert isinstance(change, PutContainer)
     assert change.version == three.versions[change.record.container_id]
     assert (change.record.container_id, change.record.epoch) == (3, 6)
-    assert change.record.primary in (1, 3)
+    assert change.record.leader in (1, 3)
     assert {node for node, _ in change.record.in_sync} == {1, 3}
     assert change.record.replicas == (2, 3, 1)
     assert "node 2 refuses connections" in change.reason
@@ -62,7 +62,7 @@ def test_a_node_that_says_of_itself_that_it_lives_does_not_vouch_for_it(three: W
 
 def test_a_removed_nodes_roles_go_to_others(three: World) -> None:
     del three.nodes[NodeId(2)]
-    assert three.put()[3].primary in (1, 3)
+    assert three.put()[3].leader in (1, 3)
 
 
 def test_a_node_without_the_store_keeps_the_roles_that_it_has(three: World) -> None:
@@ -73,7 +73,7 @@ def test_a_node_without_the_store_keeps_the_roles_that_it_has(three: World) -> N
 def test_a_stopping_node_hands_over_and_is_not_waited_for(three: World) -> None:
     three.mark(2, stopping=True)
     record = three.put()[3]
-    assert record.primary in (1, 3)
+    assert record.leader in (1, 3)
     assert {node for node, _ in record.in_sync} == {1, 3}
 
 
@@ -94,7 +94,7 @@ def test_when_all_stop_nothing_is_handed_around(three: World) -> None:
 def test_a_drained_node_hands_over_first(three: World) -> None:
     three.mark(2, draining=True)
     record = three.put()[3]
-    assert record.primary in (1, 3)
+    assert record.leader in (1, 3)
     assert NodeId(2) in record.replicas
 
 
@@ -105,7 +105,7 @@ def test_a_stalled_leader_is_relieved_by_a_member_that_sees_more(three: World) -
     three.says(3, heard=[NodeId(2)])
     assert three.put() == {}
     three.says(3, heard=[NodeId(1), NodeId(2)])
-    assert three.put()[3].primary == 3
+    assert three.put()[3].leader == 3
 
 
 def test_a_leader_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(three: World) -> None:
@@ -116,11 +116,11 @@ def test_a_leader_whose_disk_hangs_is_replaced_by_a_member_whose_disk_does_not(t
     three.replica(3, 3, end=Position(9000))
     three.replica(3, 5, end=Position(9000))
     put = three.put()
-    assert {container: record.primary for container, record in put.items()} == {3: 3, 5: 3}
+    assert {container: record.leader for container, record in put.items()} == {3: 3, 5: 3}
     assert {node for node, _ in put[3].in_sync} == {1, 2, 3}
     assert "the disk of node 2 hangs; node 3 leads now" in {each.reason for each in three.plan()}
     three.replica(3, 4, stuck=True)
-    assert {container: record.primary for container, record in three.put().items()} == {3: 1, 4: 1, 5: 1}
+    assert {container: record.leader for container, record in three.put().items()} == {3: 1, 4: 1, 5: 1}
     three.replica(1, 4, stuck=True)
     assert three.plan() == [], "nobody would do better"
 
@@ -136,7 +136,7 @@ def test_a_node_whose_disk_hung_gets_nothing_before_it_has_written_for_a_while(t
     three.plan()
     three.replica(2, 3, stuck=True)
     three.apply(three.plan())
-    assert 2 not in {each.primary for each in three.containers.values()}
+    assert 2 not in {each.leader for each in three.containers.values()}
     three.replica(2, 4, stuck=True)
     for _ in range(60):
         assert three.plan() == [], "neither its container, nor a new one"
@@ -145,7 +145,7 @@ def test_a_node_whose_disk_hung_gets_nothing_before_it_has_written_for_a_while(t
     for _ in range(12):
         assert three.plan() == []
         three.pass_time(1)
-    assert [record.primary for record in three.put().values()] == [2]
+    assert [record.leader for record in three.put().values()] == [2]
 
 
 def hear(world: World, cut: tuple[int, int] | None) -> None:
@@ -170,7 +170,7 @@ def test_the_catalog_goes_to_a_member_that_hears_more_where_its_leader_and_a_liv
     three.pass_time(0.9)
     assert three.plan() == []
     three.pass_time(0.2)
-    assert {container: record.primary for container, record in three.put().items()} == {1: 3}
+    assert {container: record.leader for container, record in three.put().items()} == {1: 3}
     assert {node for node, _ in three.put()[1].in_sync} == {1, 2, 3}
 
 
@@ -206,7 +206,7 @@ def test_the_catalog_does_not_leave_its_leader_for_a_node_that_is_dead(three: Wo
 def test_a_leader_that_lost_its_replica_is_replaced_and_leaves_the_in_sync_set(three: World) -> None:
     three.replica(2, 3, format=str(uuid.uuid4()), role="none")
     record = three.put()[3]
-    assert record.primary in (1, 3)
+    assert record.leader in (1, 3)
     assert {node for node, _ in record.in_sync} == {1, 3}
 
 
@@ -216,7 +216,7 @@ def test_a_leader_that_does_not_take_its_role_up_is_replaced_after_a_while(three
     three.pass_time(9.9)
     assert three.plan() == []
     three.pass_time(0.2)
-    assert three.put()[3].primary in (1, 3)
+    assert three.put()[3].leader in (1, 3)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -264,7 +264,7 @@ def test_a_cluster_of_two_goes_on_with_one(world: World) -> None:
     world.container(3, (2, 1))
     world.silent(2)
     put = world.put()
-    assert {record.primary for record in put.values()} == {1}
+    assert {record.leader for record in put.values()} == {1}
     assert [len(record.in_sync) for record in put.values()] == [2, 2], "node 1 lets node 2 go once it leads"
 
 

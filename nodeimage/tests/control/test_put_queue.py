@@ -19,8 +19,8 @@ from headrace.store.records import ContainerRecord
 MANY = 5 * PUTS_AT_ONCE
 
 
-def change(number: int, primary: int = 2) -> PutContainer:
-    node = NodeId(primary)
+def change(number: int, leader: int = 2) -> PutContainer:
+    node = NodeId(leader)
     record = ContainerRecord(ContainerId(number), "data", node, Epoch(2), ((node, uuid.UUID(int=1)),), (node,))
     return PutContainer(record, 10 + number, "test")
 
@@ -29,7 +29,7 @@ class Cluster:
     """A view that shows what was put, and a store of which each put waits until it is let through."""
 
     def __init__(self) -> None:
-        records = {each: change(each, primary=1).record for each in range(1, MANY + 1)}
+        records = {each: change(each, leader=1).record for each in range(1, MANY + 1)}
         self.view: Any = SimpleNamespace(
             containers=dict(records),
             versions={each: 10 + each for each in records},
@@ -99,7 +99,7 @@ async def test_several_are_put_at_a_time_the_first_ones_first(cluster: Cluster) 
     await cluster.queue.rest(60)
     assert cluster.begun == list(range(1, MANY + 1))
     assert cluster.most_under_way == PUTS_AT_ONCE
-    assert {each.primary for each in cluster.view.containers.values()} == {2}
+    assert {each.leader for each in cluster.view.containers.values()} == {2}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_one_that_fails_is_only_that_ones(cluster: Cluster, error: Excepti
     for number in range(1, MANY + 1):
         cluster.queue.put(change(number))
     await cluster.queue.rest(60)
-    assert {key for key, each in cluster.view.containers.items() if each.primary == 1} == {3}
+    assert {key for key, each in cluster.view.containers.items() if each.leader == 1} == {3}
     assert cluster.queue.is_unsure == (not isinstance(error, VersionConflict))
 
 
@@ -122,14 +122,14 @@ async def test_what_is_not_sure_is_put_again_as_it_was_and_nothing_else_for_its_
     cluster.gate.set()
     cluster.queue.put(change(3))
     await cluster.queue.rest(60)
-    cluster.queue.put(change(3, primary=5))
+    cluster.queue.put(change(3, leader=5))
     await cluster.queue.rest(60)
     assert cluster.begun == [3]
     del cluster.fails[3]
     cluster.queue.begin()
     await cluster.queue.rest(60)
     assert cluster.begun == [3, 3]
-    assert cluster.view.containers[3].primary == 2
+    assert cluster.view.containers[3].leader == 2
     assert not cluster.queue.is_unsure
 
 
@@ -139,13 +139,13 @@ async def test_a_new_plan_takes_the_place_of_what_waits_and_waits_for_nothing_th
     await turns()
     await cluster.queue.rest(0.01)  # all hang
     cluster.queue.begin()
-    cluster.queue.put(change(MANY, primary=9))
-    cluster.queue.put(change(1, primary=9))  # is under way
+    cluster.queue.put(change(MANY, leader=9))
+    cluster.queue.put(change(1, leader=9))  # is under way
     cluster.gate.set()
     await cluster.queue.rest(60)
     assert cluster.begun == [*range(1, PUTS_AT_ONCE + 1), MANY]
-    assert cluster.view.containers[MANY].primary == 9
-    assert cluster.view.containers[1].primary == 2
+    assert cluster.view.containers[MANY].leader == 9
+    assert cluster.view.containers[1].leader == 2
 
 
 async def test_who_is_out_of_office_puts_nothing_more(cluster: Cluster) -> None:
@@ -166,7 +166,7 @@ async def test_who_is_out_of_office_puts_nothing_more(cluster: Cluster) -> None:
 async def test_moves_for_balance_and_hand_overs_are_no_failovers(cluster: Cluster) -> None:
     cluster.gate.set()
     for each in (
-        *(change(1), change(2), replace(change(3), is_balance=True), change(4, primary=1)),
+        *(change(1), change(2), replace(change(3), is_balance=True), change(4, leader=1)),
         replace(change(5), is_planned=True),
     ):
         cluster.queue.put(each)

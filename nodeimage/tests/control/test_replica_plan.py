@@ -95,7 +95,7 @@ def test_a_node_is_drained_though_there_is_no_other_if_the_minimum_allows(three:
     three.mark(2, draining=True)
     three.converge()
     assert all(set(record.replicas) == {1, 2} for record in three.containers.values())
-    assert {record.primary for record in three.containers.values()} == {1}
+    assert {record.leader for record in three.containers.values()} == {1}
 
 
 def test_the_only_replica_moves_when_its_node_is_drained(world: World) -> None:
@@ -134,7 +134,7 @@ def test_replicas_beyond_those_wanted_are_dropped_the_one_behind_first(three: Wo
     three.container(2, (1, 2, 3, 4))
     record = three.put()[2]
     assert len(record.replicas) == len(record.in_sync) == 3
-    assert record.primary == 1
+    assert record.leader == 1
 
 
 def test_a_replica_too_many_stays_while_the_others_are_not_in_sync(three: World) -> None:

@@ -149,7 +149,7 @@ def test_a_silent_node_of_a_hundred_has_all_that_it_led_handed_over_by_one_plan(
         for node, result in whole.probes.items()
     }
     observed = dataclasses.replace(whole, probes=probes)
-    led = {key for key, record in whole.containers.items() if record.primary == dead}
+    led = {key for key, record in whole.containers.items() if record.leader == dead}
     changes, cost = one_plan(observed, {})
     assert {each.record.container_id for each in changes if isinstance(each, PutContainer)} == led
     assert len(led) == CONTAINERS // NODES

@@ -27,7 +27,7 @@ def made(world: World) -> str:
 def test_nobody_is_appointed_while_somebody_knows_better(three: World) -> None:
     made(three)
     three.refused(2)
-    assert three.put()[C].primary != 2
+    assert three.put()[C].leader != 2
     knows(three, 1, "2-elsewhere")
     assert C not in three.put(), "a view that is behind for a moment"
     three.pass_time(three.settings.set_back_s)
@@ -45,22 +45,22 @@ def test_it_goes_on_once_the_record_is_back_or_an_operator_gave_it_up(three: Wor
     assert C not in three.put()
     before = three.containers[C]
     three.containers[C] = structs.replace(before, changes=(*before.changes, "2-elsewhere"))
-    assert three.put()[C].primary != 2
+    assert three.put()[C].leader != 2
     three.containers[C] = structs.replace(before, recovered=1)
-    assert three.put()[C].primary != 2
+    assert three.put()[C].leader != 2
 
 
 def test_after_a_fall_of_the_store_each_replica_has_to_be_heard_of_once(three: World) -> None:
     made(three)
     three.silent(2, for_s=5)
-    assert three.put()[C].primary != 2
+    assert three.put()[C].leader != 2
     three.fell_at = three.now - 3
     assert C not in three.put()
     reasons = [each.reason for each in three.plan() if isinstance(each, Wait) and each.container == C]
     text = "the cluster store was set back, and node 2, silent since then, may know better: bring it back, or remove it"
     assert reasons == [text]
     three.fell_at = three.now - 7
-    assert three.put()[C].primary != 2
+    assert three.put()[C].leader != 2
     three.fell_at = three.now - 3
-    del three.nodes[three.containers[C].primary]
-    assert three.put()[C].primary != 2
+    del three.nodes[three.containers[C].leader]
+    assert three.put()[C].leader != 2

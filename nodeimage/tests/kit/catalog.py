@@ -114,12 +114,12 @@ class MemoryLog:
         self.frames.clear()
         self.end = self.committed = self.trimmed = self.in_memory_from = position
 
-    def follow(self, primary: "MemoryLog") -> None:
-        """Take over what `primary` has, and know what it has committed."""
-        self.frames = [frame for frame in primary.frames if frame[0] > self.trimmed]
-        self.end = primary.end
-        if primary.committed > self.committed:
-            self.committed = primary.committed
+    def follow(self, leader: "MemoryLog") -> None:
+        """Take over what `leader` has, and know what it has committed."""
+        self.frames = [frame for frame in leader.frames if frame[0] > self.trimmed]
+        self.end = leader.end
+        if leader.committed > self.committed:
+            self.committed = leader.committed
             for callback in self._callbacks:
                 callback()
 

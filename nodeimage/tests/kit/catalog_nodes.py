@@ -145,7 +145,7 @@ class WithTables:
         def decide(record: ContainerRecord) -> ContainerRecord:
             node_id, epoch = self.node(number).node_id, Epoch(record.epoch + 1)
             in_sync, recovered = ((node_id, format),), record.recovered + 1
-            return structs.replace(record, primary=node_id, epoch=epoch, in_sync=in_sync, recovered=recovered)
+            return structs.replace(record, leader=node_id, epoch=epoch, in_sync=in_sync, recovered=recovered)
 
         record = await self.several.change(CATALOG_ID, decide)
 

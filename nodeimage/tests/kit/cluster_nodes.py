@@ -393,8 +393,8 @@ class Cluster:
             return "no container of data"
         for each in found:
             in_sync = {node for node, _ in each.in_sync}
-            if each.primary not in live:
-                return f"container {each.container_id} is led by node {each.primary}, which is down"
+            if each.leader not in live:
+                return f"container {each.container_id} is led by node {each.leader}, which is down"
             if len(in_sync & live) < min(each.wanted, len(live)):
                 return f"container {each.container_id} has {sorted(in_sync)} in sync, wanted {each.wanted}"
         return ""
@@ -429,7 +429,7 @@ class Cluster:
         for each in self.containers():
             in_sync = [node for node, _ in each.in_sync]
             told.append(
-                f"container {each.container_id} ({each.kind}, {each.state}): led by {each.primary} in epoch "
+                f"container {each.container_id} ({each.kind}, {each.state}): led by {each.leader} in epoch "
                 f"{each.epoch}, in sync {in_sync} of {list(each.replicas)}"
             )
         for number, node in self.nodes.items():

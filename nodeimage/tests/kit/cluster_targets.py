@@ -20,12 +20,12 @@ def busiest_leader(cluster: Cluster, load: Load) -> int:
 
 def catalog_leader(cluster: Cluster, load: Load) -> int:
     """The node that leads the catalog, and so coordinates groups."""
-    return cluster.number_of(cluster.catalog().primary)
+    return cluster.number_of(cluster.catalog().leader)
 
 
 def catalog_follower(cluster: Cluster, load: Load) -> int:
     """A node that only follows the catalog."""
-    return next(number for number, node in cluster.nodes.items() if node.node_id != cluster.catalog().primary)
+    return next(number for number, node in cluster.nodes.items() if node.node_id != cluster.catalog().leader)
 
 
 def controller(cluster: Cluster, load: Load) -> int:

@@ -58,7 +58,7 @@ class Pair:
         for broker in (self.first, self.second):
             await until(lambda broker=broker: any(each for each in broker.maintenance.open_containers()))  # type: ignore[misc]
         for broker in (self.first, self.second):
-            await until(lambda broker=broker: len({each.primary for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
+            await until(lambda broker=broker: len({each.leader for each in broker.cluster.open_data()}) == 2)  # type: ignore[misc]
         for node in self.nodes:  # from here on tests alone move leaders
             await node.controller.close()
         return self
@@ -101,7 +101,7 @@ class Pair:
         node = self.nodes[0]
         await node.store(
             lambda store: container_records.change_container(
-                store, container, lambda now: structs.replace(now, primary=to.node.node_id, epoch=Epoch(now.epoch + 1))
+                store, container, lambda now: structs.replace(now, leader=to.node.node_id, epoch=Epoch(now.epoch + 1))
             )
         )
         node.view.refresh()
@@ -129,7 +129,7 @@ class Pair:
         yield other.parts, replica
         replicas._follow = follow  # type: ignore[method-assign]
         record = other.parts.cluster.record(container)
-        if record is not None and record.primary != other.parts.node.node_id:
+        if record is not None and record.leader != other.parts.node.node_id:
             await follow(record, replica)
 
     @contextlib.asynccontextmanager
@@ -146,7 +146,7 @@ class Pair:
                     container,
                     lambda now: structs.replace(
                         now,
-                        primary=own[0],
+                        leader=own[0],
                         epoch=Epoch(now.epoch + 1),
                         in_sync=(own,),
                         recovered=now.recovered + 1,

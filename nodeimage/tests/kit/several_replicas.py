@@ -255,7 +255,7 @@ def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> 
     def decide(record: ContainerRecord) -> ContainerRecord:
         return structs.replace(
             record,
-            primary=nodes.nodes[number].node_id,
+            leader=nodes.nodes[number].node_id,
             epoch=Epoch(record.epoch + 1),
             in_sync=tuple(each for each in record.in_sync if each[0] not in gone),
         )
@@ -263,9 +263,9 @@ def handed_to(number: int, nodes: Several, *, without: tuple[int, ...] = ()) -> 
     return decide
 
 
-async def ended(primary: OneNode, alone: list["asyncio.Future[Position]"]) -> None:
+async def ended(leader: OneNode, alone: list["asyncio.Future[Position]"]) -> None:
     """The node ends; what it appended alone is committed by nobody."""
-    await primary.stop()
+    await leader.stop()
     for each in alone:
         with pytest.raises(KafkaError):
             await each

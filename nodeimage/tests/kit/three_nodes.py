@@ -170,7 +170,7 @@ async def each_leads(brokers: list[NodeParts]) -> None:
 
     async def known() -> bool:
         return all(
-            {each.primary for each in broker.cluster.open_data()} == {other.node.node_id for other in brokers}
+            {each.leader for each in broker.cluster.open_data()} == {other.node.node_id for other in brokers}
             for broker in brokers
         )
 

@@ -76,7 +76,7 @@ class World:
         self.containers[container] = ContainerRecord(
             container_id=container,
             kind=kind,
-            primary=members[0],
+            leader=members[0],
             epoch=Epoch(epoch),
             in_sync=tuple((NodeId(node), replica_format(node, number)) for node in in_sync or members),
             replicas=members,
@@ -96,7 +96,7 @@ class World:
         record = self.containers[ContainerId(container)]
         told = ReplicaState(
             container=record.container_id,
-            role="primary" if record.primary == node else "follower",
+            role="primary" if record.leader == node else "follower",
             epoch=record.epoch,
             last_epoch=record.epoch,
             end=Position(1000),
@@ -241,9 +241,9 @@ class World:
         """Every living replica gets in sync, as its leader would see to it; but see `filling` and `deaf`."""
         for container, record in self.containers.items():
             alive = [node for node in record.replicas if self.observed().is_alive(node, self.now)]
-            if record.primary not in alive:
+            if record.leader not in alive:
                 continue
-            able = [node for node in alive if node == record.primary or self._gets_on(node, record.primary)]
+            able = [node for node in alive if node == record.leader or self._gets_on(node, record.leader)]
             stalled = len(able) < record.min_in_sync
             lasting = (self.filling or self.deaf) and not stalled
             kept = [pair for pair in record.in_sync if pair[0] in able or not lasting]
@@ -256,7 +256,7 @@ class World:
                 self.replica(
                     node,
                     container,
-                    stalled=stalled and len(able) < len(alive) and node == record.primary,
+                    stalled=stalled and len(able) < len(alive) and node == record.leader,
                     end=Position(1000 if node in able else 900),
                 )
 
@@ -269,8 +269,8 @@ class World:
         }
         return [each for each in self.nodes if each != node and each in answers]
 
-    def _gets_on(self, node: NodeId, primary: NodeId) -> bool:
-        return not (self.filling and self.nodes[node].full) and not (self.deaf and node not in self.heard_by(primary))
+    def _gets_on(self, node: NodeId, leader: NodeId) -> bool:
+        return not (self.filling and self.nodes[node].full) and not (self.deaf and node not in self.heard_by(leader))
 
     def converge(self, rounds: int = 40) -> None:
         """Plan, apply and catch up until nothing is left to do."""

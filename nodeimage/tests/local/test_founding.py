@@ -22,7 +22,7 @@ from headrace.store import container_records, records
 def serve_something(folder: Path) -> None:
     """What tells a cluster that has served from one whose first start failed."""
     with opened_store(folder) as store:
-        container_records.create_container(store, kind="catalog", primary=records.nodes(store)[0])
+        container_records.create_container(store, kind="catalog", leader=records.nodes(store)[0])
 
 
 @pytest.mark.parametrize(("nodes", "replicas", "least"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (7, 3, 2)])

@@ -12,11 +12,11 @@ from headrace.store import records
 from headrace.store.records import ContainerRecord
 
 
-def record(*, primary: int, epoch: int, in_sync: tuple[int, ...], **fields: object) -> ContainerRecord:
+def record(*, leader: int, epoch: int, in_sync: tuple[int, ...], **fields: object) -> ContainerRecord:
     return ContainerRecord(
         container_id=ContainerId(5),
         kind="data",
-        primary=NodeId(primary),
+        leader=NodeId(leader),
         epoch=Epoch(epoch),
         in_sync=tuple((NodeId(node), uuid.UUID(int=node)) for node in in_sync),
         replicas=(NodeId(1), NodeId(2), NodeId(3)),
@@ -40,13 +40,13 @@ def in_sync(recovered: ContainerRecord) -> list[int]:
 
 
 def test_another_node_hears_of_replicas_as_it_was_told() -> None:
-    known = record(primary=1, epoch=7, in_sync=(1, 2, 3))
+    known = record(leader=1, epoch=7, in_sync=(1, 2, 3))
     replica = replace(found(1, known, last_epoch=6, end=900), folder=Path("/data/node-0/containers/5"))
     assert heard(told([replica])) == [replica]
 
 
 def test_the_replica_that_is_ahead_leads_above_all_epochs_that_were_seen() -> None:
-    known = record(primary=1, epoch=7, in_sync=(1, 2, 3))
+    known = record(leader=1, epoch=7, in_sync=(1, 2, 3))
     recovered = recovered_record(
         [
             found(1, known, last_epoch=6, end=900),
@@ -54,21 +54,21 @@ def test_the_replica_that_is_ahead_leads_above_all_epochs_that_were_seen() -> No
             found(3, known, last_epoch=7, end=200),
         ]
     )
-    assert (recovered.primary, recovered.epoch, in_sync(recovered)) == (2, 10, [2])
+    assert (recovered.leader, recovered.epoch, in_sync(recovered)) == (2, 10, [2])
     assert recovered.replicas == (1, 2, 3)
 
 
 def test_those_that_hold_the_same_are_in_sync_and_the_former_leader_goes_on() -> None:
-    known = record(primary=3, epoch=7, in_sync=(1, 2, 3))
+    known = record(leader=3, epoch=7, in_sync=(1, 2, 3))
     recovered = recovered_record([found(node, known, last_epoch=7, end=300) for node in (1, 2, 3)])
-    assert (recovered.primary, in_sync(recovered)) == (3, [1, 2, 3])
+    assert (recovered.leader, in_sync(recovered)) == (3, [1, 2, 3])
 
 
 def test_a_record_that_is_out_of_date_has_no_say() -> None:
-    old = record(primary=1, epoch=3, in_sync=(1, 2), volume="v", state="open")
-    new = record(primary=2, epoch=5, in_sync=(2,), volume="v", state="closed", min_in_sync=1)
+    old = record(leader=1, epoch=3, in_sync=(1, 2), volume="v", state="open")
+    new = record(leader=2, epoch=5, in_sync=(2,), volume="v", state="closed", min_in_sync=1)
     recovered = recovered_record([found(1, old, last_epoch=3, end=100), found(2, new, last_epoch=5, end=150)])
-    assert (recovered.primary, recovered.epoch, recovered.state, recovered.min_in_sync) == (2, 6, "closed", 1)
+    assert (recovered.leader, recovered.epoch, recovered.state, recovered.min_in_sync) == (2, 6, "closed", 1)
     assert recovered.replicas == (1, 2), "a node without a replica has to be given one again"
 
 

@@ -101,8 +101,8 @@ def leading(tmp_path: Path) -> Iterator[Leading]:
     store.close()
 
 
-def record(number: int, primary: NodeId) -> ContainerRecord:
-    made: Any = SimpleNamespace(container_id=ContainerId(number), primary=primary)
+def record(number: int, leader: NodeId) -> ContainerRecord:
+    made: Any = SimpleNamespace(container_id=ContainerId(number), leader=leader)
     return made  # type: ignore[no-any-return]
 
 

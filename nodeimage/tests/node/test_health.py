@@ -12,10 +12,10 @@ ALL = {OWN, OTHER, THIRD}
 FORMAT = uuid.UUID(int=1)
 
 
-def container(number: int, primary: NodeId, in_sync: set[NodeId], **more: Any) -> ContainerRecord:
+def container(number: int, leader: NodeId, in_sync: set[NodeId], **more: Any) -> ContainerRecord:
     fields: dict[str, Any] = {"replicas": (OWN, OTHER, THIRD), "min_in_sync": 2, "wanted": 3, **more}
     members = tuple((each, FORMAT) for each in sorted(in_sync))
-    return ContainerRecord(ContainerId(number), "data", primary, Epoch(1), members, **fields)
+    return ContainerRecord(ContainerId(number), "data", leader, Epoch(1), members, **fields)
 
 
 def view(*containers: ContainerRecord) -> Any:

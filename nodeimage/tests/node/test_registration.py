@@ -143,7 +143,7 @@ async def test_an_older_run_in_its_place_gives_way_once(tmp_path: Path) -> None:
 
 async def test_counters_and_deletions_that_fell_are_put_back(tmp_path: Path) -> None:
     async with holding(tmp_path) as held:
-        gone = container_records.create_container(held.store, kind="data", primary=held.node).container_id
+        gone = container_records.create_container(held.store, kind="data", leader=held.node).container_id
         held.view.highest = {"next/node": 50, "next/container": 60, "producer-ids": 7_000}
         held.view.undeleted = {gone}
         await held.finished()

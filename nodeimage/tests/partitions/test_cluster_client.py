@@ -12,13 +12,13 @@ from headrace.peer.messages import HeldBytes
 
 
 def record(
-    number: int, *, kind: str = "data", state: str = "open", primary: int = 2, epoch: int = 5, volume: str = "default"
+    number: int, *, kind: str = "data", state: str = "open", leader: int = 2, epoch: int = 5, volume: str = "default"
 ) -> Any:
     return SimpleNamespace(
         container_id=ContainerId(number),
         kind=kind,
         state=state,
-        primary=NodeId(primary),
+        leader=NodeId(leader),
         epoch=Epoch(epoch),
         volume=volume,
     )
@@ -55,12 +55,12 @@ def test_nodes_are_told_by_id() -> None:
 
 
 def test_a_container_that_is_led_here_is_known_before_its_record_says_so() -> None:
-    link, _ = cluster(record(7, primary=2, epoch=5), led={7: 6})
+    link, _ = cluster(record(7, leader=2, epoch=5), led={7: 6})
     assert link.leader(ContainerId(7)) == (1, 6)
 
 
 def test_of_others_their_record_tells_but_of_deleted_ones() -> None:
-    link, _ = cluster(record(7, primary=2, epoch=5), record(8, state="deleted"))
+    link, _ = cluster(record(7, leader=2, epoch=5), record(8, state="deleted"))
     assert link.leader(ContainerId(7)) == (2, 5)
     assert link.leader(ContainerId(8)) is None
     assert link.leader(ContainerId(9)) is None
@@ -78,12 +78,12 @@ def test_open_containers_are_those_of_a_volume_that_hold_records_and_take_more()
 
 
 async def test_a_containers_leader_is_asked() -> None:
-    link, peers = cluster(record(7, primary=3))
+    link, peers = cluster(record(7, leader=3))
     assert await link.ask_leader(ContainerId(7), HeldBytes()) == ("answer", b"")
     assert peers.asked == [(("h", 3), HeldBytes(), CALL_S)]
 
 
-@pytest.mark.parametrize("known", [[], [record(7, primary=77)], [record(7, state="deleted")]])
+@pytest.mark.parametrize("known", [[], [record(7, leader=77)], [record(7, state="deleted")]])
 async def test_where_nobody_is_known_to_lead_nobody_is_asked(known: list[Any]) -> None:
     link, peers = cluster(*known)
     with pytest.raises(KafkaError) as refused:

@@ -26,7 +26,7 @@ class FakeCluster:
             ContainerId(number): ContainerRecord(
                 container_id=ContainerId(number),
                 kind="data",
-                primary=NodeId(replicas[0]),
+                leader=NodeId(replicas[0]),
                 epoch=Epoch(1),
                 in_sync=tuple((NodeId(each), FORMAT) for each in replicas),
                 replicas=tuple(NodeId(each) for each in replicas),

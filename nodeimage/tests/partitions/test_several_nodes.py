@@ -241,7 +241,7 @@ async def test_new_partitions_avoid_nodes_that_leave(brokers: list[NodeParts]) -
     draining = next(node for node in view.nodes.values() if node.node_id == brokers[1].node.node_id)
     view.nodes[draining.node_id] = structs.replace(draining, draining=True)
     places = Placement(brokers[0].cluster).place(300, "default")
-    led = [view.containers[container].primary for container, _ in places]
+    led = [view.containers[container].leader for container, _ in places]
     assert {led.count(broker.node.node_id) for broker in brokers} == {0, 150}
     assert all(epoch == view.containers[container].epoch for container, epoch in places)
 

@@ -93,19 +93,19 @@ class Pair:
         self.far = far
 
 
-async def opened(nodes: Any, server: PeerServer, primary: Primary) -> Pair:
+async def opened(nodes: Any, server: PeerServer, leader: Primary) -> Pair:
     client = nodes.client()
     near = End(await client.open(server.address, 5))
     near.session.send(FOLLOW)
     await near.until_heard(1)
-    return Pair(server, client, near, primary.ends[-1])
+    return Pair(server, client, near, leader.ends[-1])
 
 
 @pytest.fixture
 async def pair(nodes: Any) -> Pair:
-    primary = Primary()
-    server = await nodes.server({Submit: submitted}, {Follow: primary.follow})
-    return await opened(nodes, server, primary)
+    leader = Primary()
+    server = await nodes.server({Submit: submitted}, {Follow: leader.follow})
+    return await opened(nodes, server, leader)
 
 
 async def test_both_ends_know_each_other(pair: Pair) -> None:
@@ -245,9 +245,9 @@ async def test_a_session_that_was_handed_on_tells_its_listener_alone(pair: Pair)
 
 
 async def test_a_fault_in_a_callback_ends_its_session_alone(nodes: Any, lines: list[Any]) -> None:
-    primary = Primary()
-    server = await nodes.server({Submit: submitted}, {Follow: primary.follow})
-    faulty, sound = await opened(nodes, server, primary), await opened(nodes, server, primary)
+    leader = Primary()
+    server = await nodes.server({Submit: submitted}, {Follow: leader.follow})
+    faulty, sound = await opened(nodes, server, leader), await opened(nodes, server, leader)
     far = FaultyAtMessages(faulty.far.session)
     for each in (faulty, sound):
         each.near.session.send(Commit(Position(1)))

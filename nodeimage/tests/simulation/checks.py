@@ -180,7 +180,7 @@ class Checks:
         if self._cluster.tracing:
             names = ",".join(f"{node}" for node, _ in new.in_sync)
             self._cluster.trace(
-                f"store: container {new.container_id} epoch {new.epoch} primary {new.primary} "
+                f"store: container {new.container_id} epoch {new.epoch} primary {new.leader} "
                 f"in sync {names} of {new.replicas}"
             )
         if before is None:
@@ -189,11 +189,11 @@ class Checks:
         if new.recovered > old.recovered:
             return  # by an operator, who was told what that may cost (invariant 15)
         what = f"container {new.container_id} from {old} to {new}"
-        if new.epoch < old.epoch or (new.epoch == old.epoch and new.primary != old.primary):
+        if new.epoch < old.epoch or (new.epoch == old.epoch and new.leader != old.leader):
             self.fail(f"the epoch does not rise: {what}")
         if new.epoch > old.epoch and not set(new.in_sync) <= set(old.in_sync):
             self.fail(f"somebody came in sync with an epoch: {what}")
-        if not any(node == new.primary for node, _ in old.in_sync):
+        if not any(node == new.leader for node, _ in old.in_sync):
             self.fail(f"a primary that was not in sync: {what}")
         if len(new.in_sync) < min(new.min_in_sync, len(old.in_sync)):
             self.fail(f"below the minimum in sync: {what}")
@@ -204,10 +204,10 @@ class Checks:
         """Why a container is not whole yet; "": it is."""
         record = self._cluster.record(container_id)
         assert record is not None
-        primary = self._cluster.by_id(record.primary)
-        container = primary.replicas.led.get(container_id) if primary.replicas is not None else None
+        leader = self._cluster.by_id(record.leader)
+        container = leader.replicas.led.get(container_id) if leader.replicas is not None else None
         if container is None or not container.serves:
-            return f"node {primary.number} does not serve it"
+            return f"node {leader.number} does not serve it"
         able = sum(1 for node in self._cluster.nodes if node.is_up and node.number not in self._cluster.drained)
         wanted = min(record.wanted, able)
         if len(record.in_sync) < wanted or len(record.in_sync) != len(record.replicas):

@@ -96,5 +96,5 @@ class Client:
         if container_id not in self._known:
             record = self._cluster.record(container_id)
             assert record is not None
-            self._known[container_id] = self._cluster.by_id(record.primary).number
+            self._known[container_id] = self._cluster.by_id(record.leader).number
         return self._known[container_id]

@@ -237,7 +237,7 @@ class Trouble:
             return self._any(fault)
         record = self._cluster.record(containers[int(fault.roll * len(containers))])
         assert record is not None
-        return self._cluster.by_id(record.primary)
+        return self._cluster.by_id(record.leader)
 
     async def _down(self, fault: Fault, *nodes: "Node", with_host: bool = False) -> None:
         for node in nodes:
@@ -250,7 +250,7 @@ class Trouble:
     async def _kill(self, fault: Fault) -> None:
         await self._down(fault, self._any(fault))
 
-    async def _kill_primary(self, fault: Fault) -> None:
+    async def _kill_leader(self, fault: Fault) -> None:
         await self._down(fault, self._leader(fault))
 
     async def _kill_controller(self, fault: Fault) -> None:
@@ -361,7 +361,7 @@ class Trouble:
             await asyncio.sleep(fault.lasts * 2)
             node.thaw(process)
 
-    async def _freeze_primary(self, fault: Fault) -> None:
+    async def _freeze_leader(self, fault: Fault) -> None:
         await self._freeze(fault, self._leader(fault))
 
     # --- network
@@ -510,7 +510,7 @@ class Trouble:
             return
         record = self._cluster.record(containers[int(fault.roll * len(containers))])
         assert record is not None
-        nodes = [self._cluster.by_id(each) for each in record.replicas if each != record.primary]
+        nodes = [self._cluster.by_id(each) for each in record.replicas if each != record.leader]
         for node in nodes:
             node.disk.full += 1
         until = self._cluster.loop.now + fault.lasts
@@ -650,10 +650,10 @@ class Trouble:
         await asyncio.sleep(self._cluster.chance.random() ** 2 * 0.5)
         victims = [driver, self._any(fault)]
         if target is not None:
-            victims.append(self._cluster.by_id(target.primary))
+            victims.append(self._cluster.by_id(target.leader))
         catalog = self._cluster.record(CATALOG_ID)
         if catalog is not None:
-            victims.append(self._cluster.by_id(catalog.primary))
+            victims.append(self._cluster.by_id(catalog.leader))
         await self._down(fault, self._cluster.chance.choice(victims))
 
     async def _roll_to_anywhere(self, fault: Fault) -> None:
@@ -746,14 +746,14 @@ class Trouble:
         for container_id in self._cluster.containers():
             record = self._cluster.record(container_id)
             assert record is not None
-            others = [each for each, _ in record.in_sync if each != record.primary]
+            others = [each for each, _ in record.in_sync if each != record.leader]
             living = [each for each in others if self._cluster.by_id(each).is_up]
             if living and self._cluster.chance.random() < 0.4:
                 candidate = self._cluster.chance.choice(living)
                 container_records.change_container(
                     self._cluster.store,
                     container_id,
-                    lambda now, candidate=candidate: replace(now, primary=candidate, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]
+                    lambda now, candidate=candidate: replace(now, leader=candidate, epoch=Epoch(now.epoch + 1)),  # type: ignore[misc]
                 )
 
     # --- membership

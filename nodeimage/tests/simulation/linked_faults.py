@@ -241,7 +241,7 @@ class Between:
         nodes = []
         for cluster in clusters:
             record = cluster.record(CATALOG_ID)
-            leaders = [cluster.by_id(record.primary)] if record is not None else []
+            leaders = [cluster.by_id(record.leader)] if record is not None else []
             node = self._chance.choice([*leaders, *cluster.nodes])
             node.kill()
             nodes.append(node)
@@ -288,7 +288,7 @@ class Between:
         record = cluster.record(chosen)
         if record is None or record.state != "open":
             return None
-        follow = [cluster.by_id(node) for node in record.replicas if node != record.primary]
+        follow = [cluster.by_id(node) for node in record.replicas if node != record.leader]
         behind = next((node for node in follow if node.is_up), None)
         if behind is None:
             return None
@@ -296,7 +296,7 @@ class Between:
             cluster,
             chosen,
             behind,
-            [cluster.by_id(record.primary), *(node for node in follow if node is not behind)],
+            [cluster.by_id(record.leader), *(node for node in follow if node is not behind)],
         )
 
     def _recover(self, cluster: LinkedCluster, container: ContainerId) -> bool:
@@ -318,7 +318,7 @@ class Between:
             container,
             lambda now: structs.replace(
                 now,
-                primary=node.node_id,
+                leader=node.node_id,
                 epoch=Epoch(now.epoch + 1),
                 in_sync=(own,),
                 recovered=now.recovered + 1,

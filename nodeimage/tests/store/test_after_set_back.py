@@ -95,8 +95,8 @@ def test_a_level_that_a_folder_has_seen_is_raised_again(sqlite_store: ClusterSto
 
 def test_what_was_deleted_is_deleted_again_with_and_without_a_record(store: ClusterStore) -> None:
     node = register(store)
-    back = container_records.create_container(store, kind="data", primary=node).container_id
-    other = container_records.create_container(store, kind="data", primary=node).container_id
+    back = container_records.create_container(store, kind="data", leader=node).container_id
+    other = container_records.create_container(store, kind="data", leader=node).container_id
     without = container_records.take_container_id(store, "data")
     container_records.delete_again(store, [back, without])
     states = {each.container_id: each.state for each in container_records.containers(store)}

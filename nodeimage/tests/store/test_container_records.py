@@ -32,8 +32,8 @@ from kit.registered import register
 
 def test_a_container_starts_with_its_leader_in_sync(store: ClusterStore) -> None:
     node = register(store)
-    catalog = create_container(store, kind="catalog", primary=node)
-    data = create_container(store, kind="data", primary=node)
+    catalog = create_container(store, kind="catalog", leader=node)
+    data = create_container(store, kind="data", leader=node)
     assert (catalog.container_id, data.container_id) == (1, 2)
     assert data.in_sync == ((node.node_id, node.format),)
     assert containers(store) == [catalog, data]
@@ -50,12 +50,12 @@ def test_the_catalog_is_made_once_and_no_other_container_takes_its_id(store: Clu
 def test_a_container_has_its_first_member_as_leader_and_all_in_sync(store: ClusterStore) -> None:
     members = [(NodeId(3), uuid.uuid4()), (NodeId(1), uuid.uuid4())]
     made = create_container(store, kind="data", members=members, volume="fast", min_in_sync=2, wanted=3)
-    assert (made.primary, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
+    assert (made.leader, made.epoch, made.in_sync, made.replicas) == (3, 1, tuple(members), (3, 1))
     assert (made.volume, made.min_in_sync, made.wanted) == ("fast", 2, 3)
 
 
 def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
-    made = create_container(store, kind="data", primary=register(store))
+    made = create_container(store, kind="data", leader=register(store))
     ((found, version),) = list_containers_versioned(store)
     assert found == made
     closed = msgspec.structs.replace(made, state="closed")
@@ -77,7 +77,7 @@ def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
 def test_a_leader_outside_the_in_sync_set_or_the_replicas_is_never_written(
     store: ClusterStore, wrong: dict[str, Any]
 ) -> None:
-    made = create_container(store, kind="data", primary=register(store))
+    made = create_container(store, kind="data", leader=register(store))
     ((_, version),) = list_containers_versioned(store)
     with pytest.raises(HeadraceError, match="no container may have"):
         put_container(store, msgspec.structs.replace(made, **wrong), version)
@@ -87,7 +87,7 @@ def test_a_leader_outside_the_in_sync_set_or_the_replicas_is_never_written(
 def test_changes_of_a_container_from_many_threads_all_take_place(
     store: ClusterStore, open_store: Callable[[], ClusterStore]
 ) -> None:
-    container = create_container(store, kind="data", primary=register(store))
+    container = create_container(store, kind="data", leader=register(store))
 
     def raise_epoch() -> None:
         own = open_store()
@@ -107,7 +107,7 @@ def test_changes_of_a_container_from_many_threads_all_take_place(
 
 
 def test_an_epoch_never_falls_and_a_leader_never_changes_without_one(store: ClusterStore) -> None:
-    container = create_container(store, kind="data", primary=register(store))
+    container = create_container(store, kind="data", leader=register(store))
     for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
         with pytest.raises(HeadraceError, match="must not go"):
             change_container(store, container.container_id, lambda was, to=change: msgspec.structs.replace(was, **to))
@@ -126,19 +126,19 @@ def test_a_replica_that_lost_what_it_held_leaves_the_in_sync_set_if_enough_are_l
     )
     assert leave_in_sync(store, key, first, candidates=()) == made, "nobody follows who could lead"
     after = leave_in_sync(store, key, first, candidates={2, 3})
-    assert (after.primary, after.epoch, after.in_sync) == (2, made.epoch + 1, (second, third))
+    assert (after.leader, after.epoch, after.in_sync) == (2, made.epoch + 1, (second, third))
     assert after.replicas == made.replicas
     assert leave_in_sync(store, key, third, candidates=()) == after, "fewer than the minimum would be left"
     assert leave_in_sync(store, key, first, candidates={2, 3}) == after, "it has left already"
     assert leave_in_sync(store, key, second, candidates={3}, hand_over=False) == after
     then = leave_in_sync(store, key, second, candidates={3})
-    assert (then.primary, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
+    assert (then.leader, then.epoch, then.in_sync) == (3, after.epoch + 1, after.in_sync), "the other may read it"
     assert get_container(store, key) == then
 
 
 def test_a_container_that_is_deleted_is_never_back(store: ClusterStore) -> None:
     node = register(store)
-    made = create_container(store, kind="data", primary=node)
+    made = create_container(store, kind="data", leader=node)
     change_container(store, made.container_id, lambda present: structs.replace(present, state="deleted"))
     with pytest.raises(HeadraceError, match="must not go"):
         change_container(store, made.container_id, lambda present: structs.replace(present, state="closed"))
@@ -159,7 +159,7 @@ class Stuck:
 
 def test_of_deleted_containers_the_ids_alone_are_kept(store: ClusterStore) -> None:
     node = register(store)
-    made = [create_container(store, kind="data", primary=node).container_id for _ in range(4)]
+    made = [create_container(store, kind="data", leader=node).container_id for _ in range(4)]
     for each in made[1:]:
         change_container(store, each, lambda present: structs.replace(present, state="deleted"))
     with pytest.raises(StoreUnavailable):
@@ -177,12 +177,12 @@ def test_a_follower_leaves_the_in_sync_set_whoever_could_lead(store: ClusterStor
     formats = {NodeId(number): uuid.uuid4() for number in (1, 2, 3)}
     made = create_container(store, kind="data", members=list(formats.items()), min_in_sync=2, wanted=3)
     after = leave_in_sync(store, made.container_id, (NodeId(3), formats[NodeId(3)]), candidates=())
-    assert (after.primary, after.epoch) == (1, made.epoch)
+    assert (after.leader, after.epoch) == (1, made.epoch)
     assert {node for node, _ in after.in_sync} == {1, 2}
 
 
 def test_the_last_one_stays_in_sync_however_damaged(store: ClusterStore) -> None:
     node = register(store)
-    made = create_container(store, kind="data", primary=node)
+    made = create_container(store, kind="data", leader=node)
     assert leave_in_sync(store, made.container_id, (node.node_id, node.format), candidates={2}) == made
     assert get_container(store, made.container_id) == made

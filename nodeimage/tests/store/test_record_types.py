@@ -52,7 +52,7 @@ def test_a_volume_that_cannot_be_kept_to_is_refused_with_one_line(
 
 def test_records_keep_out_of_the_way_of_fields_from_later_versions(store: ClusterStore) -> None:
     node = register(store)
-    container = create_container(store, kind="data", primary=node)
+    container = create_container(store, kind="data", leader=node)
     later = msgspec.to_builtins(container) | {"colour": "blue"}
     key = f"container/{container.container_id}"
     found = store.get(key)

@@ -170,7 +170,7 @@ def test_an_order_that_lands_late_does_not_undo_the_one_that_was_given_after_it(
 
 def test_a_node_is_removed_once_it_has_no_replicas_and_never_comes_back(store: ClusterStore) -> None:
     node = register(store)
-    made = create_container(store, kind="data", primary=node)
+    made = create_container(store, kind="data", leader=node)
     with pytest.raises(HeadraceError, match="drain it"):
         remove_node(store, node.node_id)
     change_container(store, made.container_id, lambda was: msgspec.structs.replace(was, state="deleted"))

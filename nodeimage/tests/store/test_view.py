@@ -52,7 +52,7 @@ def register(store: ClusterStore) -> records.NodeRecord:
 async def test_a_view_starts_with_all_that_there_is(store: ClusterStore, view: ClusterView) -> None:
     cluster = records.ensure_cluster(store)
     node = register(store)
-    container = container_records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", leader=node)
     volume = records.ensure_volume(store, VolumeRecord("default"))
     records.put_lease(store, LeaseRecord(node.node_id, node.run, 1), None)
     seen: list[Changed] = []
@@ -80,7 +80,7 @@ async def test_a_container_is_deleted_by_its_record_or_by_its_id_and_not_for_wan
     store: ClusterStore, view: ClusterView
 ) -> None:
     node = register(store)
-    lives, goes = (container_records.create_container(store, kind="data", primary=node).container_id for _ in range(2))
+    lives, goes = (container_records.create_container(store, kind="data", leader=node).container_id for _ in range(2))
     await view.start()
     assert [view.is_deleted(each) for each in (lives, goes, ContainerId(77))] == [False, False, False]
     container_records.change_container(store, goes, lambda present: structs.replace(present, state="deleted"))
@@ -116,7 +116,7 @@ async def test_changes_of_others_are_told_and_shown(
 async def test_ones_own_put_is_shown_at_once_and_never_taken_back_by_an_older_look(
     store: ClusterStore, view: ClusterView
 ) -> None:
-    made = container_records.create_container(store, kind="data", primary=register(store))
+    made = container_records.create_container(store, kind="data", leader=register(store))
     await view.start()
     container = made.container_id
     old = view.versions[container]
@@ -206,7 +206,7 @@ async def test_a_file_that_was_set_back_to_an_old_copy_is_shown_as_it_is_now(
 ) -> None:
     view = ClusterView(sqlite_store)
     node, gone = register(sqlite_store), register(sqlite_store)
-    container = container_records.create_container(sqlite_store, kind="data", primary=node)
+    container = container_records.create_container(sqlite_store, kind="data", leader=node)
     await view.start()
     assert view.fell_at == float("-inf")
     path = tmp_path / "cluster.sqlite"
@@ -234,7 +234,7 @@ async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_
     """As to a process that stood still, or was cut off, meanwhile."""
     view = ClusterView(sqlite_store)
     node = register(sqlite_store)
-    container = container_records.create_container(sqlite_store, kind="data", primary=node)
+    container = container_records.create_container(sqlite_store, kind="data", leader=node)
     for _ in range(9):
         container_records.take_container_id(sqlite_store, "data")
     await view.start()
@@ -262,7 +262,7 @@ async def test_a_store_that_went_on_past_what_was_seen_before_anybody_looked_is_
 async def seen_whole(store: ClusterStore) -> tuple[ClusterView, ContainerRecord, Changes]:
     """A view of a store with a container that some revisions have come after, and all that there is in it."""
     view = ClusterView(store)
-    container = container_records.create_container(store, kind="data", primary=register(store))
+    container = container_records.create_container(store, kind="data", leader=register(store))
     for _ in range(9):
         container_records.take_container_id(store, "data")
     await view.start()
@@ -303,8 +303,8 @@ async def test_a_view_behind_the_copy_that_a_store_was_set_back_to_looks_at_ever
     """Its revision says nothing then, though it is no higher than the store's."""
     view = ClusterView(sqlite_store)
     node = register(sqlite_store)
-    container = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
-    other = container_records.create_container(sqlite_store, kind="data", primary=node).container_id
+    container = container_records.create_container(sqlite_store, kind="data", leader=node).container_id
+    other = container_records.create_container(sqlite_store, kind="data", leader=node).container_id
     await view.start()
     path = tmp_path / "cluster.sqlite"
     copy = await asyncio.to_thread(checkpointed, path)

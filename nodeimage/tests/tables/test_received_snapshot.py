@@ -222,10 +222,10 @@ def every_step(tmp_path: Path, made: Callable[[Path], Callable[[], None]]) -> li
 
 
 def test_a_crash_at_any_step_of_an_install_leaves_the_old_tables_or_the_new_ones(tmp_path: Path) -> None:
-    primary = tmp_path / "primary"
-    position = tables(primary, ["/new", "/new-too", "/newest"])
-    assert snapshots.write_snapshot(primary) == position
-    raw = snapshots.path_of(primary, position).read_bytes()
+    leader = tmp_path / "primary"
+    position = tables(leader, ["/new", "/new-too", "/newest"])
+    assert snapshots.write_snapshot(leader) == position
+    raw = snapshots.path_of(leader, position).read_bytes()
 
     def made(folder: Path) -> Callable[[], None]:
         tables(folder, ["/old"])

@@ -55,7 +55,7 @@ def test_links(linked: Linked, make_prometheus: MakePrometheus) -> None:
     linked.ways.heal()
     prometheus.await_cleared("HeadraceLinkLag")
 
-    gone = next(number for number, node in north.nodes.items() if node.node_id != north.catalog().primary)
+    gone = next(number for number, node in north.nodes.items() if node.node_id != north.catalog().leader)
     north.kill(gone)
     link(south, north, "single", source_stream=SINGLE, stream=SINGLE)
     prometheus.await_firing("HeadraceLinkBlocked")

@@ -77,7 +77,7 @@ def start_again(prometheus: Prometheus, cluster: Cluster, *numbers: int) -> None
 
 def busiest(cluster: Cluster) -> int:
     """The node that leads most containers."""
-    led = [each.primary for each in cluster.containers() if each.state != "deleted"]
+    led = [each.leader for each in cluster.containers() if each.state != "deleted"]
     return cluster.number_of(max(led, key=led.count))
 
 
@@ -88,7 +88,7 @@ def test_nodes_that_are_lost(make_cluster: MakeCluster, make_prometheus: MakePro
     make_topics(cluster, ["all", "/single:one"], 3)
     prometheus.watch(JOB, cluster)
     with writing(cluster, "all", "/single:one"):
-        alone = {each.container_id: each.primary for each in cluster.containers() if each.wanted == 1}
+        alone = {each.container_id: each.leader for each in cluster.containers() if each.wanted == 1}
         assert alone
         first = cluster.number_of(next(iter(alone.values())))
         cluster.kill(first)
@@ -155,7 +155,7 @@ def test_nodes_that_stand_still_in_turn(make_cluster: MakeCluster, make_promethe
         number = busiest(cluster)
         node = cluster.nodes[number].node_id
         with cluster.paused(number):
-            until("others lead", lambda: all(each.primary != node for each in cluster.containers()))
+            until("others lead", lambda: all(each.leader != node for each in cluster.containers()))
         cluster.await_whole()
 
     prometheus.await_firing("HeadraceFailoverStorm", within_s=300, step=stop_a_leader)
@@ -324,7 +324,7 @@ def test_damage_on_disks(make_cluster: MakeCluster, make_prometheus: MakePrometh
     prometheus.await_firing("HeadraceScrubFoundDamage")
     cluster.await_whole()
 
-    follower = next(n for n, node in cluster.nodes.items() if node.node_id != cluster.catalog().primary)
+    follower = next(n for n, node in cluster.nodes.items() if node.node_id != cluster.catalog().leader)
     cluster.ways.isolate(follower)  # else it has its tables from the others within a moment
     tables = cluster.nodes[follower].data / "catalog" / "catalog.sqlite"
     with contextlib.closing(sqlite3.connect(tables, isolation_level=None, timeout=30)) as connection:

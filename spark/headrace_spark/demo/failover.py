@@ -21,7 +21,7 @@ class Contained(NamedTuple):
 
     container: int
     kind: str
-    primary: int
+    leader: int
     epoch: int
     in_sync: int
     wanted: int
@@ -62,7 +62,7 @@ class Eyes:
         )  # fmt: skip
 
     def written(self) -> dict[int, int]:
-        """How many bytes of log each data container has, as its primary says; those of nodes that answer."""
+        """How many bytes of log each data container has, as its leader says; those of nodes that answer."""
         found: dict[int, int] = {}
         for address in self._addresses().values():
             status = _ask(address, "status")
@@ -109,13 +109,13 @@ class Failover:
         self.whole_at: float | None = None
         """When every container had all of its replicas in sync again."""
         self.containers = len(before.containers)
-        self._led = {each.container for each in before.containers if each.primary == node}
+        self._led = {each.container for each in before.containers if each.leader == node}
         self._killed_at = killed_at
 
     def see(self, look: Look) -> None:
         """Take in how things are."""
         for each in look.containers:
-            if each.container in self._led and each.container not in self.heirs and each.primary != self.node:
+            if each.container in self._led and each.container not in self.heirs and each.leader != self.node:
                 self.heirs[each.container] = Heir(each, look.at - self._killed_at)
         if look.whole and self.started_at is not None and self.whole_at is None:
             self.whole_at = look.at
@@ -131,7 +131,7 @@ class Failover:
 
     @property
     def took_over_s(self) -> float:
-        """How long after the kill the last of its containers had another primary."""
+        """How long after the kill the last of its containers had another leader."""
         return max((heir.after_s for heir in self.heirs.values()), default=0.0)
 
     @property
@@ -147,5 +147,5 @@ def told(heirs: Iterable[Heir]) -> str:
     by_node: dict[int, list[str]] = {}
     for heir in sorted(heirs, key=lambda each: each.container.container):
         named = "the catalog" if heir.container.kind == "catalog" else f"container {heir.container.container}"
-        by_node.setdefault(heir.container.primary, []).append(named)
+        by_node.setdefault(heir.container.leader, []).append(named)
     return ", ".join(f"node {node} leads {' and '.join(names)}" for node, names in sorted(by_node.items()))

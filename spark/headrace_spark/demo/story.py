@@ -157,7 +157,7 @@ class Story:
         screen.scene(4, "A node is killed, and so is the process that keeps the database")
         container, grown = self._busiest
         before = self._eyes.look()
-        node = next((each.primary for each in before.containers if each.container == container), 0) if before else 0
+        node = next((each.leader for each in before.containers if each.container == container), 0) if before else 0
         if before is None or node not in self._cluster.pids:
             raise Unsound(f"nobody can say who leads container {container}")
         rate = grown / self._times.before_kill_s / 1024

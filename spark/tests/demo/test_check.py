@@ -86,8 +86,8 @@ def test_the_load_spike_must_be_flagged_while_it_lasts() -> None:
 
 
 def test_all_that_a_dead_node_led_must_be_led_by_others_and_be_whole_again() -> None:
-    def look(at: float, primary: int, *, whole: bool) -> Look:
-        return Look(at, (Contained(1, "catalog", primary, 1, 3, 3), Contained(2, "data", 3, 1, 3, 3)), whole)
+    def look(at: float, leader: int, *, whole: bool) -> Look:
+        return Look(at, (Contained(1, "catalog", leader, 1, 3, 3), Contained(2, "data", 3, 1, 3, 3)), whole)
 
     fed = FeedReport(20, 20, 0, 1, 1, 0.0, 0, 0, 1.5)
     failover = Failover(2, look(99.0, 2, whole=True), killed_at=100.0)

@@ -169,7 +169,7 @@ class RemoteReads:
         record = cluster.record(container)
         if record is None:
             return []
-        every = dict.fromkeys([record.primary, *(node for node, _ in record.in_sync), *record.replicas])
+        every = dict.fromkeys([record.leader, *(node for node, _ in record.in_sync), *record.replicas])
         every.pop(cluster.node_id, None)
         now = self._runtime.loop.time()
         ordered = sorted(every, key=lambda node: self._silent.get(node, 0.0) > now)

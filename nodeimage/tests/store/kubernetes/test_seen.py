@@ -44,7 +44,7 @@ def test_what_a_restore_of_etcd_took_back_is_shown_as_it_is_now(
     """A cache that keeps what is newest would keep out all that comes, until versions are there again."""
     store, other = open_kubernetes(), open_kubernetes()
     node, gone = register(store), register(store)
-    container = container_records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", leader=node)
     lease = LeaseRecord(node.node_id, node.run, 1)
     leased = records.put_lease(store, lease, None)
     backup = api.backup()
@@ -82,7 +82,7 @@ def test_who_only_watches_sees_a_restore_whatever_was_written_since(
     """The one call that it makes by itself asks for the lease, which may be as new as before, or newer, by then."""
     store, other = open_kubernetes(), open_kubernetes()
     node = register(store)
-    container = container_records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", leader=node)
     lease = LeaseRecord(node.node_id, node.run, 1)
     leased = records.put_lease(store, lease, None)
     backup = api.backup()

@@ -37,7 +37,7 @@ from kit.toy_api import ToyApi
 
 def test_records_are_objects_that_a_person_can_read(store: KubernetesStore, api: ToyApi) -> None:
     node = register(store, slot="c-0/0", zone="east")
-    container = container_records.create_container(store, kind="data", primary=node)
+    container = container_records.create_container(store, kind="data", leader=node)
     shown = api.objects[f"{NODES}/c-{node.node_id}"]
     assert (shown["status"]["nodeId"], shown["status"]["slot"]) == (1, "c-0/0")
     assert shown["metadata"]["labels"] == {"headrace.dev/cluster": "c"}
@@ -151,7 +151,7 @@ def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
     def start(store: KubernetesStore) -> NodeRecord:
         records.ensure_volume(store, records.VolumeRecord("default"))
         node = register(store, folder=folder, slot="c-0/0")
-        container_records.create_container(store, kind="catalog", primary=node)
+        container_records.create_container(store, kind="catalog", leader=node)
         return node
 
     whole = Api.call
@@ -182,7 +182,7 @@ def test_a_start_that_crashes_at_any_call_is_made_good_by_the_next(
     node = start(again)
     assert records.nodes(again) == [node]
     (catalog,) = records.containers(again)
-    assert (catalog.primary, catalog.in_sync) == (node.node_id, ((node.node_id, node.format),))
+    assert (catalog.leader, catalog.in_sync) == (node.node_id, ((node.node_id, node.format),))
 
 
 # --- the end

@@ -49,7 +49,7 @@ async def home_is(cluster: OneNode, name: str, home: OneNode) -> bool:
 
 async def at(cluster: OneNode, offset: int) -> bool:
     """Whether the committed offset of group `g` in topic `t` is there."""
-    return await cluster.cursor("g", "t") == offset
+    return await cluster.committed_offset("g", "t") == offset
 
 
 async def grown(cluster: OneNode, name: str, count: int) -> None:

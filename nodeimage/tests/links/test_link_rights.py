@@ -51,7 +51,7 @@ async def test_a_user_who_has_only_copy_copies_topics_records_and_committed_offs
     await until(lambda: has(south, "later", [b"c"]))
 
     async def committed() -> bool:
-        return await south.cursor("g", "t") == 1
+        return await south.committed_offset("g", "t") == 1
 
     await until(committed)
     for method, params in (

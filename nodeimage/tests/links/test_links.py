@@ -32,7 +32,7 @@ async def test_copies_follow_with_ids_offsets_and_committed_offsets(south: OneNo
     assert await south.records("t") == await north_cluster.records("t")
 
     async def committed_offset_is_here() -> bool:
-        return await south.cursor("g", "t") == 2
+        return await south.committed_offset("g", "t") == 2
 
     await until(committed_offset_is_here)
     await north_cluster.produce("late", b"x")

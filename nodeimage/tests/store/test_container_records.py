@@ -68,7 +68,7 @@ def test_a_container_is_put_at_its_version_only(store: ClusterStore) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"primary": NodeId(2)},
+        {"leader": NodeId(2)},
         {"replicas": (NodeId(2),)},
         {"replicas": (NodeId(1), NodeId(1))},
         {"in_sync": ()},
@@ -108,7 +108,7 @@ def test_changes_of_a_container_from_many_threads_all_take_place(
 
 def test_an_epoch_never_falls_and_a_leader_never_changes_without_one(store: ClusterStore) -> None:
     container = create_container(store, kind="data", leader=register(store))
-    for change in ({"epoch": Epoch(0)}, {"primary": NodeId(9)}):
+    for change in ({"epoch": Epoch(0)}, {"leader": NodeId(9)}):
         with pytest.raises(HeadraceError, match="must not go"):
             change_container(store, container.container_id, lambda was, to=change: msgspec.structs.replace(was, **to))
     assert get_container(store, container.container_id) == container

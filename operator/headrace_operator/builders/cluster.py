@@ -32,7 +32,7 @@ from headrace_operator.builders.names import (
     selector,
 )
 from headrace_operator.builders.network_policy import network_policy
-from headrace_operator.builders.passed_on import add, security_context
+from headrace_operator.builders.pod_extras import add, security_context
 from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.specs import GROUP, ClusterSpec, Outside
 

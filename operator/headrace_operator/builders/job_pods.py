@@ -21,7 +21,7 @@ from headrace_operator.builders.job_definition import (
     beside_heap,
 )
 from headrace_operator.builders.names import JOB_LABEL, Manifest, labels
-from headrace_operator.builders.passed_on import add, security_context
+from headrace_operator.builders.pod_extras import add, security_context
 from headrace_operator.specs import GROUP, quantity
 
 PROGRESS_PORT: Final = 4041

@@ -34,7 +34,7 @@ from headrace_operator.builders.secured_pods import Secured
 from headrace_operator.engine import Body, Cache, Key
 from headrace_operator.kinds import cluster_security
 from headrace_operator.kinds.cluster_access import Authorizing
-from headrace_operator.kinds.cluster_left import Left
+from headrace_operator.kinds.cluster_deletion import Left
 from headrace_operator.kinds.cluster_level import LEVEL, Levelling
 from headrace_operator.kinds.cluster_outside import Exposing
 from headrace_operator.kinds.cluster_record import Recording, images_running, kept_image, known_node_ports

@@ -23,7 +23,7 @@ from headrace.base.token_bucket import TokenBucket
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.api import Access, Api, ApiBusy, ApiError, ApiSilent
 from headrace.store.kubernetes.objects import LEASES, Object, Place, Resource
-from headrace.store.kubernetes.seen import Seen
+from headrace.store.kubernetes.observed_objects import ObservedObjects
 from headrace.store.kubernetes.watches import Watches
 from headrace.store.protocol import Changes, NotOurs, StoreUnavailable, VersionConflict, Versioned
 from headrace.store.record_types import CLUSTER_KEY
@@ -48,7 +48,7 @@ class KubernetesStore:
         self._cluster = cluster
         self._namespace = namespace
         self._own = Versioned(CLUSTER_KEY, cluster_record, 1)
-        self._seen = Seen(cluster, self._own)
+        self._seen = ObservedObjects(cluster, self._own)
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(
             target=asyncio.run, args=(self._live(access, started),), name="kubernetes-store", daemon=True

@@ -24,7 +24,7 @@ import structlog
 from headrace.store.kubernetes import objects
 from headrace.store.kubernetes.api import Api, ApiBusy, ApiError, ApiSilent
 from headrace.store.kubernetes.objects import LEASES, Resource
-from headrace.store.kubernetes.seen import Seen
+from headrace.store.kubernetes.observed_objects import ObservedObjects
 from headrace.store.record_types import LEASE_KEY
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ STEADY_S: Final = 5.0
 class Watches:
     """One cluster's. Belongs to one loop."""
 
-    def __init__(self, api: Api, seen: Seen, *, cluster: str, namespace: str) -> None:
+    def __init__(self, api: Api, seen: ObservedObjects, *, cluster: str, namespace: str) -> None:
         self._api = api
         self._seen = seen
         self._cluster = cluster

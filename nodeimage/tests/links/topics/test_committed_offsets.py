@@ -27,7 +27,7 @@ async def test_what_was_committed_at_the_former_home_until_it_moved_comes_too(
     await north_cluster.commit("h", "t", 2, now=2_000)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
-    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 2)
+    assert (await south.committed_offset("g", "t"), await south.committed_offset("h", "t")) == (3, 2)
     await south.commit("g", "t", 2, now=1_500)
     assert await at(south, 2), "what is committed at the home counts"
 
@@ -100,7 +100,7 @@ async def test_a_move_that_ends_before_all_is_here_brings_the_offsets_that_it_ca
     assert moved["moved"]
     assert "takes writes once it has all" in moved["error"]
     assert "what groups committed last at its former home may lack" in moved["error"]
-    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (None, 2)
+    assert (await south.committed_offset("g", "t"), await south.committed_offset("h", "t")) == (None, 2)
 
 
 async def test_a_group_that_had_read_what_diverged_goes_on_with_what_the_new_home_had_instead(
@@ -145,4 +145,4 @@ async def test_a_commit_at_the_new_home_wins_whatever_the_former_homes_clock_say
     monkeypatch.setattr(Failover, "_bring_committed_offsets", after_a_commit_here)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)
-    assert (await south.cursor("g", "t"), await south.cursor("h", "t")) == (3, 1)
+    assert (await south.committed_offset("g", "t"), await south.committed_offset("h", "t")) == (3, 1)

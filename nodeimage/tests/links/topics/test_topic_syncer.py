@@ -239,7 +239,7 @@ async def _exists(south: OneNode, name: str) -> bool:
 
 
 async def _is_at(south: OneNode, offset: int) -> bool:
-    return await south.cursor("g", "t") == offset
+    return await south.committed_offset("g", "t") == offset
 
 
 async def test_a_source_that_is_this_cluster_or_another_than_before_is_refused(
@@ -298,7 +298,7 @@ async def test_committed_offsets_come_once_their_data_are_here(south: OneNode, n
     async with kept(south, north) as syncer:
         await until(lambda: _exists(south, "t"))
         await until(lambda: syncer.committed_offsets.held == 1)
-        assert await south.cursor("g", "t") is None
+        assert await south.committed_offset("g", "t") is None
         await south.append("t", b"a", b"b")
         await until(lambda: _is_at(south, 2))
         await south.append("t", b"c")
@@ -377,7 +377,7 @@ async def test_what_was_committed_here_later_stays_when_all_committed_offsets_ar
         await until(lambda: _is_at(south, 1))
         assert await south.commit("g", "t", 3, now=2_000) == [Code.NONE]
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 3
+        assert await south.committed_offset("g", "t") == 3
         north.commit("g", topic, 2, at=1_500)
         await until(lambda: _is_at(south, 2))
 
@@ -394,17 +394,17 @@ async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_
         for offset in (3, 1):
             assert await south.commit("g", "t", offset) == [Code.NONE]
             await looked_at_all(north, syncer)
-            assert await south.cursor("g", "t") == offset
+            assert await south.committed_offset("g", "t") == offset
         (told,) = north.committed.values()
         north.committed[told.key] = replace(told, offset=Offset(0))  # without a word
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 0
+        assert await south.committed_offset("g", "t") == 0
         assert await south.commit("g", "t", 3) == [Code.NONE]
     await south.admin_delete_link("l")
     async with kept(south, north) as syncer:
         await syncer.swept.wait()
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 3, "a link that begins anew takes nobody back"
+        assert await south.committed_offset("g", "t") == 3, "a link that begins anew takes nobody back"
         north.commit("g", topic, 1, at=-1)
         await until(lambda: _is_at(south, 1))
 
@@ -432,19 +432,19 @@ async def test_a_committed_offset_that_could_not_be_copied_as_its_group_had_memb
         await let_in("m")
         await told(3)
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 2
+        assert await south.committed_offset("g", "t") == 2
         await let_in()
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 3
+        assert await south.committed_offset("g", "t") == 3
         await let_in("m")
         await told(4)
         await let_in()
         assert await south.commit("g", "t", 5) == [Code.NONE]
         await told(4)
         await looked_at_all(north, syncer)
-        assert await south.cursor("g", "t") == 5, "of what was committed here meanwhile nothing is taken back"
+        assert await south.committed_offset("g", "t") == 5, "of what was committed here meanwhile nothing is taken back"
         await told(1)
-        assert await south.cursor("g", "t") == 1
+        assert await south.committed_offset("g", "t") == 1
 
 
 async def test_a_committed_offset_that_another_copy_brings_does_not_take_back_what_the_home_has_told(
@@ -463,7 +463,7 @@ async def test_a_committed_offset_that_another_copy_brings_does_not_take_back_wh
         north.commit("h", topic, 1, at=1_000)
 
         async def h_is_here() -> bool:
-            return await south.cursor("h", "t") == 1
+            return await south.committed_offset("h", "t") == 1
 
         await until(h_is_here)
         assert await _is_at(south, 3)
@@ -490,8 +490,8 @@ async def test_committed_offsets_of_a_group_that_the_source_has_do_not_expire_he
         await looked_at_all(north, syncer)
         expired = await south.parts.catalog.submit(ExpireOffsets(before=Millis(long_ago + 1)))
         assert expired == Expired(committed_offsets=1, groups=1)
-        assert [await south.cursor("g", name) for name in ("t", "u")] == [1, 1]
-        assert await south.cursor("only-u", "u") is None
+        assert [await south.committed_offset("g", name) for name in ("t", "u")] == [1, 1]
+        assert await south.committed_offset("only-u", "u") is None
 
 
 async def test_committed_offsets_of_topics_at_home_here_are_never_touched(south: OneNode, north: FakeSource) -> None:
@@ -505,7 +505,7 @@ async def test_committed_offsets_of_topics_at_home_here_are_never_touched(south:
         await syncer.swept.wait()
         north.commit("g", topic, 0)
         await until(lambda: north.calls.get("committed_offsets_of", 0) > 0 and syncer.committed_offsets.held == 0)
-        assert await south.cursor("g", "t") == 2
+        assert await south.committed_offset("g", "t") == 2
 
 
 async def test_a_link_made_again_doubles_nothing(south: OneNode, north: FakeSource) -> None:

@@ -26,7 +26,7 @@ SILENT_S: Final = 1.5
 """Without a word from the server for so long, the store counts as away."""
 
 
-class Seen:
+class ObservedObjects:
     """Threads may share it."""
 
     def __init__(self, cluster: str, own: Versioned) -> None:

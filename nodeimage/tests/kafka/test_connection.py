@@ -250,7 +250,7 @@ async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
         client.send(sends(client, batch(bytes(900_000))))
         await client.answer()
     monkeypatch.setattr("headrace.kafka.answer_budget.SHARED_BYTES", 3 << 20)
-    broker.connections.answer_budget._counted_at -= COUNTED_S
+    broker.connections.answer_budget._counted_at -= 2 * COUNTED_S
     client.send(fetches(client, 0, max_wait_ms=0, max_bytes=64 << 20))
     assert 900_000 < len(await client.answer()) < 3 << 20
 
@@ -324,9 +324,9 @@ async def test_the_more_clients_are_behind_the_less_each_is_answered(broker: Nod
         connection.pause_writing()
         broker.dispatcher.connected(connection)
         if number == 6:
-            broker.connections.answer_budget._counted_at -= COUNTED_S
+            broker.connections.answer_budget._counted_at -= 2 * COUNTED_S
             assert broker.connections.answer_budget.bytes() == SHARED_BYTES // 8
-    broker.connections.answer_budget._counted_at -= COUNTED_S
+    broker.connections.answer_budget._counted_at -= 2 * COUNTED_S
     assert broker.connections.answer_budget.bytes() == LEAST_BYTES
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from sqlite_utils import Database
 
 from headrace_spark.demo.check import FlaggedWindow, StateRow
 from headrace_spark.demo.ledger import Figures, SensorKey, WindowKey
@@ -34,14 +35,8 @@ class Windows(NamedTuple):
 
 def read_state(path: Path) -> dict[SensorKey, StateRow]:
     """The rows of the state database."""
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        rows = db.execute(
-            "SELECT device, sensor, readings, sequence, time, value, lowest, highest, total FROM sensors"
-        ).fetchall()
-    finally:
-        db.close()
-    return {(device, sensor): StateRow(*rest) for device, sensor, *rest in rows}
+    with Database(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return {(row.pop("device"), row.pop("sensor")): StateRow(**row) for row in db.table("sensors").rows}
 
 
 def read_windows(folder: Path) -> Windows:

@@ -1,60 +1,59 @@
-"""The second consumer: the current state of each device in SQLite, exactly once.
+"""The second consumer: the current state of each sensor in SQLite, exactly once.
 
-Each batch of records changes the state and moves the cursor in one transaction, so either both are there or neither,
-and a process that is killed anywhere goes on where the database is. The cursors of the consumer group are committed
-too, afterwards, for those who look at lag; nothing relies on them.
+Each batch of records changes the state and moves the cursors in one transaction, so either both are there or neither,
+and a process that is killed at any point continues where the database is. The cursors of the consumer group are
+committed afterwards, for those who look at lag; nothing relies on them.
 
     sensors(device, sensor, readings, sequence, time, value, lowest, highest, total)   the state
     cursors(topic, partition, next)                                                    the next offset to take in
 """
 
 import argparse
-import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from sqlite_utils import Database
 
 from headrace_spark.demo.quiet import quiet
-from headrace_spark.demo.readings import ALL_SENSOR_TOPICS, decode, device_of
+from headrace_spark.demo.readings import ALL_SENSOR_TOPICS, Reading, decode, device_of
 from headrace_spark.demo.reports import Orders, StateReport, say
 
 GROUP: Final = "demo-state"
 BATCH: Final = 2_000
 POLL_S: Final = 0.2
 REPORT_S: Final = 0.5
-SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS sensors (
-  device TEXT NOT NULL, sensor TEXT NOT NULL, readings INTEGER NOT NULL, sequence INTEGER NOT NULL,
-  time INTEGER NOT NULL, value REAL NOT NULL, lowest REAL NOT NULL, highest REAL NOT NULL, total REAL NOT NULL,
-  PRIMARY KEY (device, sensor)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS cursors (
-  topic TEXT NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL, PRIMARY KEY (topic, partition)
-) WITHOUT ROWID;
-"""
-_TAKE_IN: Final = """
-INSERT INTO sensors VALUES (?1, ?2, 1, ?3, ?4, ?5, ?5, ?5, ?5)
-ON CONFLICT (device, sensor) DO UPDATE SET
-  readings = readings + 1, sequence = ?3, time = ?4, value = ?5,
-  lowest = min(lowest, ?5), highest = max(highest, ?5), total = total + ?5
-"""
-_MOVE: Final = """
-INSERT INTO cursors VALUES (?1, ?2, ?3) ON CONFLICT (topic, partition) DO UPDATE SET next = ?3
-"""
+_STATE: Final = {
+    "device": str,
+    "sensor": str,
+    "readings": int,
+    "sequence": int,
+    "time": int,
+    "value": float,
+    "lowest": float,
+    "highest": float,
+    "total": float,
+}
+"""Columns of `sensors`, with their types; the first two are its key."""
+_CURSORS: Final = {"topic": str, "partition": int, "next": int}
+"""Columns of `cursors`, likewise."""
 
 
 class StateDatabase:
     """The state with its cursors. `skipped` counts records that came again."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.executescript(SCHEMA)
+        self._db = Database(path)
+        self._db.enable_wal()
+        self._sensors, self._cursors = (
+            self._db.table(name).create(columns, pk=list(columns)[:2], not_null=columns, if_not_exists=True)
+            for name, columns in (("sensors", _STATE), ("cursors", _CURSORS))
+        )
+        self._state = {(row["device"], row["sensor"]): row for row in self._sensors.rows}
         self._next: dict[tuple[str, int], int] = {
-            (topic, partition): offset for topic, partition, offset in self._db.execute("SELECT * FROM cursors")
+            (row["topic"], row["partition"]): row["next"] for row in self._cursors.rows
         }
         self.skipped = 0
 
@@ -64,13 +63,12 @@ class StateDatabase:
 
     def totals(self) -> tuple[int, int]:
         """(readings taken in, sensors)."""
-        readings, sensors = self._db.execute("SELECT coalesce(sum(readings), 0), count(*) FROM sensors").fetchone()
-        return readings, sensors
+        (row,) = self._db.query("SELECT coalesce(sum(readings), 0) AS readings, count(*) AS sensors FROM sensors")
+        return row["readings"], row["sensors"]
 
     def take_in(self, messages: Sequence[Any]) -> None:
-        """Records and their cursors in one transaction; those below a cursor are left out."""
-        moved = dict(self._next)
-        rows, skipped = [], 0
+        """Records and their cursors in one transaction; records below a cursor are left out."""
+        moved, changed, skipped = dict(self._next), dict[tuple[str, str], dict[str, Any]](), 0
         for message in messages:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             if offset < moved.get((topic, partition), 0):
@@ -78,16 +76,19 @@ class StateDatabase:
                 continue
             moved[topic, partition] = offset + 1
             reading = decode(message.value())
-            rows.append((device_of(topic), reading.sensor, reading.sequence, reading.time, reading.value))
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._db.executemany(_TAKE_IN, rows)
-            changed = [(*key, after) for key, after in moved.items() if self._next.get(key) != after]
-            self._db.executemany(_MOVE, changed)
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+            key = (device_of(topic), reading.sensor)
+            changed[key] = _after(changed.get(key) or self._state.get(key), key, reading)
+        with self._db.atomic():
+            self._sensors.upsert_all(changed.values(), pk=("device", "sensor"))
+            self._cursors.upsert_all(
+                (
+                    {"topic": topic, "partition": partition, "next": after}
+                    for (topic, partition), after in moved.items()
+                    if self._next.get((topic, partition)) != after
+                ),
+                pk=("topic", "partition"),
+            )
+        self._state |= changed
         self._next = moved
         self.skipped += skipped
 
@@ -97,8 +98,26 @@ class StateDatabase:
 
     def close(self) -> None:
         """Close the file, with no other beside it."""
-        self._db.execute("PRAGMA journal_mode = DELETE")
+        self._db.disable_wal()
         self._db.close()
+
+
+def _after(row: dict[str, Any] | None, key: tuple[str, str], reading: Reading) -> dict[str, Any]:
+    """A sensor's row once a reading has come; `row`: the one before, if any."""
+    value = reading.value
+    first = {"readings": 0, "lowest": value, "highest": value, "total": 0.0}
+    former = first if row is None else row
+    return {
+        "device": key[0],
+        "sensor": key[1],
+        "readings": former["readings"] + 1,
+        "sequence": reading.sequence,
+        "time": reading.time,
+        "value": value,
+        "lowest": min(former["lowest"], value),
+        "highest": max(former["highest"], value),
+        "total": former["total"] + value,
+    }
 
 
 def follow(consumer: Any, database: StateDatabase, orders: Orders) -> None:

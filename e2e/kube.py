@@ -1,5 +1,8 @@
 """kubectl, helm and docker for the tests on kind; and a StreamCluster as the load of the cluster tests sees one.
 
+Tests change a cluster as users do, by kubectl and helm. They look at it by Kubernetes' own client for Python, which is
+asked several times a second and needs no process for it.
+
 What a test measures goes to a report, one JSON line a behaviour: HEADRACE_E2E_REPORT names its file.
 HEADRACE_E2E_TAG names a tag of images that the workers have already; else they are built.
 """
@@ -10,11 +13,21 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from kubernetes import config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic import DynamicClient
+from kubernetes.dynamic.resource import Resource, ResourceList
+from urllib3.exceptions import HTTPError
 
 from headrace.base.errors import KafkaError
 from headrace.kafka_client.blocking_client import BrokerConnection
@@ -73,16 +86,53 @@ def below(value: float, limit: float) -> str:
     return f"{value:.{0 if value >= 100 else 1 if value >= 1 else 2}f} (below {round(limit, 1):g})"
 
 
-def get(kind: str, name: str, namespace: str) -> Body | None:
-    """An object; None: there is none."""
-    found = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
-    return json.loads(found) if found.strip() else None
+@cache
+def _api() -> DynamicClient:
+    """The cluster of `set_up`, by the kubeconfig that kubectl reads."""
+    known_kinds = Path(tempfile.mkdtemp(prefix="headrace-e2e-")) / "discovery.json"
+    return DynamicClient(config.new_client_from_config(), cache_file=str(known_kinds))
 
 
-def listed(kind: str, namespace: str, *, labels: str = "") -> list[Body]:
-    """Objects."""
-    chosen = ["-l", labels] if labels else []
-    return list(json.loads(kubectl("get", kind, "-n", namespace, *chosen, "-o", "json"))["items"])
+def _resource(kind: str) -> Any:
+    """The API of a kind, which has any of the names that kubectl knows it by. Raises AssertionError for none."""
+    for _ in range(2):
+        found = [
+            each
+            for each in chain.from_iterable(_api().resources)
+            if isinstance(each, Resource)
+            and not isinstance(each, ResourceList)
+            and kind in (each.name, each.singular_name, *(each.short_names or ()))
+        ]
+        if found:
+            return min(found, key=lambda each: each.group or "")
+        _api().resources.invalidate_cache()  # its CRD may be new
+    raise AssertionError(f"the API server knows no {kind}")
+
+
+def _read(kind: str, **which: str) -> Body:
+    """Raises AssertionError where the server refuses or does not answer, ApiException (404) where there is none."""
+    try:
+        return dict(_resource(kind).get(**which, _request_timeout=(5, 60)).to_dict())
+    except ApiException as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise
+        raise AssertionError(f"{kind} {which}: {error.status} {error.reason}: {str(error.body)[:500]}") from error
+    except HTTPError as error:
+        raise AssertionError(f"{kind} {which}: {error!r:.500}") from error
+
+
+def get(kind: str, name: str, namespace: str = "") -> Body | None:
+    """An object; None: there is none. Raises AssertionError where the server does not answer."""
+    try:
+        return _read(kind, name=name, **({"namespace": namespace} if namespace else {}))
+    except ApiException:
+        return None
+
+
+def listed(kind: str, namespace: str = "", *, labels: str = "") -> list[Body]:
+    """Objects, of all namespaces if none is given. Raises AssertionError where the server does not answer."""
+    within = {"namespace": namespace} if namespace else {}
+    return list(_read(kind, **within, **({"label_selector": labels} if labels else {}))["items"])
 
 
 def apply(*manifests: Body) -> None:
@@ -218,8 +268,7 @@ def tag_on_workers(image: str, tag: str) -> str:
 
 def workers() -> list[str]:
     """Their names, which are those of their containers."""
-    found = kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", "name").split()
-    return [each.removeprefix("node/") for each in found]
+    return [each["metadata"]["name"] for each in listed("nodes", labels="!node-role.kubernetes.io/control-plane")]
 
 
 @contextlib.contextmanager
@@ -238,7 +287,7 @@ def delete_namespace(name: str, *, within_s: float) -> float:
     kubectl("delete", "namespace", name, "--wait=false")
 
     def gone() -> bool:
-        found = json.loads(kubectl("get", "namespace", name, "-o", "json", "--ignore-not-found") or "null")
+        found = get("namespace", name)
         assert found is None, [each["message"] for each in found["status"].get("conditions", [])]
         return True
 
@@ -286,7 +335,7 @@ def traces(cluster: "Cluster") -> str:
     """For a failed test: how far the cluster is, what Kubernetes and the operator last did, and who is not well."""
 
     def unwell() -> str:
-        pods = [each for each in json.loads(kubectl("get", "pods", "-A", "-o", "json"))["items"] if not is_up(each)]
+        pods = [each for each in listed("pods") if not is_up(each)]
         named = [f"{each['metadata']['namespace']}/{each['metadata']['name']} {waits_for(each)}" for each in pods]
         return f"not ready: {', '.join(named)}"
 

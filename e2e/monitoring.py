@@ -150,10 +150,7 @@ class Prometheus:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Prometheus]:
     """Prometheus, with the PodMonitors and the PrometheusRule of now; it keeps what it scrapes in the folder."""
-    monitors, rules = (
-        json.loads(kube.kubectl("get", kind, "-A", "-o", "json"))["items"]
-        for kind in ("podmonitors.monitoring.coreos.com", "prometheusrules.monitoring.coreos.com")
-    )
+    monitors, rules = (kube.listed(kind) for kind in ("podmonitors", "prometheusrules"))
     groups = [group for rule in rules for group in hurried(rule["spec"]["groups"])]
     (folder / "rules.json").write_text(json.dumps({"groups": groups}))  # YAML too
     config = {

@@ -1,6 +1,5 @@
 """What Kubernetes refuses or a node lacks is told where people look, and conditions wait for what they say."""
 
-import json
 import time
 from collections.abc import Callable
 
@@ -36,7 +35,7 @@ def gone(cluster: kube.Cluster) -> None:
 def default_class() -> str:
     """The storage class of claims that name none."""
     mark = "storageclass.kubernetes.io/is-default-class"
-    found = json.loads(kube.kubectl("get", "storageclasses", "-o", "json"))["items"]
+    found = kube.listed("storageclasses")
     return next(
         str(each["metadata"]["name"])
         for each in found

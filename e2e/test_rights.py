@@ -1,6 +1,5 @@
 """An operator that may look at one namespace and no further: the chart's `namespaces`, without `clusterRights`."""
 
-import json
 import uuid
 from collections.abc import Iterator
 
@@ -36,7 +35,8 @@ def bounded(namespace: str) -> Iterator[None]:
 
 def a_workers_address() -> str:
     """Where NodePorts are reached; an operator that may not look at workers has to be told."""
-    worker = json.loads(kube.kubectl("get", "node", kube.workers()[0], "-o", "json"))
+    worker = kube.get("node", kube.workers()[0])
+    assert worker is not None
     return next(each["address"] for each in worker["status"]["addresses"] if each["type"] == "InternalIP")
 
 

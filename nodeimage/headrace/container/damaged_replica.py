@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Collection
 from typing import Final
 
+from headrace.base.backoff import Backoff
 from headrace.base.ids import ContainerId, NodeId
 from headrace.container.leader import Leader
 from headrace.store import container_records
@@ -25,17 +26,18 @@ STAND_BACK_MOST_S: Final = 600.0
 class Damage:
     """Of one replica of a node."""
 
-    __slots__ = ("_incarnation", "_stands_back_at", "_stood_back")
+    __slots__ = ("_backoff", "_incarnation", "_stands_back_at")
 
     def __init__(self) -> None:
         self._incarnation = ""
-        self._stood_back = 0
+        self._backoff = Backoff(STAND_BACK_S, STAND_BACK_MOST_S)
         self._stands_back_at = float("-inf")
 
     def found(self, incarnation: str) -> None:
         """The replica of that incarnation is damaged."""
         if self._incarnation != incarnation:
-            self._incarnation, self._stood_back, self._stands_back_at = incarnation, 0, float("-inf")
+            self._incarnation, self._stands_back_at = incarnation, float("-inf")
+            self._backoff.succeeded()
 
     def is_of(self, incarnation: str) -> bool:
         """Whether the replica of that incarnation is damaged."""
@@ -74,6 +76,5 @@ class Damage:
         if leader is not None and after.epoch == leader.epoch:
             leader.handing_over = False
         elif leader is not None:
-            self._stands_back_at = loop.time() + min(STAND_BACK_S * 2**self._stood_back, STAND_BACK_MOST_S)
-            self._stood_back += 1
+            self._stands_back_at = loop.time() + self._backoff.failed()
         return own not in after.in_sync

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import ContainerId, NodeId
 from headrace.base.levels import Level
@@ -75,10 +76,10 @@ FORGOTTEN_AT_ONCE: Final = 64
 FORGET_AGAIN_S: Final = 30.0
 """After the store has refused it."""
 YIELD_AGAIN_S: Final = 10.0
-"""After how long a node that is cut off gives the lease up again, if nobody else has taken it; then after twice as
-long."""
-YIELDS_MOST: Final = 5
-"""So it is five minutes at most."""
+"""Seconds after which a node that is cut off gives the lease up once more, if nobody else has taken it; doubled by each
+further time."""
+LONGEST_YIELD_S: Final = 320.0
+"""The longest of these pauses."""
 DEAD_LOOK_S: Final = 0.5
 HELD_RENEWALS: Final = 6
 """Of the lease, by somebody else, who has not left it at once then."""
@@ -133,7 +134,7 @@ class Controller:
         self._balance = BalanceState()
         self._forgetting = False
         self._levelling = False
-        self._yields = 0
+        self._yields = Backoff(YIELD_AGAIN_S, LONGEST_YIELD_S)
         """How often the lease was left to others, who hear more, since all was well or one of them had it."""
         self._yields_at = float("-inf")
         """When to do so again. If none takes it, there is none at the moment, and this node goes on."""
@@ -376,8 +377,7 @@ class Controller:
         if not why:
             self._forget_yields()
         elif len(observed.nodes) > 1 and now >= self._yields_at:
-            self._yields_at = now + YIELD_AGAIN_S * 2 ** min(self._yields, YIELDS_MOST)
-            self._yields += 1
+            self._yields_at = now + self._yields.failed()
             self.events.add("office", f"node {self._own} {why}: leaves the office to others", node=self._own)
             await self._lease.give_back()
             return
@@ -493,7 +493,8 @@ class Controller:
         self._wake.set()
 
     def _forget_yields(self) -> None:
-        self._yields, self._yields_at = 0, float("-inf")
+        self._yields.succeeded()
+        self._yields_at = float("-inf")
 
     def _is_cut_off(self) -> bool:
         now = self._loop.time()

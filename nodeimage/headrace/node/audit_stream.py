@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Offset
 from headrace.base.runtime import Runtime
@@ -127,7 +128,7 @@ class AuditStream:
     async def _write(self) -> None:
         """Write the next batch, however often that has to be tried."""
         some = list(islice(self._waiting, MOST_AT_ONCE))
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S)
         while True:
             try:
                 await self._append(await self._topic(), some)
@@ -138,8 +139,7 @@ class AuditStream:
                 if not self._fails:
                     self._fails = True
                     log.warning("audit events cannot be written to their stream", topic=TOPIC, reason=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            await asyncio.sleep(backoff.failed())
         if self._fails:
             self._fails = False
             log.info("audit events are written to their stream again")

@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import Code, HeadraceError, KafkaError
 from headrace.base.ids import ContainerId, Offset, PartitionletId, Position
 from headrace.base.runtime import Runtime
@@ -119,7 +120,7 @@ class UncleanRecoveries:
 
     async def _until_done(self, container: Leader, work: Callable[[], Awaitable[None]]) -> None:
         """Try again for as long as this node leads a container."""
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not container.lost:
             try:
                 await work()
@@ -133,8 +134,7 @@ class UncleanRecoveries:
                     reason=str(error),
                     exc_info=not isinstance(error, HeadraceError | OSError),
                 )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.failed())
 
     # --- the catalog
 

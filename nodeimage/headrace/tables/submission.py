@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import Code, CorruptLog, FolderRefused, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import Position
 from headrace.tables.command_apply import Applier
@@ -82,7 +83,7 @@ class Submitter:
 
     async def _until_committed(self, submitted: Submitted, *, here: bool) -> Outcome:
         deadline = self._loop.time() + LIMIT_S
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
                 if self._log.leads:
@@ -96,10 +97,10 @@ class Submitter:
                 raise error
             if here:
                 raise KafkaError(Code.NOT_COORDINATOR, f"this node leads the catalog no more: {error}") from error
+            pause = backoff.failed()
             if self._loop.time() + pause >= deadline:
                 raise _timed_out(submitted, error) from error
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _by_this_node(self, submitted: Submitted, deadline: float) -> Outcome:
         waiter = submitted.attempt()

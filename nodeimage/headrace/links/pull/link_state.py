@@ -18,6 +18,7 @@ Knows nothing of sockets, tasks, records, the catalog. `now` is any monotonic cl
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
+from headrace.base.backoff import pause_s
 from headrace.base.ids import NodeId
 from headrace.links.pull.byte_budget import ByteRate
 from headrace.links.pull.effects import Connect, Effect, ListTopics, Meet, Met, Poll
@@ -267,7 +268,7 @@ class LinkState:
 
     def _pause(self, failures: int) -> float:
         """After so many failures in a row; drawn, so that links and nodes do not come back all at once."""
-        longest = min(self.limits.longest_pause_s, self.limits.first_pause_s * 2.0 ** min(failures - 1, 20))
+        longest = pause_s(failures - 1, first_s=self.limits.first_pause_s, longest_s=self.limits.longest_pause_s)
         return longest * (0.5 + 0.5 * self._random())
 
     def _interrupt(self, now: float) -> None:

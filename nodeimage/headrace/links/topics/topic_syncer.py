@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from headrace.base.backoff import pause_s
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import NodeId
 from headrace.catalog.catalog import Catalog
@@ -321,7 +322,8 @@ class TopicSyncer:
                 self._tries.pop(topic_id, None)
                 continue
             tries = self._tries[topic_id] = self._tries.get(topic_id, -1) + 1
-            delay = RELAY_S if topic_id in relayed else min(AGAIN_S * 2 ** min(tries, 20), LONGEST_AGAIN_S)
+            again_s = pause_s(tries, first_s=AGAIN_S, longest_s=LONGEST_AGAIN_S)
+            delay = RELAY_S if topic_id in relayed else again_s
             self._later[topic_id] = at + delay
 
     async def _carry_out(self, found: Plan) -> Done:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Home
 from headrace.base.runtime import Runtime
@@ -299,8 +300,9 @@ class Rolls:
     async def _finish(self, intended: _Intended) -> None:
         """Carry out a roll that was intended, for as long as this node leads its source."""
         container = self._led.get(intended.old.container)
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while container is not None and not container.lost:
+            pause = backoff.failed()
             try:
                 async with self._at_once:
                     await self._finish_once(intended)
@@ -314,7 +316,6 @@ class Rolls:
             except HeadraceError as error:
                 log.warning("a roll is not taken up yet", partitionlet=intended.row.id, reason=str(error))
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _finish_once(self, intended: _Intended) -> None:
         (topic,) = await self._topics.resolve_ids([intended.topic_id])

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import Code, HeadraceError, KafkaError, StorageFull
 from headrace.base.ids import ContainerId, Epoch, Home, LeaderEpoch, Millis, Offset, PartitionletId
 from headrace.base.runtime import Runtime
@@ -223,9 +224,10 @@ class RollSteps:
 
     async def _open(self, intended: PartitionletRow, seal: Seal) -> _Opened | None:
         """Open the next partitionlet, however long it takes; None: the roll is over without us."""
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         target: PartitionletRow | None = intended
         while target is not None:
+            pause = backoff.failed()
             try:
                 opened = await self._open_at(target, seal)
             except AlreadySealed:
@@ -240,7 +242,6 @@ class RollSteps:
                 self._roll.goes_on()
                 return opened
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
             try:
                 if not await self._catalog.query(self._is_due):
                     return None
@@ -318,8 +319,9 @@ class RollSteps:
             resume=Offset(seal.resume),
             home=seal.home,
         )
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
+            pause = backoff.failed()
             try:
                 outcomes: list[RollOutcome] = await self._catalog.submit(RollDone(items=[item], now=_now()))
             except StorageFull as full:
@@ -331,7 +333,6 @@ class RollSteps:
                 self._roll.goes_on()
                 break
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
         (outcome,) = outcomes
         if outcome.code is Code.UNKNOWN_TOPIC_OR_PARTITION:
             raise KafkaError(outcome.code, outcome.message)

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import HeadraceError
 from headrace.security.sasl.jose_text import json_object
 from headrace.security.sasl.jwk import UnusableKey, VerifyingKey, key_of
@@ -64,17 +65,16 @@ class RefreshSchedule:
 
     def __init__(self, now_s: float) -> None:
         self.due_s = now_s
-        self._failures = 0
+        self._backoff = Backoff(LEAST_RETRY_S, MOST_RETRY_S)
         self._asked_s: float | None = None
 
     def succeeded(self, now_s: float) -> None:
-        self._failures = 0
+        self._backoff.succeeded()
         self.due_s = now_s + REFRESH_S
 
     def failed(self, now_s: float) -> None:
         """`due_s` moves by the back-off."""
-        self.due_s = now_s + min(LEAST_RETRY_S * 2 ** min(self._failures, 16), MOST_RETRY_S)
-        self._failures += 1
+        self.due_s = now_s + self._backoff.failed()
 
     def ask(self, now_s: float) -> bool:
         """Bring the next fetch forward for an unknown key, and say so; False: too soon after the last time."""

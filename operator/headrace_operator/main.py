@@ -295,7 +295,7 @@ def bound(settings: kopf.OperatorSettings, *, namespaced: bool = False) -> None:
 
 @kopf.on.login()
 def login(**settings: Any) -> kopf.ConnectionInfo | None:
-    """By the service account alone: kopf's own choice would load the official client, at 46 MiB."""
+    """By the service account alone: kopf's own choice would load the official client (CONTRIBUTING.md, Libraries)."""
     return kopf.login_with_service_account(**settings)
 
 

@@ -1,7 +1,9 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: access expressions that are a plain OR of users (security.kafka_acls).
+"""DescribeAcls, CreateAcls and DeleteAcls: ACLs are shown as, and written to, access expressions that are a plain OR of
+users (security.kafka_acls).
 
-A request is one command of the catalog. It says what the expressions were when it was decided, and is decided again
-where they are others by then: of edits at one time, by whichever node, none is lost.
+Each request becomes one catalog command that carries the expressions on which the decision was based. If an expression
+has changed by the time the command is applied, the request is decided again, so no concurrent edit is lost, whichever
+node makes it.
 """
 
 import asyncio
@@ -43,11 +45,11 @@ from headrace.wire.api_keys import ApiKey, Versions
 
 MOST_CREATIONS: Final = 1000
 MOST_FILTERS: Final = 100
-"""Of one request; each is held against every row."""
+"""Filters in one DeleteAcls request; each filter is compared with every ACL."""
 MOST_SHOWN: Final = 200_000
-"""Rows of one answer."""
+"""ACLs in one answer."""
 TRIES: Final = 20
-"""While others change the same expressions."""
+"""How often an edit is decided while concurrent edits change the same expressions."""
 _NO_RIGHTS: Final = {
     "error_code": int(Code.SECURITY_DISABLED),
     "error_message": "security is off in this cluster: everybody may do everything",
@@ -57,7 +59,7 @@ Fields = Mapping[str, object]
 
 
 class AclApis:
-    """Answers all three."""
+    """Answers DescribeAcls, CreateAcls and DeleteAcls."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, access: AccessControl, authorizer: Authorizer) -> None:
         self._runtime = runtime
@@ -65,11 +67,11 @@ class AclApis:
         self._access = access
         self._authorizer = authorizer
         self._editing = asyncio.Lock()
-        """So that edits by this node do not disturb each other."""
+        """Serializes the edits of this node, so that they do not conflict with each other."""
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DESCRIBE_ACLS, Versions(1, 3), self.describe, has_long_answers=True),
             Api(ApiKey.CREATE_ACLS, Versions(1, 3), self.create),
@@ -77,7 +79,7 @@ class AclApis:
         )
 
     def _refusal(self, session: Connection, api: str) -> Fields | None:
-        """What everything is answered with, where the client may not ask."""
+        """The error for the whole request if the client may not use the API; None if it may."""
         if not self._access.rules.on:
             return _NO_RIGHTS
         return administrator_refusal(self._authorizer, session, api=api)
@@ -132,13 +134,13 @@ class AclApis:
             edit = await self._runtime.loop.run_in_executor(
                 self._runtime.executor, granted, self._access.rules, dict(grants)
             )
-            if await self._written(edit, ids, session, api="CreateAcls"):
+            if await self._write(edit, ids, session, api="CreateAcls"):
                 errors |= edit.errors
                 return
         raise _busy()
 
     async def _missing(self, objects: Iterable[Object]) -> tuple[dict[Object, KafkaError], dict[str, bytes]]:
-        """Why there are no such topics and streams; and the ids of the topics that there are."""
+        """The errors of topics and streams that do not exist, and the ids of the topics that do."""
         topics = sorted({each.name for each in objects if each.kind is Kind.TOPIC})
         streams = sorted({each.name for each in objects if each.kind is Kind.STREAM})
         missing: dict[Object, KafkaError] = {}
@@ -159,8 +161,8 @@ class AclApis:
                 missing[Object(Kind.STREAM, path)] = stream
         return missing, ids
 
-    async def _written(self, edit: Edit, ids: Mapping[str, bytes], session: Connection, *, api: str) -> bool:
-        """Whether the edit has been made; not where expressions are no longer what it expects. Raises HeadraceError."""
+    async def _write(self, edit: Edit, ids: Mapping[str, bytes], session: Connection, *, api: str) -> bool:
+        """Write the edit; return False if an expression is no longer what the edit expects. Raises HeadraceError."""
         if not edit.changes:
             return True
         items = [_item(place, text, ids) for place, text in edit.changes.items()]
@@ -193,14 +195,14 @@ class AclApis:
     async def _delete(self, filters: Sequence[AclFilter | KafkaError], session: Connection) -> list[Fields]:
         for _ in range(TRIES):
             meant, matched, (edit, errors) = await self._runtime.loop.run_in_executor(
-                self._runtime.executor, _decided, self._access.rules, filters
+                self._runtime.executor, _decide, self._access.rules, filters
             )
             _, ids = await self._missing({Object(kind, name) for kind, name, _ in edit.changes})
             gone = {name for kind, name, _ in edit.changes if kind is Kind.TOPIC and name not in ids}
-            if gone:  # deleted meanwhile, and what stood on them with them
+            if gone:  # deleted meanwhile, together with their expressions
                 await self._catalog.catch_up()
                 continue
-            if await self._written(edit, ids, session, api="DeleteAcls"):
+            if await self._write(edit, ids, session, api="DeleteAcls"):
                 return [
                     refusal(each)
                     if isinstance(each, KafkaError)
@@ -221,11 +223,11 @@ def _busy() -> KafkaError:
     return KafkaError(Code.REQUEST_TIMED_OUT, "others change these expressions all the time; try again")
 
 
-# --- what clients ask
+# --- requests
 
 
 def _grant(asked: Any, default_stream: str) -> Grant:
-    """What a row to be made means. Raises KafkaError."""
+    """The grant that a requested ACL describes. Raises KafkaError."""
     effect = _known(Effect, asked.permission_type, "permission type")
     if effect is not Effect.ALLOW:
         raise invalid(
@@ -254,7 +256,8 @@ def _fault(on: Object) -> str | None:
 
 
 def _full_name(resource: Resource, pattern: Pattern, name: str, default_stream: str) -> str:
-    """A topic's one name, for whichever of its names. Raises KafkaError INVALID_REQUEST."""
+    """A topic's full name, whichever of its names the client used; other resources' names unchanged. Raises KafkaError
+    INVALID_REQUEST."""
     if resource is not Resource.TOPIC or pattern is not Pattern.LITERAL or name == EVERY:
         return name
     try:
@@ -279,12 +282,13 @@ def _filter_or_error(asked: Any, default_stream: str) -> AclFilter | KafkaError:
         return error
 
 
-def _decided(
+def _decide(
     rules: AccessRules, filters: Sequence[AclFilter | KafkaError]
 ) -> tuple[list[AclFilter | KafkaError], list[list[Acl]], tuple[Edit, dict[Acl, KafkaError]]]:
-    """[blocking] The filters, or why they cannot be heeded; the rows that each means; and what removes these.
+    """[blocking] The filters, or the errors of invalid filters; the ACLs that each filter matches; and the edit that
+    removes them.
 
-    Raises KafkaError where they are too many.
+    Raises KafkaError if too many ACLs match.
     """
     meant = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
     sound = [each for each in meant if isinstance(each, AclFilter)]
@@ -294,12 +298,12 @@ def _decided(
 
 
 def _filter(asked: Any, default_stream: str) -> AclFilter:
-    """Raises KafkaError."""
+    """The filter that the request describes. Raises KafkaError."""
     resource = _known(Resource, asked.resource_type_filter, "resource type")
     pattern = _known(Pattern, asked.pattern_type_filter, "pattern type")
     name = topic_name = asked.resource_name_filter
     if name is not None and name != EVERY and pattern is not Pattern.PREFIXED:
-        with contextlib.suppress(KafkaError):  # no topic's name: it may be that of something else
+        with contextlib.suppress(KafkaError):  # not a valid topic name: it may name another kind of resource
             topic_name = split(name, default_stream).full
     return AclFilter(
         resource=resource,
@@ -323,7 +327,7 @@ def _known(kind: type[E], number: int, what: str) -> E:
         raise invalid(f"there is no {what} {number}") from None
 
 
-# --- what they are answered
+# --- answers
 
 
 def _grouped(acls: Sequence[Acl]) -> list[Fields]:

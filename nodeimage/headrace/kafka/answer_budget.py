@@ -1,4 +1,5 @@
-"""How large an answer from disk may be, so that what slow clients have not read yet fits into the node's memory."""
+"""The size limit of an answer read from disk, so that answers that slow clients have not read yet fit into the node's
+memory."""
 
 from collections.abc import Callable, Collection
 from typing import Final
@@ -6,24 +7,24 @@ from typing import Final
 from headrace.kafka.connection import Connection
 
 SHARED_BYTES = 512 << 20
-"""Shared by the clients that have much to read, or are about to."""
+"""Bytes that all clients with a backlog of answers share."""
 LEAST_BYTES: Final = 1 << 20
 COUNTED_S: Final = 0.1
-"""For how long a count of them holds."""
+"""Seconds for which a count of clients with a backlog is reused."""
 
 
 class AnswerBudget:
-    """One node's."""
+    """The size limit of answers from disk, for all connections of one node."""
 
     def __init__(self, connections: Collection[Connection], *, time: Callable[[], float]) -> None:
-        """`connections`: those there are now, whenever it is asked; `time`: the loop's."""
+        """`connections`: a live view of the open connections; `time`: the loop's clock, in seconds."""
         self._connections = connections
         self._time = time
         self._counted_at = -COUNTED_S
         self._bytes = SHARED_BYTES
 
     def bytes(self) -> int:
-        """Of the next answer, at most."""
+        """The most bytes that the next answer may have."""
         now = self._time()
         if now - self._counted_at >= COUNTED_S:
             behind = sum(connection.is_behind for connection in self._connections)

@@ -1,7 +1,7 @@
-"""ApiVersions: tells a client which APIs there are, in which versions.
+"""ApiVersions: reports to a client which APIs the node answers, in which versions.
 
-A version of ApiVersions itself that is not spoken here is answered in version 0, with error UNSUPPORTED_VERSION and the
-ranges, so that the client can ask again (KIP-511).
+A request in an unsupported version of ApiVersions itself is answered in version 0, with error UNSUPPORTED_VERSION and
+the supported ranges, so that the client can retry (KIP-511).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,41 +20,45 @@ from headrace.wire.header import RequestHeader
 
 VERSIONS: Final = Versions(0, 4)
 _NAMED_FROM: Final = 3
-"""From this version on clients name themselves."""
+"""The first version in which clients send their software's name."""
 
 
 class ApiVersionsApi:
     """Answers ApiVersions."""
 
     def __init__(self, *, runtime: Runtime, view: ClusterView, others: Iterable[Api | RawApi]) -> None:
-        """`others`: what clients are told of beside ApiVersions."""
+        """`others`: the APIs that are reported besides ApiVersions."""
         self._runtime = runtime
         self._view = view
-        self._told = tuple(sorted((api.key, api.versions) for api in (*others, *self.apis)))
+        self._ranges = tuple(sorted((api.key, api.versions) for api in (*others, *self.apis)))
 
     @property
     def apis(self) -> Sequence[RawApi]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (RawApi(ApiKey.API_VERSIONS, VERSIONS, self.handle, answers_other_versions=True),)
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-        """Answer, or park the connection until the request can be read. Raises `MalformedRequest`."""
+        """Answer, or park the connection until the codec of the request is prepared. Raises `MalformedRequest`."""
         version = header.api_version
         if not VERSIONS.lowest <= version <= VERSIONS.highest:
             slot.failed(Code.UNSUPPORTED_VERSION)
-            slot.answer([encode_response(0, self._told, error=Code.UNSUPPORTED_VERSION)])
+            slot.answer([encode_response(0, self._ranges, error=Code.UNSUPPORTED_VERSION)])
             return
         if version >= _NAMED_FROM:
             if not generic_codec.is_prepared(ApiKey.API_VERSIONS, version):
-                session.park(self._prepared(session, header, request, slot))
+                session.park(self._prepare_and_handle(session, header, request, slot))
                 return
             asked = generic_codec.decode_request(ApiKey.API_VERSIONS, version, request[header.body :])
             name = generic_codec.field(asked, "client_software_name", "")
             session.software = f"{name} {generic_codec.field(asked, 'client_software_version', '')}".strip()
-        told = self._view.features
-        slot.answer([encode_response(version, self._told, Finalized(FEATURE, told.level, OLDEST, NEWEST, told.epoch))])
+        features = self._view.features
+        slot.answer(
+            [encode_response(version, self._ranges, Finalized(FEATURE, features.level, OLDEST, NEWEST, features.epoch))]
+        )
 
-    async def _prepared(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
+    async def _prepare_and_handle(
+        self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot
+    ) -> None:
         await self._runtime.loop.run_in_executor(
             self._runtime.executor, generic_codec.prepare, ApiKey.API_VERSIONS, header.api_version
         )

@@ -1,17 +1,18 @@
-"""What Kafka's operations need of Headrace's permissions, and the questions that the APIs ask before they do anything.
+"""Which of Headrace's permissions Kafka's operations need, and the checks that the APIs make before they act.
 
-`PERMISSIONS` is the table that decides. What ACLs show of it is another table (security.kafka_acls), which a test holds
-to this one: never more than is allowed, and less where two permissions allow the same.
+`PERMISSIONS` is the table that decides. ACLs are listed from a separate table (security.kafka_acls), which a test
+compares with this one: it never shows more than is allowed, and shows less where two permissions allow the same
+operation.
 
-Names of topics are full names (`/stream:topic`) before anything is asked, so that an alias, a bare name and an id mean
-what they name. A name that nothing can have is left to whoever looks it up.
+Topic names are resolved to full names (`/stream:topic`) before a check, so an alias, a bare name and an id are all
+checked as the topic that they mean. Names that no topic can have are left to the later look-up to refuse.
 
-Nobody learns by an error whether there is something that he may not describe: what is named is refused whether it is
-there or not, and a topic's id that he may not describe is answered as one that nothing has.
+An error never reveals whether something exists that the client may not describe: a named resource is refused whether it
+exists or not, and the id of a topic that the client may not describe is answered like an unknown id.
 
-While security is off `rules` is None, and nothing else is looked at. Producers and consumers ask for the same few
-topics with each request: what a connection was granted is kept at it (`Grants`), for as long as the rules and its
-principal are the same.
+While security is off, `rules` is None and nothing else is checked. Producers and consumers are checked for the same few
+topics with each request, so each connection caches what it was granted (`Grants`) while the rules and its principal
+stay the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,14 +59,15 @@ PERMISSIONS: Final[Mapping[Kind, Mapping[AclOperation, tuple[Permission, ...]]]]
         AclOperation.DESCRIBE_CONFIGS: _ADMIN,
         AclOperation.ALTER_CONFIGS: _ADMIN,
         AclOperation.IDEMPOTENT_WRITE: _PRODUCE,  # on some topic
-        AclOperation.CLUSTER_ACTION: (),  # nobody is a replica: nodes have a protocol of their own
+        AclOperation.CLUSTER_ACTION: (),  # nobody: nodes replicate by a protocol of their own
     },
     Kind.TRANSACTIONAL_ID: {
         AclOperation.WRITE: _PRODUCE,
         AclOperation.DESCRIBE: _PRODUCE,
     },
 }
-"""By the kind of resource: one of these permissions is needed for the operation; none: nobody may do it."""
+"""By kind of resource and operation: the permissions of which the client needs one. An empty tuple means that nobody
+may perform the operation."""
 
 REFUSED_BY: Final[Mapping[Kind, Code]] = {
     Kind.TOPIC: Code.TOPIC_AUTHORIZATION_FAILED,
@@ -73,7 +75,7 @@ REFUSED_BY: Final[Mapping[Kind, Code]] = {
     Kind.CLUSTER: Code.CLUSTER_AUTHORIZATION_FAILED,
     Kind.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-"""Kafka's error by the kind of resource."""
+"""Kafka's authorization error for each kind of resource."""
 _OPERATIONS: Final[Mapping[Kind, Sequence[AclOperation]]] = {
     Kind.TOPIC: OF_TOPICS,
     Kind.GROUP: OF_GROUPS,
@@ -82,17 +84,17 @@ _OPERATIONS: Final[Mapping[Kind, Sequence[AclOperation]]] = {
 
 
 class Authorization:
-    """Of one node. Everything is on the loop's thread."""
+    """The authorization checks of one node. All methods run on the loop's thread."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
         self._changes = 0
         self.rules: int | None = 0 if authorizer.is_on else None
-        """A number that the rules in force have, and no others before or after them; None while security is off."""
+        """A number that identifies the rules in force, never reused for others; None while security is off."""
         authorizer.on_change(self._changed)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when somebody may do more or less than before; `rules` is the new number by then."""
+        """Call `callback` whenever somebody's permissions have changed; `rules` is already the new number by then."""
         self._authorizer.on_change(callback)
 
     def _changed(self) -> None:
@@ -104,7 +106,8 @@ class Authorization:
     def may(
         self, caller: Caller, operation: AclOperation, kind: Kind = Kind.CLUSTER, name: str = "", *, api: str = ""
     ) -> bool:
-        """Whether a client may do this now; a denial is told to the audit. `name`: of a topic its full name."""
+        """Whether the client may perform the operation now; a denial is recorded by the audit. `name`: for a topic, its
+        full name."""
         if self.rules is None:
             return True
         permissions = PERMISSIONS[kind][operation]
@@ -118,7 +121,8 @@ class Authorization:
         return self._authorizer.allows_any(caller, permissions, kind, name, api=api, action=action)
 
     def sees(self, caller: Caller, operation: AclOperation, kind: Kind, name: str) -> bool:
-        """The same, without a word to the audit: for lists, and for bits of authorized operations."""
+        """Whether the client may perform the operation, without an audit record: for lists and for the bits of
+        authorized operations."""
         if self.rules is None:
             return True
         if operation is AclOperation.IDEMPOTENT_WRITE:
@@ -126,13 +130,14 @@ class Authorization:
         return self._authorizer.sees(caller, PERMISSIONS[kind][operation], kind, name)
 
     def may_read(self, principal: Principal, topic: str) -> bool:
-        """Whether a user may fetch from a topic, by its full name, without a word to the audit."""
+        """Whether a user may fetch from the topic with this full name, without an audit record."""
         return self._authorizer.permits(principal, PERMISSIONS[Kind.TOPIC][AclOperation.READ], Kind.TOPIC, topic)
 
     def check(
         self, caller: Caller, operation: AclOperation, kind: Kind = Kind.CLUSTER, name: str = "", *, api: str = ""
     ) -> None:
-        """Raises KafkaError with Kafka's code for the kind where a client may not do this now."""
+        """Raises KafkaError, with Kafka's code for the kind of resource, if the client may not perform the operation
+        now."""
         if not self.may(caller, operation, kind, name, api=api):
             raise refusal_of(caller, operation, kind, name)
 
@@ -141,7 +146,8 @@ class Authorization:
     async def refused_topics(
         self, caller: Caller, operation: AclOperation, names: Iterable[str], *, api: str = ""
     ) -> dict[str, KafkaError]:
-        """Those topics, as a client names them, with which it may not do this."""
+        """The errors of the topics on which the client may not perform the operation, by the names that the client
+        used."""
         refused: dict[str, KafkaError] = {}
         if self.rules is None:
             return refused
@@ -153,7 +159,8 @@ class Authorization:
         return refused
 
     def refused_topic(self, caller: Caller, operation: AclOperation, name: str, *, api: str = "") -> KafkaError | None:
-        """Why a client may not do this with a topic, as it names it; None: it may, or no topic can have that name."""
+        """The error if the client may not perform the operation on the topic that it names; None if it may, or if no
+        topic can have that name."""
         if self.rules is None:
             return None
         try:
@@ -167,9 +174,10 @@ class Authorization:
     def refused_id(
         self, caller: Caller, operation: AclOperation, topic_id: bytes, full: str, *, api: str = ""
     ) -> KafkaError | None:
-        """Why a client may not do this with a topic of that full name that it names by its id; None: it may.
+        """The error if the client may not perform the operation on a topic that it names by its id; None if it may.
+        `full`: the topic's full name.
 
-        Who may not describe it is told that there is none.
+        A client that may not describe the topic gets UNKNOWN_TOPIC_ID, as if the topic did not exist.
         """
         if self.may(caller, operation, Kind.TOPIC, full, api=api):
             return None
@@ -178,7 +186,8 @@ class Authorization:
         return KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
 
     def keep_grant(self, caller: Caller, grants: Grants, operation: AclOperation, name: str | bytes) -> None:
-        """Keep that a client may do this with a topic that there is, unless the audit is told of each time."""
+        """Cache that the client may perform the operation on an existing topic, unless the audit records every use of
+        the permission."""
         if self.rules is None or any(map(self._authorizer.tells, PERMISSIONS[Kind.TOPIC][operation])):
             return
         if len(grants) >= _MOST_GRANTS:
@@ -186,7 +195,7 @@ class Authorization:
         grants[name] = self.rules, caller.principal
 
     def topics_of(self, caller: Caller) -> "TopicView":
-        """What a client sees of topics, for the length of one request."""
+        """The topics as the client may see them, valid for one request."""
         return TopicView(self, self._authorizer, caller)
 
     # --- authorized operations
@@ -197,8 +206,8 @@ class Authorization:
 
 
 class TopicView:
-    """What a client sees of topics while one request of it is answered: decided once for each stream, and for topics
-    with an expression of their own."""
+    """The topics as one client may see them, for the duration of one request. A decision is made once for each stream,
+    and once for each topic that has an expression of its own."""
 
     def __init__(self, authorization: Authorization, authorizer: Authorizer, caller: Caller) -> None:
         self._authorization = authorization
@@ -209,7 +218,7 @@ class TopicView:
         self._operations: dict[str, int] = {}
 
     def sees(self, row: TopicRow) -> bool:
-        """Whether the client may describe a topic; not told to the audit."""
+        """Whether the client may describe a topic, without an audit record."""
         if self._rules is None:
             return True
         self._refresh()
@@ -222,7 +231,7 @@ class TopicView:
         return found
 
     def operations(self, row: TopicRow) -> int:
-        """The bits of what the client may do with a topic."""
+        """The bits of the operations that the client may perform on a topic."""
         self._refresh()
         full = row.full_name
         place = self._authorizer.decided_by(full)
@@ -232,7 +241,7 @@ class TopicView:
         return found
 
     def _refresh(self) -> None:
-        """A long list is put together in turns, in which the rules may change."""
+        """Forget all decisions if the rules have changed: a long list is built in several turns of the loop."""
         if self._rules != self._authorization.rules:
             self._rules = self._authorization.rules
             self._seen.clear()
@@ -240,7 +249,8 @@ class TopicView:
 
 
 def refusal_of(caller: Caller, operation: AclOperation, kind: Kind, name: str = "") -> KafkaError:
-    """The error of a client that may not do this: who, what, and what it takes. `name`: as the client named it."""
+    """The error of a client that may not perform an operation: names the client, the operation, and the permissions
+    that it takes. `name`: as the client wrote it."""
     permissions = PERMISSIONS[kind][operation]
     of = f"the {kind}" if kind is Kind.CLUSTER else f"{kind.replace('-', ' ')} {name[:_MOST_SHOWN]}"
     needs = f"it takes {' or '.join(permissions)}, which an administrator gives" if permissions else "nobody may"
@@ -249,4 +259,4 @@ def refusal_of(caller: Caller, operation: AclOperation, kind: Kind, name: str = 
 
 _MOST_SHOWN: Final = 249
 _MOST_GRANTS: Final = 10_000
-"""Of a connection; then they are decided anew."""
+"""Cached grants per connection; above this the cache is emptied."""

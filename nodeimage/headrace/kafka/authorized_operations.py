@@ -1,7 +1,7 @@
-"""How Metadata, DescribeCluster and DescribeGroups tell which operations a client may perform (KIP-430).
+"""The authorized operations that Metadata, DescribeCluster and DescribeGroups report to a client (KIP-430).
 
-While security is off these are all that there are for the kind of resource, as in a Kafka without an authorizer; then
-they are those that `authorization` allows.
+While security is off, all operations of the resource's kind are reported, as in Kafka without an authorizer; otherwise
+those that `authorization` allows.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from headrace.security.kafka_acls import AclOperation
 
 
 def bits(operations: Iterable[AclOperation]) -> int:
-    """As one number, a bit for each."""
+    """The operations as one number, with one bit for each."""
     return sum(1 << operation for operation in operations)
 
 
 _CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
 
 NOT_ASKED: Final = -(2**31)
-"""What stands in an answer to a client that did not ask."""
+"""The field's value in an answer to a client that did not request the operations."""
 OF_TOPICS: Final = (
     AclOperation.READ,
     AclOperation.WRITE,
@@ -43,5 +43,5 @@ CLUSTER_OPERATIONS: Final = bits(OF_THE_CLUSTER)
 
 
 def told(operations: int, *, asked: bool) -> int:
-    """The field of an answer: a bit for each operation (Kafka's supportedOperations), or that it was not asked for."""
+    """The field of an answer: one bit for each operation (Kafka's supportedOperations), or `NOT_ASKED`."""
     return operations if asked else NOT_ASKED

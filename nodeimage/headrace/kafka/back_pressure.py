@@ -1,4 +1,4 @@
-"""Whether more waits for the disk than memory should hold: then producers and links wait."""
+"""Back-pressure: producers and links wait while more bytes are pending for the disk than memory should hold."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,25 +11,25 @@ from headrace.container.leader import Leader
 from headrace.kafka.counters import Counters
 
 MOST_PENDING_BYTES: Final = 128 * 1024 * 1024
-"""Bytes that wait for the disk; above this, producers wait."""
+"""Bytes pending for the disk above which producers wait."""
 PENDING_LOOK_BYTES: Final = 1024 * 1024
-"""Bytes of requests between two looks at what waits for the disk."""
+"""Bytes of received requests between two checks of the pending bytes."""
 SATURATED_S: Final = 0.5
 
 
 class BackPressure:
-    """Of what a node's containers hold back."""
+    """The back-pressure of the containers that one node leads."""
 
     def __init__(self, *, led: Mapping[ContainerId, Leader], counters: Counters) -> None:
         self._led = led
         self._counters = counters
         self._was_saturated = False
-        self._looked_at = 0
-        """So many bytes of requests had come when it was found out whether too much waits for the disk."""
+        self._checked_at_bytes = 0
+        """The count of received bytes at the time of the last check."""
 
     @property
     def saturated(self) -> bool:
-        """More waits for the disk than memory should hold."""
+        """Whether more bytes are pending for the disk than memory should hold."""
         pending = 0
         for container in self._led.values():
             pending += container.log.pending_bytes
@@ -37,17 +37,18 @@ class BackPressure:
 
     @property
     def was_saturated(self) -> bool:
-        """The same, as of the last MiB that came in requests: a node may lead very many containers."""
-        if self._was_saturated or self._counters.bytes_in - self._looked_at >= PENDING_LOOK_BYTES:
-            self._looked_at = self._counters.bytes_in
+        """Whether the node was saturated at the last check, which is made once per MiB of received requests because a
+        node may lead very many containers."""
+        if self._was_saturated or self._counters.bytes_in - self._checked_at_bytes >= PENDING_LOOK_BYTES:
+            self._checked_at_bytes = self._counters.bytes_in
             self._was_saturated = self.saturated
         return self._was_saturated
 
     async def not_saturated(self) -> None:
-        """Return when the disk has caught up."""
+        """Return once the pending bytes are within the limit."""
         while self.saturated:
             busiest = max(self._led.values(), key=lambda container: container.log.pending_bytes)
             try:
                 await committed_to(busiest, busiest.log.end, timeout_s=SATURATED_S)
             except KafkaError:
-                await asyncio.sleep(0)  # its followers lag, or another node leads it: the disk alone counts here
+                await asyncio.sleep(0)  # followers lag, or another node leads now: only the disk counts here

@@ -1,10 +1,11 @@
 """The table of Kafka's broker configs: names, types and defaults, as tools look them up.
 
-Most steer machinery that Headrace has no counterpart of: they are shown with Kafka's default, and their documentation
-says that they do nothing here. `node_configs` puts the node's own values in the place of those that have a counterpart.
+Most of these configs control machinery that has no counterpart in Headrace: they are shown with Kafka's default, and
+their documentation says that they have no effect. `node_configs` replaces the values of those that have a counterpart
+with the node's own.
 
-Names, types and defaults are Kafka 3.9's (kafka.server.KafkaConfig), with those that came up to 4.3 and without
-ZooKeeper's.
+Names, types and defaults are those of Kafka 3.9 (kafka.server.KafkaConfig), plus the configs that were added up to 4.3,
+without those for ZooKeeper.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from headrace.partitions.topic_config_table import ConfigType
 
 
 class BrokerConfig(NamedTuple):
-    """A broker config of Kafka's. `default` None: null, Kafka has none."""
+    """One of Kafka's broker configs. `default` is None where Kafka's default is null."""
 
     type: ConfigType
     default: str | None
@@ -374,7 +375,7 @@ transaction.two.phase.commit.enable BOOLEAN false
 transactional.id.expiration.ms INT 604800000
 unclean.leader.election.enable BOOLEAN false
 """
-"""A line each: name, type, and the default, "" where that is empty and nothing where there is none."""
+"""One line per config: name, type and default; "" is an empty default, and no third word means null."""
 
 
 def _read(line: str) -> tuple[str, BrokerConfig]:
@@ -384,4 +385,4 @@ def _read(line: str) -> tuple[str, BrokerConfig]:
 
 
 BROKER_CONFIGS: Final[Mapping[str, BrokerConfig]] = MappingProxyType(dict(map(_read, _ROWS.strip().splitlines())))
-"""By name, in order of it."""
+"""The configs by name, sorted by name."""

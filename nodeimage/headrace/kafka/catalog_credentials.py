@@ -1,7 +1,7 @@
-"""What proves users, read from the catalog: any node has it.
+"""The credentials of users, read from the catalog, which every node has.
 
-Whether there is a user must not show in the time that an answer takes: to prove that a row is not there reads more than
-the row. So no look-up is answered before `LEAST_S` is over, which it takes far less than.
+The time that an answer takes must not reveal whether a user exists: proving that a row is absent reads more than the
+row itself. So no look-up is answered before `LEAST_S` has passed, which is much longer than a look-up takes.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from headrace.security.sasl.scram_credential import ScramCredential
 
 LEAST_S: Final = 0.002
 AT_ONCE: Final = 4
-"""Look-ups under way: clients that connect all at once leave threads for others."""
+"""Concurrent look-ups, so that many clients that connect at the same time leave threads for other work."""
 _SALT_OF: Final = b"headrace: records of users that do not exist"
 
 
 class CatalogCredentials:
-    """The records of all users (security.sasl.scram_credential.Credentials)."""
+    """The SCRAM credentials of all users (implements security.sasl.scram_credential.Credentials)."""
 
     def __init__(self, *, catalog: Catalog, secret: str) -> None:
-        """`secret`: the cluster's."""
+        """`secret`: the cluster's secret."""
         self.unknown_salt_key = hmac.digest(secret.encode(), _SALT_OF, "sha256")
         self._catalog = catalog
         self._turns = asyncio.Semaphore(AT_ONCE)

@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546): limits of users, client ids and addresses.
 
-An entry of AlterClientQuotas is taken as a whole or not at all, and changes the limits that it names alone.
+Each entry of AlterClientQuotas is applied as a whole or not at all, and changes only the limits that it names.
 """
 
 import math
@@ -22,9 +22,9 @@ from headrace.wire.api_keys import ApiKey, Versions
 
 MOST_ENTRIES: Final = 1000
 MOST_OPS: Final = 20
-"""Of one entry."""
+"""Changes in one entry."""
 MOST_NAME: Final = 249
-"""Characters of a user or client id."""
+"""Characters in a user name or client id."""
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _TYPES: Final = ("user", "client-id", "ip")
 _OF_CLIENTS: Final = (Key.PRODUCE, Key.CONSUME, Key.REQUESTS, Key.MUTATIONS)
@@ -32,7 +32,7 @@ _BYTES: Final = (Key.PRODUCE, Key.CONSUME)
 
 
 class ClientQuotaApis:
-    """Answers both."""
+    """Answers DescribeClientQuotas and AlterClientQuotas."""
 
     def __init__(self, *, catalog: Catalog, authorizer: Authorizer) -> None:
         self._catalog = catalog
@@ -40,7 +40,7 @@ class ClientQuotaApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, Versions(0, 1), self.describe, has_long_answers=True),
             Api(ApiKey.ALTER_CLIENT_QUOTAS, Versions(0, 1), self.alter),
@@ -76,12 +76,12 @@ class ClientQuotaApis:
             try:
                 for some in batched(items):
                     await submitted(self._catalog, AlterQuotas(list(some)), timeout_ms=0)
-                    self._tell(session, some)
+                    self._audit(session, some)
             except HeadraceError as error:
                 results = [refusal(error) if each is NO_ERROR else each for each in results]
         return {"entries": [_answered(each, result) for each, result in zip(request.entries, results, strict=True)]}
 
-    def _tell(self, session: Connection, items: Iterable[Quota]) -> None:
+    def _audit(self, session: Connection, items: Iterable[Quota]) -> None:
         for item in items:
             what = f"{item.key} is now {'without limit' if item.value is None else f'{item.value:g}'}"
             self._authorizer.changed(session, Change.QUOTAS, "quota", item.entity, what, api="AlterClientQuotas")
@@ -92,11 +92,11 @@ def _answered(entry: Any, result: Mapping[str, object]) -> Mapping[str, object]:
     return {**result, "entity": entity}
 
 
-# --- what is asked for
+# --- DescribeClientQuotas
 
 
 def _components(asked: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
-    """By type, what a name has to be. Raises KafkaError."""
+    """By entity type, the match type and the name that the filter requires. Raises KafkaError."""
     found: dict[str, tuple[int, str | None]] = {}
     for each in asked:
         kind = each.entity_type
@@ -123,11 +123,11 @@ def _entries(
     return [
         {"entity": [{"entity_type": kind, "entity_name": name} for kind, name in names.items()], "values": limits}
         for entity, limits in values.items()
-        if _is_meant(names := names_of(entity), components, strict=strict)
+        if _matches(names := names_of(entity), components, strict=strict)
     ]
 
 
-def _is_meant(
+def _matches(
     names: Mapping[str, str | None], components: Mapping[str, tuple[int, str | None]], *, strict: bool
 ) -> bool:
     if strict and len(names) != len(components):
@@ -138,11 +138,11 @@ def _is_meant(
     )
 
 
-# --- what is set
+# --- AlterClientQuotas
 
 
 def _quotas(entry: Any) -> list[Quota]:
-    """The limits of an entry. Raises KafkaError."""
+    """The limits that an entry sets or removes. Raises KafkaError."""
     names: dict[str, str | None] = {}
     for of in entry.entity:
         kind, name = of.entity_type, of.entity_name

@@ -1,7 +1,7 @@
 """DescribeCluster and DescribeLogDirs: what Kafka's tools show of the cluster.
 
-They are what web consoles and `kafka-topics.sh` ask when they open. Sizes come from the containers' logs, in reader
-threads; a topic that nobody uses is not brought into memory for them.
+Web consoles and `kafka-topics.sh` send these requests when they start. Sizes are read from the containers' logs in
+reader threads; unused topics are not loaded into memory for them.
 """
 
 import shutil
@@ -34,12 +34,12 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 BROKERS: Final = 1
-"""DescribeCluster's endpoint type for brokers; 2 asks for KRaft controllers (KIP-919)."""
+"""DescribeCluster's endpoint type for brokers; type 2 requests KRaft controllers (KIP-919)."""
 _PAGE: Final = 1000
 
 
 class ClusterApis:
-    """What is shown of the cluster and its disks."""
+    """Answers DescribeCluster and DescribeLogDirs."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class ClusterApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DESCRIBE_CLUSTER, Versions(0, 1), self.describe_cluster),
             Api(ApiKey.DESCRIBE_LOG_DIRS, Versions(1, 4), self.describe_log_dirs, has_long_answers=True),
         )
 
     async def describe_cluster(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeCluster: the nodes that live, by which kafka-topics knows what is unavailable."""
+        """DescribeCluster: the live nodes, from which kafka-topics derives which partitions are unavailable."""
         if field(request, "endpoint_type", BROKERS) != BROKERS:
             return {
                 "error_code": int(Code.MISMATCHED_ENDPOINT_TYPE),
@@ -101,8 +101,8 @@ class ClusterApis:
     # --- DescribeLogDirs
 
     async def describe_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeLogDirs: this node's data folder, with the bytes that it stores of each partition, replicas of
-        containers that others lead among them. Clients ask every node."""
+        """DescribeLogDirs: this node's data folder, with the bytes that it stores of each partition, including replicas
+        of containers that other nodes lead. Clients send the request to every node."""
         if not self._authorization.may(session, AclOperation.DESCRIBE, api="DescribeLogDirs"):
             return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "results": ()}
         topics = (
@@ -136,7 +136,8 @@ class ClusterApis:
             after = (page[-1].stream_number, page[-1].name)
 
     async def _sizes_of(self, wanted: Mapping[str, set[int]], session: Connection) -> list[dict[str, object]]:
-        """The topics named that exist, with the partitions named: as Kafka, without a word on the others."""
+        """The existing topics of `wanted`, with the requested partitions only; as in Kafka, missing topics are left out
+        silently."""
         names = list(wanted)
         rows = zip(names, await topic_rows(self._catalog, names, default_stream=session.default_stream), strict=True)
         found = await self._described([(name, row) for name, row in rows if isinstance(row, TopicRow)])
@@ -169,7 +170,7 @@ class ClusterApis:
         return described
 
     async def _stored(self, rows: Iterable[PartitionletRow]) -> dict[PartitionletId, Extent]:
-        """What this node's replicas hold of these partitionlets, whoever leads them."""
+        """What this node's replicas store of these partitionlets, whichever node leads them."""
         by_container: dict[ContainerId, list[PartitionletId]] = {}
         for row in rows:
             if row.state != INTENDED:
@@ -183,5 +184,5 @@ class ClusterApis:
 
 
 def _page(reader: Reader, *, after: tuple[StreamNumber, str]) -> list[TopicRow]:
-    """[blocking]"""
+    """[blocking] The next topics after `after`, at most `_PAGE`."""
     return reader.topics.of_all_streams(after=after, limit=_PAGE)

@@ -1,7 +1,8 @@
 """Kafka's APIs for committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
 
-Committed offsets are kept by topic id, so within a group every form of a topic's name means the same committed offset,
-by whichever listener. OffsetCommit is frequent: with the group and its topics in memory it waits only for its own sync.
+Committed offsets are stored by topic id, so within a group every form of a topic's name refers to the same committed
+offset, through whichever listener. OffsetCommit is frequent: when the group and its topics are in memory, a commit
+waits only for its own sync.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +29,13 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 AT_ONCE: Final = 1000
-"""Committed offsets that one command deletes: more would hold up the commands behind it."""
+"""Committed offsets that one command deletes; a larger command would delay the commands behind it."""
 
 _NO_OFFSET = -1
 
 
 class CommittedOffsetApis:
-    """Committed offsets of groups."""
+    """Answers OffsetCommit, OffsetFetch and OffsetDelete."""
 
     def __init__(
         self, *, topics: Topics, catalog: Catalog, coordination: Coordination, authorization: Authorization
@@ -46,7 +47,7 @@ class CommittedOffsetApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.OFFSET_COMMIT, Versions(2, 9), self.offset_commit),
             Api(ApiKey.OFFSET_FETCH, Versions(1, 9), self.offset_fetch),
@@ -54,7 +55,8 @@ class CommittedOffsetApis:
         )
 
     async def offset_commit(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetCommit. A fault of the group is every partition's; otherwise each partition has its own code."""
+        """OffsetCommit. An error of the group is reported for every partition; otherwise each partition has its own
+        code."""
         group_id, member_id = request.group_id, request.member_id
         generation = request.generation_id_or_member_epoch
         instance_id = field(request, "group_instance_id", None)
@@ -98,17 +100,17 @@ class CommittedOffsetApis:
     async def _resolved(
         self, names: Sequence[str], refused: Mapping[str, KafkaError], session: Connection
     ) -> list[Topic | KafkaError]:
-        """Each name's topic, or why there is none; `refused` are not looked up."""
+        """The topic of each name, or its error; names in `refused` are not looked up."""
         if not refused:
             return await self._topics.resolve(names, session)
         found = iter(await self._topics.resolve([name for name in names if name not in refused], session))
         return [refused.get(name) or next(found) for name in names]
 
     async def offset_fetch(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetFetch; several groups from version 8. Without transactions all offsets are stable.
+        """OffsetFetch, of several groups from version 8 on. There are no transactions, so all offsets are stable.
 
-        Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka takes that code in an answer as final,
-        and looks for the coordinator when it is cut off from this one.
+        Raises KafkaError NOT_COORDINATOR, which ends the connection: librdkafka treats that code in an answer as final,
+        but looks for the coordinator again when its connection ends.
         """
         ready = await self._may_read()
         groups = field(request, "groups", None)
@@ -125,7 +127,7 @@ class CommittedOffsetApis:
         }
 
     async def _may_read(self) -> bool:
-        """Whether the committed offsets here are the newest there are. Raises KafkaError NOT_COORDINATOR."""
+        """Whether this node's committed offsets are the latest. Raises KafkaError NOT_COORDINATOR."""
         try:
             await self._coordination.service()
         except KafkaError as error:
@@ -137,8 +139,8 @@ class CommittedOffsetApis:
     async def _group_committed_offsets(
         self, group_id: str, topics: Sequence[Any] | None, session: Connection, *, ready: bool
     ) -> dict[str, Any]:
-        """The committed offsets of these topics, or where that is None all that the group has, of topics that the
-        client may describe."""
+        """The group's committed offsets of `topics`; if `topics` is None, of all topics that the client may
+        describe."""
         describe = AclOperation.DESCRIBE
         if not self._authorization.may(session, describe, Kind.GROUP, group_id, api="OffsetFetch"):
             return _no_committed_offsets(topics or (), Code.GROUP_AUTHORIZATION_FAILED)
@@ -153,7 +155,7 @@ class CommittedOffsetApis:
             known = [topic for topic in resolved if not isinstance(topic, KafkaError)]
             rows = await self._committed_offsets(group_id, known)
         except HeadraceError:
-            # Of the codes for "come again", this is the one that every client knows here.
+            # Of the retriable codes, this is the one that every client handles here.
             return _no_committed_offsets(topics or (), Code.COORDINATOR_LOAD_IN_PROGRESS)
         committed_offsets = {(row.topic_id, row.partition): row for row in rows}
         return {
@@ -196,11 +198,11 @@ class CommittedOffsetApis:
         return [
             {"name": names[topic_id], "partitions": [_committed_offset(row.partition, row) for row in of_topic]}
             for topic_id, of_topic in by_topic.items()
-            if topic_id in names  # else it was deleted just now, or is none that the client may see
+            if topic_id in names  # else deleted just now, or hidden from the client
         ]
 
     async def offset_delete(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetDelete: committed offsets of topics that no member is subscribed to."""
+        """OffsetDelete: deletes committed offsets of topics to which no member is subscribed."""
         group_id = request.group_id
         try:
             check_group_id(group_id)
@@ -270,7 +272,7 @@ def _committed(request: Any, code_of: Callable[[int, int], Code]) -> Mapping[str
 
 
 def _code_of(error: KafkaError) -> Code:
-    """Of the two that clients know here."""
+    """One of the two codes that clients handle here: TOPIC_AUTHORIZATION_FAILED or UNKNOWN_TOPIC_OR_PARTITION."""
     forbidden = Code.TOPIC_AUTHORIZATION_FAILED
     return forbidden if error.code is forbidden else Code.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -286,7 +288,7 @@ def _committed_offset(partition: int, row: CommittedOffsetRow | None, code: Code
 
 
 def _no_committed_offsets(topics: Sequence[Any], code: Code) -> dict[str, Any]:
-    """An error as all versions show it: version 1 has a place for it only in partitions."""
+    """An answer that reports an error in all versions: version 1 has a field for the code only in partitions."""
     partitions = [
         (topic.name, [_committed_offset(index, None) for index in topic.partition_indexes]) for topic in topics
     ]

@@ -20,24 +20,24 @@ _NOT_ADMINISTRATOR: Final = {
 
 
 class NotAuthenticated(HeadraceError):
-    """A request that is not taken before, or during, authentication."""
+    """A request that is not allowed before or during authentication."""
 
     code = Code.ILLEGAL_SASL_STATE
 
 
 def administrator_refusal(authorizer: Authorizer, caller: Caller, *, api: str) -> Mapping[str, object] | None:
-    """What an API answers a client that is no administrator of the cluster, which the audit is told; None: it is
-    one."""
+    """The error for a client that is not an administrator of the cluster, which the audit records; None if the client
+    is one."""
     return None if authorizer.allows(caller, Permission.ADMIN, api=api) else _NOT_ADMINISTRATOR
 
 
 def excess_refusal(count: int, *, most: int, rule: str) -> Mapping[str, object] | None:
-    """What a request of more than `most` things is answered with, by a rule such as "alter at most {} users"; None: it
-    has no more."""
+    """The error for a request of more than `most` items; None if it has no more. `rule`: the message, such as "alter at
+    most {} users"."""
     return refusal(KafkaError(Code.INVALID_REQUEST, rule.format(most))) if count > most else None
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises KafkaError(INVALID_GROUP_ID) for the empty id, which only committed offsets may have."""
+    """Raises KafkaError(INVALID_GROUP_ID) for the empty group id, which is valid only for committed offsets."""
     if not group_id:
         raise KafkaError(Code.INVALID_GROUP_ID, "the group id is empty")

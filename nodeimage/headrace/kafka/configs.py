@@ -1,9 +1,9 @@
-"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: a topic's configs, and a node's settings.
+"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: the configs of topics and the settings of nodes.
 
-A topic's overrides are changed by one catalog command per topic; all of a request's are written at once, so they share
-a sync. A node's settings come from its command line or its pod, so they are shown and cannot be altered here; to delete
-one, which none has set, is no change. What a
-value may be, and what a topic inherits, is `topic_configs`' to say.
+A topic's overrides are changed by one catalog command per topic; all commands of a request are submitted at once, so
+they share a sync. A node's settings come from its command line or its pod, so they are shown but cannot be altered
+here; deleting one is a successful no-op, since none is set here. `topic_configs` defines which values are valid and
+what a topic inherits.
 """
 
 import asyncio
@@ -38,7 +38,8 @@ ATTEMPTS: Final = 100
 
 
 class ResourceType(IntEnum):
-    """What has configs, as Kafka numbers it (org.apache.kafka.common.config.ConfigResource.Type)."""
+    """The types of resources that have configs, with Kafka's numbers
+    (org.apache.kafka.common.config.ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -49,12 +50,12 @@ class ResourceType(IntEnum):
 
 class _ChangeOf(Protocol):
     def __call__(self, resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
-        """What a resource of the request asks for. Raises KafkaError."""
+        """The change that a resource of the request describes. Raises KafkaError."""
         ...
 
 
 class ConfigApis:
-    """Configs of topics and nodes."""
+    """Answers DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class ConfigApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DESCRIBE_CONFIGS, Versions(1, 4), self.describe_configs, has_long_answers=True),
             Api(ApiKey.ALTER_CONFIGS, Versions(0, 2), self.alter_configs),
@@ -105,7 +106,7 @@ class ConfigApis:
                 "configs": (),
             }
             results.append(result)
-            keys = resource.configuration_keys or None  # as at Kafka no names are all of them, be they null or empty
+            keys = resource.configuration_keys or None  # as in Kafka, null and empty both mean all configs
             try:
                 if resource.resource_type == ResourceType.TOPIC:
                     row = next(rows)
@@ -123,26 +124,27 @@ class ConfigApis:
                 else:
                     self._check(session, describe, resource, api="DescribeConfigs")
                     brokers[resource.resource_name] += resource.resource_type == ResourceType.BROKER
-                    if brokers[resource.resource_name] > 1:  # each time it would be some 400 configs
+                    if brokers[resource.resource_name] > 1:  # each answer has some 400 configs
                         raise KafkaError(Code.INVALID_REQUEST, "a broker is named more than once in this request")
                     result["configs"] = await self._node_configs(
                         resource, session, names=keys, synonyms=synonyms, documentation=documentation
                     )
             except KafkaError as error:
                 result.update(refusal(error))
-            if index % 16 == 15:  # a topic is some thirty configs
+            if index % 16 == 15:  # a topic has some thirty configs
                 await asyncio.sleep(0)
         return {"results": results}
 
     def _check(self, session: Connection, operation: AclOperation, resource: Any, *, api: str) -> None:
-        """Raises KafkaError where a client may not do this with a resource that is no topic."""
+        """Raises KafkaError if the client may not perform the operation on a resource that is not a topic."""
         if resource.resource_type == ResourceType.GROUP:
             self._authorization.check(session, operation, Kind.GROUP, resource.resource_name, api=api)
         else:
             self._authorization.check(session, operation, api=api)
 
     async def _policy_of(self, row: TopicRow, known: dict[str, StreamPolicy], *, name: str) -> StreamPolicy:
-        """The policy of the stream of the topic that the client calls `name`. Raises KafkaError if both are gone."""
+        """The policy of the stream of `row`. Raises KafkaError if the stream is gone. `name`: the topic's name as the
+        client wrote it."""
         policy = known.get(row.stream)
         if policy is None:
             stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
@@ -160,7 +162,8 @@ class ConfigApis:
         synonyms: bool,
         documentation: bool,
     ) -> Sequence[Mapping[str, object]]:
-        """Raises KafkaError for another node's name, and for types without configs."""
+        """The configs of a resource that is not a topic. Raises KafkaError for another node's name, and for types
+        without configs."""
         name = resource.resource_name
         match resource.resource_type:
             case ResourceType.BROKER if name == "":
@@ -181,7 +184,7 @@ class ConfigApis:
                 raise KafkaError(Code.INVALID_REQUEST, f"resources of type {other} have no configs")
 
     async def node_facts(self, session: Connection) -> NodeFacts:
-        """This node as its configs show it to the client of `session`."""
+        """The facts about this node from which its configs are shown to the client of `session`."""
         stream = await self._catalog.query(lambda reader: reader.streams.at(session.default_stream))
         defaults = stream.policy if stream is not None else StreamPolicy()
         own = self._layout.address(self._node.node_id, session.listener)
@@ -212,7 +215,7 @@ class ConfigApis:
         return await self._alter(request, session, change, changes=lambda each: each.config_operation != AlterOp.DELETE)
 
     async def alter_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterConfigs: the given configs replace all that the topic had."""
+        """AlterConfigs: the given configs replace all of the topic's overrides."""
 
         def change(resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
             return replaced_by([(each.name, each.value) for each in resource.configs], overrides=row.configs)
@@ -222,8 +225,8 @@ class ConfigApis:
     async def _alter(
         self, request: Any, session: Connection, change: _ChangeOf, *, changes: Callable[[Any], bool]
     ) -> Mapping[str, object]:
-        """Alter each resource by itself: one that is refused leaves the others as they are. `changes`: whether one of
-        its configs would change something where none is set."""
+        """Alter each resource independently: a refused resource does not affect the others. `changes`: whether a config
+        of a resource would change something even though nothing is set on it."""
         resources = request.resources
         names = [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
         alter = AclOperation.ALTER_CONFIGS
@@ -257,9 +260,10 @@ class ConfigApis:
         return {"responses": await asyncio.gather(*map(result, resources, found))}
 
     async def _alter_one(self, row: TopicRow, change: Callable[[TopicRow], ConfigChange], *, name: str) -> None:
-        """A change depends on what the topic has: made anew where somebody else was faster, no APPEND is lost.
+        """Apply a change that depends on the topic's present overrides; if they changed concurrently, the change is
+        computed again, so that no APPEND is lost.
 
-        Raises KafkaError as `change`, or OPERATION_NOT_ATTEMPTED where others change it all the time.
+        Raises KafkaError as `change` does, or OPERATION_NOT_ATTEMPTED if concurrent changes persist.
         """
         for left in reversed(range(ATTEMPTS)):
             wanted = change(row)
@@ -285,15 +289,16 @@ class ConfigApis:
             row = found
 
     async def list_config_resources(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """ListConfigResources: subscriptions to metrics of clients alone (KIP-714), and there are none."""
+        """ListConfigResources: lists only subscriptions to client metrics (KIP-714), of which there are none."""
         if not self._authorization.may(session, AclOperation.DESCRIBE_CONFIGS, api="ListConfigResources"):
             return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "config_resources": ()}
         return {"error_code": 0, "config_resources": ()}
 
     def _check_unset(self, resource: Any, changes: Callable[[Any], bool]) -> None:
-        """Nothing but topics has configs that can be set here: there is nothing to do where configs are to be deleted.
+        """Check a change of a resource other than a topic. Only topics have configs that can be set, so deleting is a
+        no-op.
 
-        kafka-reassign-partitions --verify does that, to every broker. Raises KafkaError where something would be set.
+        kafka-reassign-partitions --verify deletes configs of every broker. Raises KafkaError if something would be set.
         """
         kind, name = resource.resource_type, resource.resource_name
         match kind:
@@ -319,7 +324,7 @@ class ConfigApis:
 
 
 def _node_id(name: str) -> int:
-    """The node that a resource's name means. Raises KafkaError (INVALID_REQUEST)."""
+    """The id of the node that a resource's name means. Raises KafkaError (INVALID_REQUEST)."""
     if not (name.isascii() and name.isdigit() and len(name) < 11):
         raise KafkaError(Code.INVALID_REQUEST, f"a broker is named by its id, a number, not {name[:100]!r}")
     return int(name)

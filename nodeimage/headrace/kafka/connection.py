@@ -1,16 +1,16 @@
 """One client's connection: frames in, answers out, in the order of the requests.
 
-Framing: every request is a 4-byte length, then that many bytes (`wire.header` reads their header). Answers go out in
-the order in which the requests came, as Kafka clients expect, though several are under way at once: each request has a
-`Slot` in a queue, and whatever is ready at the head of the queue is written.
+Framing: every request is a 4-byte length, followed by that many bytes (`wire.header` reads their header). Several
+requests may be under way at once, but answers are sent in the order of the requests, as Kafka clients expect: each
+request has a `Slot` in a queue, and the answers that are ready at the head of the queue are written.
 
-Requests *start* in order too. One that has to wait before it can start (a partition that is not in memory, no room on
-the disk) *parks* the connection: nothing behind it starts before it has. An API of the generic codec parks it until its
-answer. Fetch and Produce wait without parking.
+Requests also *start* in order. A request that has to wait before it can start (for a partition that is not in memory,
+or for room on the disk) *parks* the connection: no later request starts before it. An API of the generic codec parks
+the connection until its answer. Fetch and Produce wait without parking.
 
-Back-pressure: a connection that has 256 requests under way, has 1 MiB of answers to write, is parked with a full
-buffer, or whose client does not read, is not read from, so that TCP pushes back and clients batch. One that is above
-its quota starts nothing for a while (`throttle`).
+Back-pressure: the connection stops reading from the socket while 256 requests are under way, 1 MiB of answers is
+unwritten, the client does not read, or the connection is parked with a full buffer; TCP then pushes back, and clients
+batch. A connection above its quota starts no requests for a while (`throttle`).
 """
 
 import asyncio
@@ -42,36 +42,39 @@ log = structlog.get_logger()
 MAX_REQUEST_BYTES: Final = 100 * 1024 * 1024
 MAX_UNDER_WAY: Final = 256
 MAX_ANSWERED: Final = 1024 * 1024
-"""Bytes of answers that are not written yet; above this nothing more is started."""
+"""Bytes of unwritten answers above which no more requests are started."""
 ROOM_BYTES: Final = 256 * 1024
-"""Of a connection's buffer."""
+"""Size of a connection's read buffer."""
 _MAPPED: Final = 4 * 1024 * 1024
-"""A larger request gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+"""Requests above this size are read into mapped memory, which costs nothing before the bytes arrive: a client can claim
+any length."""
 _GROWTH: Final = 4
-"""A smaller one's memory grows with what has come of it, by this factor; mapping costs more than the copies."""
+"""Factor by which the memory of a request that is not mapped grows as its bytes arrive; mapping would cost more than
+the copies."""
 _JOINED: Final = 64 * 1024
-"""Answers that are smaller together are copied into one write."""
+"""Answers of up to this many bytes together are copied into one write."""
 _LENGTH: Final = struct.Struct(">i")
 _TLS_RECORD: Final[bytes] = b"\x16\x03"
-"""How a TLS handshake begins: as a length, beyond MAX_REQUEST_BYTES."""
+"""The first bytes of a TLS handshake; read as a length, they exceed MAX_REQUEST_BYTES."""
 
 Identify = Callable[[asyncio.BaseTransport], Principal]
-"""Who the client of a connection is, by what its transport has proved. Raises HeadraceError for one to be refused."""
+"""Returns who the client of a connection is, by what its transport has proved. Raises HeadraceError if the client must
+be refused."""
 Buffer = bytes | bytearray | memoryview
 
 
 class Handler(Protocol):
-    """What answers requests: the broker."""
+    """Answers the requests of connections: the dispatcher, or a gate in front of it."""
 
     def handle(self, session: "Connection", header: RequestHeader, request: memoryview, slot: "Slot") -> None:
-        """Start to answer; may park the connection. Raises `HeadraceError` where the connection must end."""
+        """Start to answer a request; may park the connection. Raises `HeadraceError` if the connection must end."""
 
     def connected(self, session: "Connection") -> None: ...
 
     def disconnected(self, session: "Connection") -> None: ...
 
     def failed(self, api_key: int, code: int) -> None:
-        """A request, or a part of it, is refused."""
+        """Count that a request, or a part of it, was refused."""
 
 
 class Slot:
@@ -96,14 +99,14 @@ class Slot:
         self.correlation_id = header.correlation_id
         self.done = False
         self.throttle_ms = 0
-        """For how long the client is told to wait, for its quotas."""
+        """Milliseconds for which the answer asks the client to wait, because of its quotas."""
         self.answer_pieces: list[Buffer] = []
         self.answer_bytes = 0
         self.timed: Timed | None = None
-        """None: it is not measured, as the most are not where there are many."""
+        """None if the request is not measured: of frequent requests only a sample is."""
 
     def answer(self, body: Sequence[Buffer], *, header_version: int | None = None) -> None:
-        """Answer with `body`, as soon as all earlier requests are answered."""
+        """Answer with `body`, once all earlier requests are answered."""
         if self.done:
             return
         length = len(body[0]) if len(body) == 1 else sum(map(len, body))
@@ -121,47 +124,49 @@ class Slot:
             connection.flush()
 
     def failed(self, code: int) -> None:
-        """The request, or a part of it, is refused."""
+        """Count that the request, or a part of it, was refused."""
         self._connection.failed(self.api_key, code)
 
     def no_answer(self) -> None:
-        """The client expects none (Produce with acks=0)."""
+        """Complete the request without an answer, because the client expects none (Produce with acks=0)."""
         if self.timed is not None:
             self.timed.is_ready()
         self.done = True
         self._connection.flush()
 
     def lose(self) -> None:
-        """Nobody knows what came of the request: the client must find out, and so it is cut off without an answer."""
+        """End the connection without an answer, because the outcome of the request is unknown and the client must find
+        it out."""
         self._connection.drop()
 
     @property
     def peer(self) -> str:
-        """Whose request it is, for the log."""
+        """The client's address, for the log."""
         return self._connection.peer
 
     @property
     def is_followed(self) -> bool:
-        """Another request of this client waits for its answer behind this one."""
+        """Whether a later request of this client waits for its answer behind this one."""
         return self._connection.slots[-1] is not self
 
 
 _numbers = itertools.count(1)
 
 
-def _nothing() -> None:
-    """What ends a connection that is gone."""
+def _do_nothing() -> None:
+    """Replaces the callback that ends a connection, once the connection is gone."""
 
 
 class Connection:
-    """The protocol object of one client's socket, and its session with the broker.
+    """The asyncio protocol of one client's socket, and the client's session with the broker.
 
-    A buffered protocol by its methods alone, which is how uvloop knows one: derived from asyncio's class, which is
-    interpreted, it could not be compiled. asyncio's own loops want that class.
+    The class is a buffered protocol by its methods alone, which is how uvloop recognizes one. It cannot be compiled if
+    it derives from asyncio's class, which is interpreted; only asyncio's own loops require that base class.
     """
 
     security_protocol = "PLAINTEXT"
-    """What its client has to have set, for one that speaks TLS at a port without it."""
+    """The security.protocol that clients of this listener have to set; named to a client that speaks TLS to a port
+    without TLS."""
 
     def __init__(
         self,
@@ -172,33 +177,33 @@ class Connection:
         place: Place | None = None,
         identify: Identify | None = None,
     ) -> None:
-        """`listener`: through which the client comes; nodes may have other addresses for its clients. `default_stream`:
-        of its names without a path. `place`: among the connections that the node may have. `identify`: None where
-        nobody proves anything."""
-        self.number = next(_numbers)  # no other connection of this process has it
+        """`listener`: the listener by which the client connected; nodes may have other addresses for its clients.
+        `default_stream`: the stream of topic names without a path. `place`: the connection's place among those that the
+        node may have. `identify`: None if clients of the listener prove nothing."""
+        self.number = next(_numbers)  # unique in this process
         self.listener = listener
         self.default_stream = default_stream
         self._handler = handler
         self._place = place
         self._identify = identify
         self.principal = NOBODY
-        """Who the client is."""
+        """The client's principal."""
         self.write_grants: Grants = {}
         self.read_grants: Grants = {}
         if place is not None:
             place.occupy(self.drop)
         self._is_new = place is not None
-        """It has sent no whole request yet."""
+        """Whether the client has not sent a whole request yet."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paced: PacedTransport | None = None
-        """The same, of a client that speaks TLS."""
+        """The transport of a client that speaks TLS, else None."""
         self._buffer = mmap.mmap(-1, ROOM_BYTES)  # costs memory only as far as a client fills it
         self._view = memoryview(self._buffer)
         self._room_bytes = ROOM_BYTES
-        """How much of the buffer may be filled."""
+        """How many bytes of the buffer may be filled."""
         self._most_bytes = MAX_REQUEST_BYTES
-        """Of a request."""
+        """The longest request that is accepted, in bytes."""
         self._start = 0
         self._end = 0
         self._large: bytearray | mmap.mmap | None = None
@@ -207,7 +212,7 @@ class Connection:
         self._large_length = 0
         self._parked: asyncio.Task[None] | None = None
         self._parking: Coroutine[Any, Any, None] | None = None
-        """What has parked it, as long as that has not begun."""
+        """The coroutine that parked the connection, until it begins to run."""
         self._paused_reading = False
         self._client_reads = True
         self._reading = False
@@ -223,31 +228,32 @@ class Connection:
         self.software: str = ""
         self.closed = False
         self.heard = True
-        """Bytes came since `IdleConnections` last looked."""
+        """Whether bytes have arrived since `IdleConnections` last looked."""
         self.waiting_since = 0.0
-        """When the last bytes came of what is still to be started (time.monotonic); 0.0: just now."""
+        """When the last bytes of requests that have not started arrived (time.monotonic); 0.0 means just now."""
         self.idle_since = 0.0
-        """Loop time of the last look that found it in use."""
+        """Loop time when `IdleConnections` last found the connection in use."""
         self._close_listeners: list[Callable[[], None]] = []
         self.answered = 0
         """Bytes of answers that are not written yet."""
         self.reading_pace: ReadingPace | None = None
-        """Of its fetches; None while none had much to read."""
+        """The pace of the connection's fetches; None until a fetch had much to read."""
         self._waiting_fetches: list[Callable[[], None]] = []
-        """Each answers a fetch that waits on this connection."""
+        """Callbacks, each of which answers a fetch that waits on this connection."""
         self.refusals: Refusals | None = None
-        """Batches that were refused for the moment; None while there has been none."""
+        """Batches that were refused temporarily; None if there have been none."""
         self.spent_s = 0.0
-        """Time that its requests took on the loop and that is not counted yet; only where there are quotas."""
+        """Seconds that the connection's requests took on the loop and that are not counted yet; kept only while there
+        are quotas."""
         self._throttle: asyncio.TimerHandle | None = None
         self._held: set[asyncio.Task[None]] = set()
         self._delayed: tuple[RequestHeader, memoryview, Slot] | None = None
-        """The request behind a waiting fetch that has to read from disk first."""
+        """The request behind a waiting fetch whose answer has to be read from disk first."""
 
     # --- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """See asyncio: a client has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
         local, peer = endpoints(transport)
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -260,11 +266,12 @@ class Connection:
             if not self._is_known(self._identify):
                 return
         self._handler.connected(self)
-        if self.closed:  # it made way for another before it was made
+        if self.closed:  # its place was given to another connection before it was set up
             self._transport.abort()
 
     def _is_known(self, identify: Identify) -> bool:
-        """Whether the client is somebody, and has not made way; else the connection ends here."""
+        """Identify the client. Returns False, with the connection ended, if the client is refused or its place was
+        given away."""
         assert self._transport is not None
         if self._place is not None:
             self._place.occupy(self.drop)
@@ -281,7 +288,7 @@ class Connection:
         return not self.closed
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: what waits on its behalf is dropped; what was appended stays."""
+        """The client is gone: drop what waits on its behalf; what was appended stays."""
         self.closed = True
         if self._throttle is not None:
             self._throttle.cancel()
@@ -289,7 +296,7 @@ class Connection:
             self._paced.forget()
         if self._place is not None:
             self._place.leave()
-            self._place.occupy(_nothing)  # it would keep this object, and its buffer, until garbage is collected
+            self._place.occupy(_do_nothing)  # a reference to this object would keep its buffer until a collection
         if self._parked is not None and not self._finishing:
             self._parked.cancel()
             if self._parking is not None:
@@ -301,10 +308,10 @@ class Connection:
             listener()
         self._close_listeners.clear()
         self._handler.disconnected(self)
-        self._transport = self._paced = None  # each holds the other, and buffers, until garbage is collected
+        self._transport = self._paced = None  # a reference cycle, which would keep buffers until it is collected
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes from the socket go."""
+        """The memory for the next bytes from the socket."""
         if self._large is not None:
             if self._large_end == len(self._large):
                 self._grow(self._large)
@@ -318,7 +325,7 @@ class Connection:
         return self._view[self._end : self._room_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` came."""
+        """Process the `nbytes` that have arrived."""
         self.heard = True
         self.waiting_since = 0.0
         if self._large is not None:
@@ -328,26 +335,27 @@ class Connection:
         self._process()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it has sent is still done: a producer with acks=0 sends and closes."""
+        """The client has closed its sending side. Requests that have arrived are still handled: a producer with acks=0
+        sends and closes."""
         if self._waiting_fetches or (self._parked is not None and not self._finishing):
             return False
         self._ended = True
         self._process()
-        # TLS has no half-closed connections: what is answered by now is still written, then the connection ends.
+        # TLS has no half-closed connections: answers that are ready now are still written, then the connection ends.
         return self.has_work and not self.is_tls
 
     @property
     def is_tls(self) -> bool:
-        """The client speaks TLS."""
+        """Whether the client speaks TLS."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     @property
     def has_work(self) -> bool:
-        """A request is under way."""
+        """Whether any request is under way."""
         return self._parked is not None or bool(self.slots) or self._throttle is not None
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: start nothing more for it."""
+        """The client does not read its answers: start no more requests for it."""
         self._client_reads = False
         if self._paced is not None:
             self._paced.pause()
@@ -366,17 +374,17 @@ class Connection:
     # --- requests
 
     def park(self, coroutine: Coroutine[Any, Any, None], *, finish: bool = False) -> None:
-        """Start nothing more on this connection before `coroutine` has ended.
+        """Start no more requests on this connection before `coroutine` has ended.
 
-        `finish`: let it go on to its end even if the client goes away, as it does on behalf of records.
+        `finish`: let the coroutine run to its end even if the client goes away, as it acts on behalf of records.
         """
         self._finishing = finish
         self._parking = coroutine
         self._parked = self._loop.create_task(self._unpark_after(coroutine))
 
     def throttle(self, seconds: float) -> None:
-        """Start nothing more for so long, from now on; what is under way goes on. A client that closes meanwhile has
-        what it has sent done afterwards."""
+        """Start no more requests for `seconds` from now; requests under way continue. If the client closes meanwhile,
+        the requests that it has sent are handled afterwards."""
         until = self._loop.time() + seconds
         if self.closed or (self._throttle is not None and self._throttle.when() >= until):
             return
@@ -392,14 +400,14 @@ class Connection:
 
     @property
     def parked(self) -> bool:
-        """Nothing more is started for now."""
+        """Whether a request has parked the connection, so that no others start."""
         return self._parked is not None
 
     async def turn_to_read(self, slot: Reply) -> None:
-        """Return when a large answer may be made for `slot`; call `read_over` then, when it is there or will not come.
+        """Return when a large answer may be built for `slot`; call `read_over` once that is done or has failed.
 
-        One is made at a time, and none while the client has not read what was answered: several that wait may have
-        started before the first was read from disk.
+        One such answer is built at a time, and none while the client has not read earlier answers: several waiting
+        requests may have started before the first of them was read from disk.
         """
         while not self._may_read(slot):
             self._room.clear()
@@ -409,30 +417,30 @@ class Connection:
     def _may_read(self, slot: Reply) -> bool:
         if self._reading or not self._client_reads:
             return False
-        # Those that are answered behind the first in the queue go out when it does.
+        # Answers queued behind the first one are written together with it.
         return self.answered < MAX_ANSWERED or self.slots[0] is slot
 
     def read_over(self) -> None:
-        """The next may be made."""
+        """Let the next large answer be built."""
         self._reading = False
         self._room.set()
 
     @property
     def is_behind(self) -> bool:
-        """The client has much to read, or is about to get it."""
+        """Whether the client has much to read, or will soon."""
         return self._reading or not self._client_reads or self.answered >= MAX_ANSWERED
 
     @property
     def has_waiting_fetches(self) -> bool:
-        """A fetch of this client waits for records."""
+        """Whether a fetch of this client waits for records."""
         return bool(self._waiting_fetches)
 
     def add_waiting_fetch(self, answer: Callable[[], None]) -> None:
-        """A fetch waits; `answer` answers it, and is called when another request comes behind it."""
+        """Register a waiting fetch; `answer` answers it, and is called when another request arrives behind it."""
         self._waiting_fetches.append(answer)
 
     def remove_waiting_fetch(self, answer: Callable[[], None]) -> None:
-        """It waits no longer, if it did."""
+        """Remove a waiting fetch, if it is registered."""
         if answer in self._waiting_fetches:
             self._waiting_fetches.remove(answer)
 
@@ -441,12 +449,12 @@ class Connection:
         self._close_listeners.append(listener)
 
     def remove_close_listener(self, listener: Callable[[], None]) -> None:
-        """Do not call it any more, if it is there."""
+        """Remove a listener, if it is registered."""
         if listener in self._close_listeners:
             self._close_listeners.remove(listener)
 
     def hold(self, task: asyncio.Task[None]) -> None:
-        """Cancel `task` if the client goes away first."""
+        """Cancel `task` if the client goes away before the task ends."""
         self._held.add(task)
         task.add_done_callback(self._held.discard)
 
@@ -468,7 +476,7 @@ class Connection:
             self._end_if_done()
 
     def failed(self, api_key: int, code: int) -> None:
-        """A request, or a part of it, is refused."""
+        """Count that a request, or a part of it, was refused."""
         self._handler.failed(api_key, code)
 
     def fail(self, reason: str) -> None:
@@ -478,7 +486,7 @@ class Connection:
             self.drop()
 
     def drop(self) -> None:
-        """End the connection at once: what is not answered by now never is."""
+        """End the connection at once; unanswered requests stay unanswered."""
         if not self.closed:
             self.closed = True
             if self._place is not None:
@@ -487,13 +495,13 @@ class Connection:
                 self._transport.abort()
 
     def end(self) -> None:
-        """Close the connection after what has been answered is written."""
+        """Close the connection once all finished answers are written."""
         if self._transport is not None and not self.closed:
             self._transport.close()
 
     def flush(self) -> None:
-        """Write what is ready at the head of the queue: at the end of this turn of the loop, many answers at once; but
-        the answer of a client that has sent nothing else right away."""
+        """Write the answers that are ready at the head of the queue: many at once, at the end of this turn of the loop,
+        but immediately if the client has sent nothing else."""
         if self.flushing:
             return
         if len(self.slots) == 1 and not (self._processing or self._end > self._start or self._has_more):
@@ -526,7 +534,7 @@ class Connection:
         elif pieces:
             self._transport.write(b"".join(pieces))
         if self._end > self._start or self._paused_reading or self._delayed is not None:
-            self._process()  # a request that came while too many were under way
+            self._process()  # a request that arrived while too many were under way
         if self._ended:
             self._end_if_done()
 
@@ -560,11 +568,11 @@ class Connection:
         finally:
             self._processing = False
         if self._end > self._start or self._paused_reading or self._large is not None:
-            self._leave_waiting()
+            self._note_waiting()
             self._pace_reading()
 
-    def _leave_waiting(self) -> None:
-        """Note since when what has come waits, if it has come just now."""
+    def _note_waiting(self) -> None:
+        """Note the present time as that since when received bytes wait, unless it is set already."""
         if not self.waiting_since:
             self.waiting_since = monotonic()
 
@@ -592,7 +600,7 @@ class Connection:
         self._paused_reading = blocked
 
     def _next_request(self) -> memoryview | None:
-        """The next whole request, in memory of its own, or None."""
+        """The next whole request, in memory of its own; None if it is incomplete."""
         if self._large is not None:
             if self._large_end < self._large_length:
                 return None
@@ -615,7 +623,7 @@ class Connection:
         behind = available - 4 - length
         if behind >= 0:
             if behind:
-                self._leave_waiting()
+                self._note_waiting()
             self._start = begin + length
             return memoryview(bytearray(self._view[begin : begin + length]))
         if length > self._room_bytes // 4:
@@ -630,7 +638,7 @@ class Connection:
         return None
 
     def _grow(self, large: bytearray | mmap.mmap) -> None:
-        """More of the large request comes than there is memory for."""
+        """Enlarge the memory of the large request, which is full."""
         size = min(self._large_length, len(large) * _GROWTH)
         self._taking(size)
         grown = bytearray(size)
@@ -638,7 +646,7 @@ class Connection:
         self._large, self._large_view = grown, memoryview(grown)
 
     def _taking(self, size: int) -> None:
-        """A request is about to have so many bytes of memory of its own."""
+        """Hook: a request is about to get `size` bytes of memory of its own."""
 
     def _start_request(self, request: memoryview) -> None:
         header = read_request_header(request)
@@ -652,7 +660,7 @@ class Connection:
             for answer in list(self._waiting_fetches):
                 answer()
             if self._parked is not None:
-                self._leave_waiting()
+                self._note_waiting()
                 self._delayed = (header, request, slot)
                 return
         self._handler.handle(self, header, request, slot)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start, for `status`."""
+    """Counts since the start of the node, for `status`."""
 
     connections: int = 0
     requests: int = 0

@@ -2,10 +2,10 @@
 
 However many topics a request names, it becomes one catalog command, so a request for 10,000 topics costs one sync and
 one transaction. What can be refused by looking at the request alone is refused here; whether a topic exists is decided
-when the command is applied, so two requests for the same topic cannot both make it. A crash before the commit leaves
-nothing, after it everything: the client sees a lost connection and asks again, as with Kafka.
+when the command is applied, so two requests for the same topic cannot both create it. A crash before the commit leaves
+nothing, a crash after it leaves everything: the client sees a lost connection and retries, as with Kafka.
 
-Knows nothing of where partitions lie beyond asking for containers to put new ones in.
+Knows nothing of the placement of partitions, beyond requesting containers for new ones.
 """
 
 import asyncio
@@ -51,13 +51,14 @@ from headrace.wire.generic_codec import field
 MAX_PARTITIONS_PER_REQUEST: Final = 100_000
 """Kafka's own limit per request is 10,000; a command has to fit into one frame of the catalog's log."""
 MAX_TOPICS_WITH_CONFIGS: Final = 100
-"""CreateTopics 5 and above answers with each topic's configs: with all of them up to this many topics, beyond it with
-those that the topic was given, since the answer for 10,000 topics would be 360,000 entries."""
+"""Topics in a request up to which CreateTopics 5 and above answers with all of each topic's configs; in larger
+requests, with those that the topic was given only, since the answer for 10,000 topics would have 360,000 entries."""
 
 
 STRICT_TOPICS: Final = 6
 STRICT_PARTITIONS: Final = 3
-"""From these versions of CreateTopics and CreatePartitions on clients know THROTTLING_QUOTA_EXCEEDED."""
+"""The first version of CreatePartitions in which clients know THROTTLING_QUOTA_EXCEEDED; for CreateTopics it is
+`STRICT_TOPICS`."""
 
 
 # --- CreateTopics
@@ -68,7 +69,7 @@ _Places = Iterator[tuple[ContainerId, Epoch]]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A topic that can be made: its place in the request, and what it is to be."""
+    """A topic that can be created: its place in the request, and its properties."""
 
     place: int
     name: TopicName
@@ -78,7 +79,7 @@ class _Wanted:
 
 
 class CreateTopicsApis:
-    """Makes topics and partitions."""
+    """Answers CreateTopics and CreatePartitions."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class CreateTopicsApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.CREATE_TOPICS, Versions(2, 7), self.create_topics),
             Api(ApiKey.CREATE_PARTITIONS, Versions(0, 3), self.create_partitions),
@@ -142,7 +143,7 @@ class CreateTopicsApis:
         *,
         default_stream: str,
     ) -> list[_Wanted]:
-        """The topics that can be made, in the request's order; the others are answered in `results`."""
+        """The topics that can be created, in the request's order; the others are answered in `results`."""
         names: list[TopicName | None] = []
         for place, topic in enumerate(topics):
             try:
@@ -179,7 +180,7 @@ class CreateTopicsApis:
     def _within_quota(
         self, wanted: Sequence[_Wanted], results: list[dict[str, object]], session: Connection, *, version: int
     ) -> list[_Wanted]:
-        """Those that the client's quota takes; the others are answered in `results`."""
+        """The topics that the client's quota allows; the others are answered in `results`."""
         counts = [topic.partitions for topic in wanted]
         refused = self._throttle.mutates(session, counts, strict=version >= STRICT_TOPICS)
         for topic, error in zip(wanted, refused, strict=True):
@@ -188,7 +189,7 @@ class CreateTopicsApis:
         return [topic for topic, error in zip(wanted, refused, strict=True) if error is None]
 
     async def _dry_run(self, wanted: Sequence[_Wanted]) -> list[TopicOutcome]:
-        """What would come of it (`validate_only`)."""
+        """The outcomes that the request would have (`validate_only`)."""
         streams: dict[str, set[str]] = {}
         for topic in wanted:
             streams.setdefault(topic.name.stream, set()).add(topic.name.topic)
@@ -200,7 +201,8 @@ class CreateTopicsApis:
     async def _make(
         self, wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
     ) -> list[TopicOutcome]:
-        """One command for all; one outcome per wanted topic. Where there is no container, `results` says so."""
+        """Create all topics by one command; returns one outcome per wanted topic. Where no container is available,
+        `results` has the error."""
         free = self._places(wanted)
         items: list[NewTopic] = []
         for index, topic in enumerate(wanted):
@@ -259,7 +261,7 @@ class CreateTopicsApis:
     # --- CreatePartitions
 
     async def create_partitions(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """CreatePartitions. Partitions only rise."""
+        """CreatePartitions. The number of partitions only grows."""
         asked = request.topics
         times = Counter(topic.name for topic in asked)
         names = [topic.name for topic in asked]
@@ -287,11 +289,11 @@ class CreateTopicsApis:
                 return {"name": topic.name, **refusal(error)}
             return {"name": topic.name, "error_code": 0, "error_message": None}
 
-        # At once, so that all of their commands share a sync.
+        # Concurrently, so that all of the commands share a sync.
         return {"results": await asyncio.gather(*map(result, asked, rows))}
 
     async def _grow(self, row: TopicRow, *, name: str, count: int, timeout_ms: int) -> None:
-        """Add partitions up to `count` to the topic that the client calls `name`. Raises HeadraceError."""
+        """Grow a topic to `count` partitions. `name`: the topic's name as the client wrote it. Raises HeadraceError."""
         stream = await self._catalog.query(lambda reader: reader.streams.at(row.stream))
         if stream is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
@@ -323,7 +325,8 @@ def _wanted_topic(
 
 
 def _partition_count(topic: Any, *, default: int, nodes: int) -> int:
-    """How many partitions a CreatableTopic asks for. Raises KafkaError with Kafka's code for what is wrong."""
+    """The number of partitions that a CreatableTopic requests. Raises KafkaError with Kafka's code for what is
+    wrong."""
     count, replicas = topic.num_partitions, topic.replication_factor
     if topic.assignments:
         if count != -1 or replicas != -1:
@@ -344,7 +347,8 @@ def _partition_count(topic: Any, *, default: int, nodes: int) -> int:
 
 
 def _assigned_count(assignments: Sequence[Any], *, nodes: int) -> int:
-    """The partitions of a manual assignment. Its brokers are checked for sense; Headrace places partitions itself."""
+    """The number of partitions in a manual assignment. Its brokers are only checked for consistency; Headrace places
+    partitions itself."""
     indexes = sorted(assignment.partition_index for assignment in assignments)
     if indexes != list(range(len(indexes))):
         raise KafkaError(

@@ -1,8 +1,8 @@
-"""Dispatch: which API answers a request, and the connections by which requests come.
+"""Dispatch of requests to the APIs that answer them, and the set of client connections.
 
-The modules of APIs declare which there are (`kafka.api`). One with a codec of its own starts by itself; every other is
-decoded by `wire.generic_codec`, answered by an `async` handler with plain fields, and encoded by `wire.generic_codec`.
-While such a handler runs, its connection starts nothing else.
+The API modules declare what they answer (`kafka.api`). An API with a codec of its own starts from the raw request;
+every other request is decoded by `wire.generic_codec`, answered by an `async` handler with plain fields, and encoded by
+`wire.generic_codec`. While such a handler runs, its connection starts nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from headrace.kafka.connection import Connection, Identify, Slot
 from headrace.kafka.counters import Counters
 from headrace.kafka.idle_connections import IdleConnections
 from headrace.kafka.throttle import Throttle
-from headrace.kafka.traced_calls import TRACED, named
+from headrace.kafka.traced_calls import TRACED, span_attributes_of
 from headrace.metrics.requests import ApiTimes, PhasedTimes, ProduceTimes
 from headrace.partitions.cluster_layout import NodeSettings
 from headrace.tracing.admin_call import AdminCall, admin_call
@@ -31,16 +31,17 @@ from headrace.wire.header import RequestHeader
 
 LONG_BODY_BYTES: Final = 32 * 1024
 MOST_COUNTED: Final = 100
-"""Entries of a list in an answer whose error codes are counted: answers may be long."""
+"""Entries of a list in an answer whose error codes are counted; answers may be long."""
 _ANY_VERSION: Final = (-(1 << 15), (1 << 15) - 1)
 
 
 class Connections:
-    """The connections of a node's clients: who may come, and who has been idle for too long."""
+    """The client connections of a node: their admission, and the closing of idle ones."""
 
     def __init__(self, *, runtime: Runtime, settings: NodeSettings, descriptors: DescriptorPlan) -> None:
         self.open: dict[Connection, None] = {}
-        """In the order in which they came, which is that in which they are closed."""
+        """The open connections in the order in which they were accepted, which is the order in which they are
+        closed."""
         self.answer_budget = AnswerBudget(self.open, time=runtime.loop.time)
         self.admission = Admission(
             kind="clients",
@@ -58,21 +59,21 @@ class Connections:
         )
 
     def start(self) -> None:
-        """Look for idle ones from now on."""
+        """Start to close idle connections."""
         self.idle.start()
 
     def end_all(self) -> None:
-        """Close each behind what it has been answered."""
+        """Close each connection once its finished answers are written."""
         for connection in list(self.open):
             connection.end()
 
     def close(self) -> None:
-        """Look for idle ones no longer."""
+        """Stop closing idle connections."""
         self.idle.close()
 
 
 class Dispatcher:
-    """Starts to answer whatever clients ask."""
+    """Starts to answer the requests of all connections."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Dispatcher:
         apis: Iterable[Api | RawApi] = (),
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Raises ValueError where two of `apis` have the same key."""
+        """Raises ValueError if two of `apis` have the same key."""
         self._tracer = tracer
         self._traced: frozenset[ApiKey] = TRACED if tracer.is_on else frozenset()
         self._runtime = runtime
@@ -92,16 +93,17 @@ class Dispatcher:
         self._counters = counters
         self._throttle = throttle
         self.apis: dict[ApiKey, Api | RawApi] = {}
-        """All that are answered."""
+        """All APIs that are answered, by key."""
         self.times: dict[str, ApiTimes] = {}
-        """How long answers take, by the API's name."""
+        """The times that answers take, by the API's name."""
         self._starts: dict[int, tuple[int, int, Start, ApiTimes]] = {}
-        """By key, as a plain int: the lowest and the highest version, what starts to answer, and who hears how long it
-        took."""
+        """By key, as a plain int: the lowest and the highest version, the function that starts to answer, and the API's
+        times."""
         self.add(apis)
 
     def add(self, apis: Iterable[Api | RawApi]) -> None:
-        """Answer these too, to clients that connect later. Raises ValueError for one that is there already."""
+        """Also answer these APIs, to clients that connect later. Raises ValueError for an API that is already
+        declared."""
         for api in apis:
             if api.key in self.apis:
                 raise ValueError(f"{api.key.name} is declared twice")
@@ -115,7 +117,7 @@ class Dispatcher:
         return *(_ANY_VERSION if api.answers_other_versions else api.versions), api.start, times
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-        """Start to answer one request. Raises `HeadraceError` where the connection must end."""
+        """Start to answer one request. Raises `HeadraceError` if the connection must end."""
         self._counters.requests += 1
         known = self._starts.get(header.api_key)
         if known is not None:
@@ -153,7 +155,7 @@ class Dispatcher:
         session.park(self._throttle.timed(session, answer) if self._throttle.is_on else answer())
 
     async def _trace(self, api: Api, session: Connection, version: int, body: memoryview, slot: Slot) -> None:
-        """As `_answer`, with a span."""
+        """Answer as `_answer` does, within a span."""
         with admin_call(self._tracer, name_of(api.key), time=self._runtime.loop.time) as call:
             await self._answer(api, session, version, body, slot, call)
 
@@ -170,14 +172,14 @@ class Dispatcher:
         if not generic_codec.is_prepared(key, version):
             await self._runtime.loop.run_in_executor(self._runtime.executor, generic_codec.prepare, key, version)
         long = len(body) > LONG_BODY_BYTES
-        if long:  # a thread shares the processor with the loop, a long step on the loop stalls it
+        if long:  # a thread shares the processor with the loop; a long step on the loop would stall it
             asked = await self._runtime.loop.run_in_executor(
                 self._runtime.executor, generic_codec.decode_request, key, version, body
             )
         else:
             asked = generic_codec.decode_request(key, version, body)
         if call is not None:
-            call.attributes = named(asked, session.default_stream)
+            call.attributes = span_attributes_of(asked, session.default_stream)
         fields = await api.handler(asked, session)
         for code in codes_of(fields):
             slot.failed(code)
@@ -196,7 +198,7 @@ class Dispatcher:
     def accepted(
         self, place: Place, *, listener: str, default_stream: str, identify: Identify | None = None
     ) -> Connection:
-        """The protocol of a connection that has a place."""
+        """The protocol object for a connection that has a place."""
         return Connection(self, listener=listener, default_stream=default_stream, place=place, identify=identify)
 
     def connected(self, session: Connection) -> None:
@@ -225,7 +227,7 @@ def name_of(key: ApiKey) -> str:
 
 
 def codes_of(fields: Mapping[str, object]) -> Iterator[int]:
-    """The error codes that an answer of the generic codec has, but for those far behind in a long list."""
+    """The error codes in an answer of the generic codec, except those far behind in a long list."""
     code = fields.get("error_code")
     if code and isinstance(code, int):
         yield code

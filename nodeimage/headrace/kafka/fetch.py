@@ -1,21 +1,22 @@
-"""Fetch: what the client's partitions hold from its offsets on, now or as soon as there is enough.
+"""Fetch: returns the records of the client's partitions from its offsets on, now or as soon as there are enough.
 
 A fetch that finds less than `min_bytes` waits: its partitions wake it (`fetch_sessions.Interest`) when something is
-committed, or the node's one timer when `max_wait` is over. Batches come from the log's tail in memory, from disk in a
-reader thread (the loop never reads a file), or, where partitionlets lie in other nodes' containers, by `remote_reads`.
-Records above the high watermark are never given out (invariant 2).
+committed, or the node's one timer does when `max_wait` is over. Batches are read from the log's tail in memory, from
+disk in a reader thread (the loop never reads a file), or, where partitionlets lie in other nodes' containers, by
+`remote_reads`. Records above the high watermark are never returned (invariant 2).
 
-What a node cannot answer is the error of that partition alone. A partition that this node leads no more wakes its
-fetches, which answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up anew.
+A partition that this node cannot serve gets its own error; the others are served. When this node ceases to lead a
+partition, the partition's fetches are woken and answer NOT_LEADER_OR_FOLLOWER; the client's next fetch looks it up
+again.
 
-Whether the client may read a partition is asked when it is bound, before anything is looked up for it, and again under
-each change of the rules (`Interest.rules`) before anything of it is told. Fetches that wait are looked through when the
-rules change, a bit at a time: a partition that may no longer be read is answered at once.
+Whether the client may read a partition is checked when the partition is bound, before anything is looked up for it, and
+again after each change of the rules (`Interest.rules`), before anything about it is returned. When the rules change,
+waiting fetches are checked a few at a time: one with a partition that may no longer be read is answered at once.
 
-A waiting fetch is answered early when another request of its client waits behind it: answers go out in order.
+A waiting fetch is answered early when another request of its client waits behind it, since answers are sent in order.
 
-What names many partitions, or is the answer for many, is done a bit at a time, beside other clients' requests: a node
-that leads 100,000 partitions may be asked for all of them at once.
+Requests that name many partitions, and answers for many, are processed in pieces, interleaved with other clients'
+requests: a node that leads 100,000 partitions may be asked for all of them at once.
 """
 
 import asyncio
@@ -56,15 +57,17 @@ from headrace.wire.fetch import (
 from headrace.wire.header import RequestHeader
 
 LONG_BYTES = 64 * 1024
-"""A longer request is read beside the loop: it may name many thousand partitions."""
+"""Size above which a request is decoded in an executor thread: it may name many thousands of partitions."""
 MOST_WAIT_MS = 300_000
-"""A fetch that may wait for longer is answered by then all the same, and asked anew: what waits is in memory."""
+"""The longest wait of a fetch, in milliseconds, whatever the client allows; the client then sends it again. Waiting
+fetches use memory."""
 MANY: Final = 1000
-"""Partitions that are looked up, or answered for, at once."""
+"""Partitions that are looked up, or answered for, in one turn of the loop."""
 MOST_SERVED = 5000
-"""Partitions whose records are in one answer."""
+"""Partitions with records in one answer."""
 MOST_COUNTED = 1024 * 1024
-"""Bytes of batches whose records are counted on the loop: in less than a millisecond, however small they are."""
+"""Bytes of batches up to which records are counted on the loop, which takes less than a millisecond however small they
+are."""
 
 
 class FetchApi:
@@ -99,7 +102,7 @@ class FetchApi:
 
     @property
     def apis(self) -> Sequence[RawApi]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (RawApi(ApiKey.FETCH, Versions(4, 16), self.handle),)
 
     def handle(self, connection: Connection, header: RequestHeader, request: memoryview, slot: Reply) -> None:
@@ -134,7 +137,7 @@ class FetchApi:
     async def _start_long(
         self, connection: Connection, header: RequestHeader, request: memoryview, slot: Reply
     ) -> None:
-        """The same, beside other clients' requests."""
+        """Start to answer a long request, interleaved with other clients' requests."""
         version = header.api_version
         asked = await self.runtime.loop.run_in_executor(
             self.runtime.executor, decode_request, request, header.body, version
@@ -164,7 +167,8 @@ class FetchApi:
             self._looking = self.runtime.spawn(self._look_through())
 
     async def _look_through(self) -> None:
-        """Wake the fetches of partitions that their clients may no longer read, sessions without a fetch among them."""
+        """Wake the fetches of partitions that their clients may no longer read; sessions without a fetch under way are
+        covered too."""
         rules = None
         while (present := self.authorization.rules) is not None and present != rules:
             rules = present
@@ -204,7 +208,8 @@ def _refuse(slot: Reply, version: int, asked: FetchRequest, error: KafkaError) -
 
 
 def _refuse_replica(slot: Reply, version: int, asked: FetchRequest) -> None:
-    """Nodes follow each other by a protocol of their own: whoever says that it is a replica is a client that is not."""
+    """Refuse a request that claims to come from a replica: nodes replicate by a protocol of their own, so it is a
+    client."""
     refused = [
         FetchTopicResult(
             topic.topic,
@@ -218,7 +223,7 @@ def _refuse_replica(slot: Reply, version: int, asked: FetchRequest) -> None:
 
 
 class Fetch:
-    """One request under way."""
+    """One fetch under way."""
 
     __slots__ = (
         "_answering",
@@ -256,13 +261,13 @@ class Fetch:
     # --- topics and partitions
 
     def bind_cached(self) -> bool:
-        """Find the partitions of what the client named; false if one has to be looked up on disk."""
+        """Bind the partitions that the client named from memory; false if any has to be looked up on disk."""
         topics = self._api.topics
         rules, by_name = self._api.authorization.rules, topics.by_name(self._connection.default_stream)
         for key, interest in self._session.active.items():
             name_or_id, number = key
             topic = by_name.get(name_or_id) if isinstance(name_or_id, str) else topics.cached_id(name_or_id)
-            if topic is None:  # even if there was none the last time: it may have been made
+            if topic is None:  # even if it was missing last time: it may have been created since
                 return False
             if rules is not None and interest.rules != rules and not self._may_read(interest, topic):
                 continue
@@ -277,10 +282,11 @@ class Fetch:
         return True
 
     async def bind_and_start(self) -> None:
-        """Look up what is not in memory, then start; what names the next many partitions starts after this answer."""
+        """Look up partitions that are not in memory, then start. The connection stays parked while a long answer is
+        built, so that the next long request starts after it."""
         try:
             await self._bind()
-        except BaseException:  # nobody will answer: let go of the partitions that are bound already
+        except BaseException:  # no answer will follow: release the partitions that are bound already
             self._cancel()
             raise
         self.start()
@@ -288,7 +294,7 @@ class Fetch:
             await asyncio.wait([self._answering])
 
     async def _bind(self) -> None:
-        # Others join meanwhile, when something is committed: these are bound already.
+        # More partitions become active meanwhile, when something is committed: these are bound already.
         asked = list(self._session.active.items())
         for first in range(0, len(asked), MANY):
             if first:
@@ -332,14 +338,14 @@ class Fetch:
                 interest.watch(partition, topic)
 
     def _may_read(self, interest: Interest, topic: Topic) -> bool:
-        """Whether the client may read a topic now; else the interest has its refusal, and follows nothing."""
+        """Whether the client may read a topic now; if not, set the interest's error and stop watching its partition."""
         authorization, connection, key = self._api.authorization, self._connection, interest.key[0]
         grant = connection.read_grants.get(key)
         if grant is not None and grant[0] == authorization.rules and grant[1] is connection.principal:
             interest.rules = grant[0]
             return True
         refused: KafkaError | None = None
-        if isinstance(key, str) or interest.partition is not None:  # what the client reads already it knows of
+        if isinstance(key, str) or interest.partition is not None:  # the client knows of a topic that it reads already
             if not authorization.may(connection, AclOperation.READ, Kind.TOPIC, topic.full_name, api="Fetch"):
                 name = key if isinstance(key, str) else topic.full_name
                 refused = refusal_of(connection, AclOperation.READ, Kind.TOPIC, name)
@@ -354,15 +360,15 @@ class Fetch:
         return False
 
     def _read_under(self, interest: Interest, rules: int) -> None:
-        """Let go of a partition that is followed, where these rules are others than those it was bound under, and do
-        not let the client read it."""
+        """If a watched partition was bound under other rules, stop watching it unless `rules` let the client read it
+        too."""
         partition = interest.partition
         if partition is None or interest.rules == rules:
             return
         topic = self._api.topics.cached_id(partition.topic_id)
         if topic is not None:
             self._may_read(interest, topic)
-        elif not partition.deleted:  # it is looked up anew
+        elif not partition.deleted:  # the client's next fetch looks it up again
             interest.error = _left()
             interest.unwatch()
 
@@ -377,7 +383,7 @@ class Fetch:
         pace = self._connection.reading_pace
         hold_s = 0.0 if pace is None else min(pace.asked(monotonic()), self._asked.max_wait_ms / 1000)
         if hold_s > 0.0 and not self._slot.is_followed:
-            self._session.fetch_waits(_nothing)  # what is committed meanwhile does not answer it
+            self._session.fetch_waits(_ignore_wake)  # commits meanwhile do not answer it
             self._wait(hold_s, self._held)
         elif not self._try(final=self._asked.max_wait_ms <= 0 or self._slot.is_followed):
             self._session.fetch_waits(self._woken)
@@ -389,7 +395,7 @@ class Fetch:
         self._connection.add_close_listener(self._cancel)
 
     def _held(self) -> None:
-        """The request was held up for long enough."""
+        """Try to answer after the delay that the reading pace imposed."""
         if self._ended or self._try(final=False):
             return
         self._session.fetch_waits(self._woken)
@@ -428,8 +434,9 @@ class Fetch:
     # --- reading
 
     def _try(self, *, final: bool) -> bool:
-        """Answer if there is enough, or if `final`; false: go on waiting."""
-        # One batch comes whatever the limit. What comes from memory stays there, too, until the client has read it.
+        """Answer if there is enough, or if `final`; false if the fetch continues to wait."""
+        # At least one batch is returned, whatever the limit. Batches from memory stay in memory until the client has
+        # read them.
         budget = max(1, min(self._asked.max_bytes, MAX_RESPONSE_BYTES, self._api.answer_budget.bytes()))
         if self._api.throttle.is_on and (most := self._api.throttle.most_fetched(self._connection)) is not None:
             budget = max(1, min(budget, most))
@@ -459,7 +466,7 @@ class Fetch:
                 continue
             where = self._api.planner.locate(partition, interest.asked.offset)
             if where.offset >= where.limit:
-                continue  # between there and the end records were lost (invariant 15): it waits for the next one
+                continue  # records between here and the end were lost (invariant 15): wait for the next record
             most = min(interest.asked.max_bytes, budget - total)
             batches = None
             if where.container is not None:
@@ -472,14 +479,14 @@ class Fetch:
             total += sum(map(len, batches))
         for key in quiet:
             del self._session.active[key]
-        nothing = not self._session.interests  # a session that ends; Kafka waits for nothing there, either
+        nothing = not self._session.interests  # a session that ends; Kafka does not wait then either
         enough = (
             total >= min(self._asked.min_bytes, budget) or failed or full or final or nothing or self._session.closed
         )
         if cold or (enough and len(self._session.to_tell) > MANY):
             self._end()
-            self._session.fetch_waits(_nothing)  # the session is busy until the answer
-            self._connection.add_close_listener(self._cancel)  # the client may go away before it begins
+            self._session.fetch_waits(_ignore_wake)  # the session is busy until the answer
+            self._connection.add_close_listener(self._cancel)  # the client may go away before the coroutine begins
             answering = self._answer_later(found, cold, budget - total)
             if self._connection.parked:
                 self._answering = self._api.runtime.spawn(answering)
@@ -497,7 +504,9 @@ class Fetch:
         answer = FetchAnswer(self._session, counts)
         rules = self._api.authorization.rules
         for interest in list(self._session.to_tell.values()):
-            if rules is not None and interest.rules != rules:  # changed while it was read, or while it was quiet
+            if (
+                rules is not None and interest.rules != rules
+            ):  # the rules changed while it was read, or while it was quiet
                 self._read_under(interest, rules)
             answer.add(interest, found.get(interest.key))
         return answer
@@ -505,7 +514,7 @@ class Fetch:
     async def _answer_later(
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
     ) -> None:
-        """Read what has to be read from disk, then answer, beside other clients' requests."""
+        """Read from disk what is not in memory, then answer, interleaved with other clients' requests."""
         connection = self._connection
         connection.remove_close_listener(self._cancel)
         try:
@@ -521,7 +530,7 @@ class Fetch:
                     answer, body = await self._filled_in_turns(found, counts)
             finally:
                 connection.read_over()
-        except BaseException:  # nobody will answer
+        except BaseException:  # no answer will follow
             self._cancel()
             raise
         self._session.fetch_ended()
@@ -545,7 +554,8 @@ class Fetch:
         )
 
     def _throttled(self, answer: FetchAnswer) -> int:
-        """For how long the client is told to wait, in milliseconds, once the answer is all there."""
+        """Count the complete answer against the client's quotas; returns the milliseconds for which the client should
+        wait."""
         if self._api.throttle.is_on:
             self._api.throttle.fetched(self._connection, self._slot, answer.bytes)
         return self._slot.throttle_ms
@@ -565,23 +575,24 @@ class Fetch:
     async def _read_cold(
         self, found: dict[Key, list[Buffer]], cold: Sequence[tuple[Interest, Range]], budget: int
     ) -> dict[Key, int]:
-        """Add what is read to what is found; how many records each partition of it has."""
+        """Read the ranges that are not in memory into `found`; returns the number of records read for each
+        partition."""
         asked = [(interest.key, where, interest.asked.max_bytes) for interest, where in cold]
         read = await self._api.planner.read_all(asked, budget)
         counts = await self._counts(read)
         for interest, where in cold:
             match read.get(interest.key):
                 case None:
-                    pass  # the others took all the room
+                    pass  # the other partitions used up the limit
                 case list(batches):
                     found[interest.key] = batches
                     held = where.partition
                     same = held.high_watermark == where.high_watermark and where.row in held.chain
-                    if not batches and where.row.cut and same:  # it was not cut and filled again meanwhile
+                    if not batches and where.row.cut and same:  # it was not truncated and refilled meanwhile
                         held.gap = (where.offset, where.high_watermark)
                 case KafkaError() as refused:
                     interest.error = refused
-                case error:  # of this partition alone: the others are served
+                case error:  # an error of this partition only: the others are served
                     self._api.read_failed(error, where.row.container)
                     interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
             partition = interest.partition
@@ -590,13 +601,13 @@ class Fetch:
         return counts
 
     async def _counts(self, read: Read) -> dict[Key, int]:
-        """How many records each range has; they are counted beside the loop where there may be many batches."""
+        """The number of records in each range; counted in an executor thread if there may be many batches."""
         if sum(sum(map(len, batches)) for batches in read.values() if isinstance(batches, list)) <= MOST_COUNTED:
             return _counts_of(read)
         return await self._api.runtime.loop.run_in_executor(self._api.runtime.executor, _counts_of, read)
 
     def _check(self, interest: Interest) -> KafkaError | None:
-        """The error that the client gets for this partition, if any."""
+        """The error of this partition for the client, if any."""
         partition = interest.partition
         if partition is None:
             return interest.error or KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -622,8 +633,8 @@ def _counts_of(read: Read) -> dict[Key, int]:
     return {key: record_count(batches) for key, batches in read.items() if isinstance(batches, list)}
 
 
-def _nothing() -> None:
-    """What a wake-up does while an answer is being read."""
+def _ignore_wake() -> None:
+    """Ignores wake-ups while an answer is being read."""
 
 
 def _left() -> KafkaError:

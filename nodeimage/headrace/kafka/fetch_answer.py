@@ -1,4 +1,4 @@
-"""What one answer to Fetch tells of the partitions of a session, and how many records it has."""
+"""One answer to Fetch: what it reports on the partitions of a session, and how many records it has."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from headrace.wire.primitives import Buffer
 
 _COUNT: Final = struct.Struct(">i")
 _COUNT_AT: Final = 57
-"""In a record batch: of the number of its records."""
+"""Offset of the number of records in a record batch's header."""
 _OFFSETS: Final = struct.Struct(">q15xi")
-"""At its beginning: its base offset, and how far behind that its last one is."""
+"""The first fields of a record batch: its base offset and, relative to that, its last offset."""
 _LENGTH_AND_COUNT: Final = struct.Struct(">i45xi")
 _LENGTH_AT: Final = 8
-"""Of the first of these. The length is of what follows it."""
+"""Offset of the length in a record batch's header. The length counts the bytes that follow it."""
 _ANSWERED: Final = frozenset(
     {
         Code.OFFSET_OUT_OF_RANGE,
@@ -32,27 +32,28 @@ _ANSWERED: Final = frozenset(
         Code.INVALID_TOPIC_EXCEPTION,
     }
 )
-"""What clients understand in an answer to Fetch; Java's consumer ends at any other code. For those that pass they get
-NOT_LEADER_OR_FOLLOWER, and come again."""
+"""The error codes that clients handle in an answer to Fetch; Java's consumer ends at any other code. Temporary errors
+with other codes are reported as NOT_LEADER_OR_FOLLOWER, which makes clients retry."""
 
 
 class FetchAnswer:
-    """One answer, partition by partition. What it has of a topic is counted as that topic's traffic."""
+    """One answer, built partition by partition. Its records count as traffic of their topics."""
 
     __slots__ = ("_by_topic", "_counts", "_session", "bytes", "errors")
 
     def __init__(self, session: FetchSession, counts: Mapping[Key, int] | None = None) -> None:
-        """`counts`: of the records of partitions that were read from disk; those of the others are counted here."""
+        """`counts`: the numbers of records of partitions that were read from disk; those of the others are counted
+        here."""
         self._session = session
         self._counts = counts
         self._by_topic: dict[str | bytes, list[FetchResult]] = {}
         self.bytes = 0
-        """Of records."""
+        """Bytes of records in the answer."""
         self.errors: list[int] = []
-        """Of partitions."""
+        """Error codes of partitions."""
 
     def add(self, interest: Interest, records: list[Buffer] | None) -> None:
-        """Tell the client of a partition, if there is anything new."""
+        """Add a partition's result, unless the session is incremental and nothing has changed."""
         result = _result(interest, records)
         if self._session.incremental and not _is_news(interest, result):
             return
@@ -68,16 +69,17 @@ class FetchAnswer:
             if (topic := interest.topic) is not None:
                 count = None if self._counts is None else self._counts.get(key)
                 if count is None:
-                    # What is produced here leaves no offset out; copies of another cluster's records may.
+                    # Records that are produced here leave no gaps between offsets; copies of another cluster's records
+                    # may.
                     count = record_count_of_tail(batches, topic.home is None)
                 traffic = topic.traffic
                 traffic.out_bytes += size
                 traffic.out_records += count
-            if key in active:  # served: behind the others, next time
+            if key in active:  # served: moves behind the others for the next time
                 active[key] = active.pop(key)
 
     def encode(self, version: int, throttle_ms: int = 0) -> list[Buffer]:
-        """The answer's body. Any thread's, once all is added."""
+        """The answer's body. May run in any thread once all partitions are added."""
         topics = [
             FetchTopicResult(
                 topic=key if isinstance(key, str) else None,
@@ -90,7 +92,7 @@ class FetchAnswer:
 
 
 def record_count(batches: Iterable[Buffer]) -> int:
-    """How many records are in whole batches, any number of them in each buffer. Looks at each batch."""
+    """The number of records in whole batches, of which each buffer may hold several. Reads each batch's header."""
     found = 0
     for buffer in batches:
         at, last = _LENGTH_AT, len(buffer) - _LENGTH_AND_COUNT.size
@@ -102,8 +104,8 @@ def record_count(batches: Iterable[Buffer]) -> int:
 
 
 def record_count_of_tail(batches: Sequence[Buffer], is_dense: bool) -> int:
-    """The same of neighbours, one in each buffer, and at least one. `is_dense`: each offset has its record; then it is
-    told by the first and the last of them, however many there are."""
+    """The number of records in adjacent batches, one per buffer, at least one. `is_dense`: there are no gaps between
+    offsets, so the first and the last batch suffice, however many there are."""
     if len(batches) == 1:
         (count,) = _COUNT.unpack_from(batches[0], _COUNT_AT)
         return int(count)

@@ -1,14 +1,14 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
-A session keeps its partitions in the order in which they were served least recently, and a set of those that may have
-something to say: a fetch looks only at these, so that a consumer of ten thousand quiet partitions costs nothing. A
-partition joins the set when its high watermark or log start moves (`Interest.wake`), or when the client moves its
-offset. A sessionless fetch is a session that lives for one request.
+A session keeps its partitions in the order in which they were served, least recent first, and a set of those that may
+have news. A fetch looks only at that set, so a consumer of ten thousand quiet partitions costs nothing. A partition
+joins the set when its high watermark or log start moves (`Interest.wake`), or when the client moves its offset. A
+sessionless fetch is a session that lives for one request.
 
-At most `MAX_SESSIONS` are kept, of `MAX_PARTITIONS` together. Where there is no room, one that was not used for
-`UNUSED_S` goes, and its client starts a new one (FETCH_SESSION_ID_NOT_FOUND); where all are in use, the client that
-begins gets none (id 0), and names all of its partitions each time. Kafka does the same: sessions that took each other's
-place in turns would cost more than none.
+At most `MAX_SESSIONS` are kept, with `MAX_PARTITIONS` together. When there is no room, a session that has been unused
+for `UNUSED_S` is closed, and its client starts a new one (FETCH_SESSION_ID_NOT_FOUND). If all are in use, a client that
+begins a session gets none (id 0), and names all of its partitions each time. Kafka does the same: sessions that evict
+each other in turns would cost more than none.
 """
 
 import random
@@ -25,18 +25,18 @@ from headrace.wire.fetch import FetchPartition
 
 MAX_SESSIONS: Final = 1000
 MAX_PARTITIONS: Final = 400_000
-"""Some 700 bytes each."""
+"""Partitions in all sessions together; each takes some 700 bytes."""
 UNUSED_S: Final = 120.0
 """Kafka's `min.incremental.fetch.session.eviction.ms`."""
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 
 Key = tuple[str | bytes, int]
-"""Topic name or topic id as the client gave it, and the partition's number."""
+"""The topic name or topic id that the client used, and the partition's number."""
 
 
 class Interest:
-    """One partition of one session: what the client asked for, and what it was last told."""
+    """One partition of one session: what the client requested, and what it was last sent."""
 
     __slots__ = (
         "asked",
@@ -56,15 +56,16 @@ class Interest:
         self.asked = asked
         self.partition: Partition | None = None
         self.topic: Topic | None = None
-        """The partition's."""
+        """The partition's topic."""
         self.error: KafkaError | None = None
         self.told_high_watermark = -1
         self.told_log_start = -1
         self.rules = -1
-        """Those by which the client may read the partition (Authorization.rules); under others it is asked again."""
+        """The rules under which the client may read the partition (Authorization.rules); under other rules it is
+        checked again."""
 
     def watch(self, partition: Partition, topic: Topic) -> None:
-        """Follow `partition`, which is of `topic`."""
+        """Watch `partition`, which belongs to `topic`, instead of any earlier partition."""
         if partition is self.partition:
             return
         self.unwatch()
@@ -72,13 +73,13 @@ class Interest:
         partition.watch(self)
 
     def unwatch(self) -> None:
-        """Follow none."""
+        """Stop watching the partition, if any."""
         if self.partition is not None:
             self.partition.unwatch(self)
             self.partition = self.topic = None
 
     def wake(self) -> None:
-        """The partition has news."""
+        """Mark the partition as having news, and wake the session."""
         self.session.active[self.key] = self
         self.session.wake()
 
@@ -101,23 +102,24 @@ class FetchSession:
 
     def __init__(self, principal: Principal = NOBODY, default_stream: str = DEFAULT_STREAM) -> None:
         self.principal = principal
-        """Whose it is."""
+        """The principal to which the session belongs."""
         self.default_stream = default_stream
-        """Of the bare names in its keys."""
+        """The stream of the bare names in the session's keys."""
         self.id = 0
         self.epoch = INITIAL_EPOCH
         self.closed = False
         self.used_at = 0.0
-        """Loop time of its last request or answer."""
+        """Loop time of the session's last request or answer."""
         self.counted = 0
-        """Its partitions, as `FetchSessions` counts them."""
+        """The number of the session's partitions, as counted by `FetchSessions`."""
         self.interests: dict[Key, Interest] = {}
         self.active: dict[Key, Interest] = {}
-        """Those to look at, longest unserved first."""
+        """The partitions that may have news, longest unserved first."""
         self._wake: Callable[[], None] | None = None
 
     def is_of(self, principal: Principal) -> bool:
-        """Whether a user may go on with it, by whichever connection. Takes up the groups that the user has now."""
+        """Whether a principal may continue the session, by whichever connection. If its groups have changed, all
+        partitions are checked again."""
         own = self.principal
         if principal is own:
             return True
@@ -132,34 +134,34 @@ class FetchSession:
 
     @property
     def incremental(self) -> bool:
-        """Answers leave out what has not changed."""
+        """Whether answers leave out partitions without a change."""
         return self.id != 0 and self.epoch != INITIAL_EPOCH
 
     @property
     def to_tell(self) -> dict[Key, Interest]:
-        """Those that the next answer may tell of."""
+        """The partitions that the next answer may report."""
         return self.active if self.incremental else self.interests
 
     @property
     def is_busy(self) -> bool:
-        """A fetch is under way."""
+        """Whether a fetch is under way."""
         return self._wake is not None
 
     def fetch_waits(self, wake: Callable[[], None]) -> None:
-        """A fetch is under way; `wake` is called when it has news to tell, or nothing to wait for any more."""
+        """Begin a fetch; `wake` is called when there is news for it, or nothing left to wait for."""
         self._wake = wake
 
     def fetch_ended(self) -> None:
-        """No fetch is under way any more."""
+        """End the fetch that is under way, if any."""
         self._wake = None
 
     def wake(self) -> None:
-        """Wake the fetch that is under way, if there is one."""
+        """Wake the fetch that is under way, if any."""
         if self._wake is not None:
             self._wake()
 
     def ask(self, key: Key, asked: FetchPartition) -> None:
-        """The client names a partition, anew or with another offset. A closed session takes none."""
+        """Add a partition that the client names, or update its request. Does nothing in a closed session."""
         if self.closed:
             return
         interest = self.interests.get(key)
@@ -170,14 +172,14 @@ class FetchSession:
         self.active[key] = interest
 
     def forget(self, key: Key) -> None:
-        """The client no longer wants a partition."""
+        """Remove a partition that the client no longer wants."""
         interest = self.interests.pop(key, None)
         self.active.pop(key, None)
         if interest is not None:
             interest.unwatch()
 
     def close(self) -> None:
-        """Let go of all partitions. A fetch that waits has nothing to wait for any more."""
+        """Release all partitions, and wake a waiting fetch, which has nothing left to wait for."""
         self.closed = True
         for interest in self.interests.values():
             interest.unwatch()
@@ -192,10 +194,10 @@ class FetchSessions:
     def __init__(
         self, *, time: Callable[[], float], most: int = MAX_SESSIONS, most_partitions: int = MAX_PARTITIONS
     ) -> None:
-        """`time`: the loop's."""
+        """`time`: the loop's clock, in seconds."""
         self._time = time
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        """Longest unused first."""
+        """The sessions by id, longest unused first."""
         self._most = most
         self._most_partitions = most_partitions
         self._partitions = 0
@@ -212,9 +214,10 @@ class FetchSessions:
         principal: Principal = NOBODY,
         default_stream: str = DEFAULT_STREAM,
     ) -> FetchSession:
-        """The session that a request continues, or a new one where it begins one (epoch 0) or goes without (epoch -1).
+        """The session that a request continues, or a new one if the request begins a session (epoch 0) or has none
+        (epoch -1).
 
-        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND, of another user's session too, and at a listener where the
+        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND, also for another user's session and at a listener where the
         session's names mean other topics; or INVALID_FETCH_SESSION_EPOCH.
         """
         session = self._sessions.get(session_id)
@@ -226,13 +229,14 @@ class FetchSessions:
             raise _not_found(session_id)
         if session.epoch != epoch or session.is_busy:
             raise KafkaError(Code.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} expects epoch {session.epoch}")
-        self._used(session)
+        self._touch(session)
         return session
 
     def named(self, session: FetchSession, *, begins: bool) -> None:
-        """The client has named its partitions. A session that begins is kept, with an id, if there is room.
+        """Count the partitions that the client has named. A session that begins is kept, with an id, if there is room.
 
-        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND if one that was kept is no more: it may have outgrown the room.
+        Raises `KafkaError` FETCH_SESSION_ID_NOT_FOUND if a kept session no longer exists: it may have outgrown the
+        room.
         """
         more = len(session.interests) - session.counted
         if session.id:
@@ -245,26 +249,26 @@ class FetchSessions:
             while not session.id or session.id in self._sessions:
                 session.id = self._random.randint(1, 0x7FFFFFFF)
             self._sessions[session.id] = session
-            self._used(session)
+            self._touch(session)
             self._count(session, more)
 
     def advance(self, session: FetchSession) -> None:
-        """An answer of `session` goes out: the next request carries the next epoch."""
+        """Note that an answer of `session` is sent: the next request carries the next epoch."""
         if not session.id:
             session.close()
             return
         session.epoch = 1 if session.epoch >= 0x7FFFFFFF else session.epoch + 1
         if not session.closed:
-            self._used(session)
+            self._touch(session)
 
     def close(self, session_id: int) -> None:
-        """End a session, if there is one of that id."""
+        """End the session with this id, if any."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._count(session, -session.counted)
             session.close()
 
-    def _used(self, session: FetchSession) -> None:
+    def _touch(self, session: FetchSession) -> None:
         session.used_at = self._time()
         self._sessions.move_to_end(session.id)
 
@@ -273,7 +277,7 @@ class FetchSessions:
         self._partitions += more
 
     def _make_room(self, *, sessions: int, partitions: int) -> bool:
-        """Whether there is room for so many more, if need be once unused sessions are closed."""
+        """Whether there is room for this many more, closing unused sessions if necessary."""
         while len(self._sessions) + sessions > self._most or self._partitions + partitions > self._most_partitions:
             unused = self._unused()
             if unused is None:

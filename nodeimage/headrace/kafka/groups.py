@@ -1,4 +1,4 @@
-"""Kafka's APIs for consumer groups: requests in, the group service asked, dicts out.
+"""Kafka's APIs for consumer groups: translate requests into calls of the group service, and its results into answers.
 
 Decides nothing about groups itself (`coordination` does). Committed offsets are in `committed_offsets`.
 """
@@ -29,14 +29,15 @@ log = structlog.get_logger(__name__)
 
 _GROUP, _TRANSACTION = 0, 1
 MOST_REBALANCE_MS: Final = 86_400_000
-"""A client may name 24 days, and some do, as a poll may take any time; a group would wait as long for one member."""
+"""The longest rebalance timeout, in milliseconds. Clients may request 24 days, and some do because a poll may take any
+time; the group would wait that long for one member."""
 _CLASSIC: Final = "classic"
 _MOST_LOGGED: Final = 249
-"""Characters of a group's id in a line of the log; Kafka bounds it by the request alone."""
+"""Characters of a group id in a log line; Kafka limits an id only by the size of the request."""
 
 
 class GroupApis:
-    """Membership of consumer groups, and what operators ask of them."""
+    """Answers the APIs for membership of consumer groups, and for listing, describing and deleting groups."""
 
     def __init__(self, *, layout: Layout, coordination: Coordination, authorization: Authorization) -> None:
         self._authorization = authorization
@@ -45,7 +46,7 @@ class GroupApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.FIND_COORDINATOR, Versions(0, 4), self.find_coordinator),
             Api(ApiKey.JOIN_GROUP, Versions(0, 9), self.join_group),
@@ -57,14 +58,14 @@ class GroupApis:
             Api(ApiKey.DELETE_GROUPS, Versions(0, 2), self.delete_groups),
         )
 
-    # --- where groups live
+    # --- the coordinator
 
     async def find_coordinator(self, request: Any, session: Connection) -> Mapping[str, object]:
         """FindCoordinator: the node that leads the catalog, for every group."""
         key_type = field(request, "key_type", _GROUP)
         several = field(request, "coordinator_keys", None)
         keys = [request.key] if several is None else several
-        refused = {key: error for key in keys if (error := self._why_not_find(session, key_type, key)) is not None}
+        refused = {key: error for key in keys if (error := self._find_refusal(session, key_type, key)) is not None}
         may = len(refused) < len(keys)
         node_id = await self._coordination.find() if key_type == _GROUP and may else None
         found = [
@@ -75,7 +76,7 @@ class GroupApis:
         ]
         return found[0] if several is None else {"coordinators": found}
 
-    def _why_not_find(self, session: Connection, key_type: int, key: str) -> KafkaError | None:
+    def _find_refusal(self, session: Connection, key_type: int, key: str) -> KafkaError | None:
         kind = {_GROUP: Kind.GROUP, _TRANSACTION: Kind.TRANSACTIONAL_ID}.get(key_type)
         try:
             if kind is not None:
@@ -98,8 +99,8 @@ class GroupApis:
                 }
             code, message = Code.COORDINATOR_NOT_AVAILABLE, "no node leads the catalog at the moment"
         elif key_type == _TRANSACTION:
-            # Final for all clients, and the one code with which all that show a message do so: Java drops it of
-            # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka asks again for ever after other codes.
+            # Final for all clients, and the one code for which all clients that show a message do so: Java drops the
+            # message of TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries forever after other codes.
             code, message = Code.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS
         else:
             code, message = Code.INVALID_REQUEST, f"there are no coordinators of type {key_type}"
@@ -108,12 +109,12 @@ class GroupApis:
     # --- membership
 
     def _check_member(self, session: Connection, group_id: str, *, api: str) -> None:
-        """Raises KafkaError for the empty id, and where the client may not be a member of the group."""
+        """Raises KafkaError for the empty id, or if the client may not be a member of the group."""
         check_group_id(group_id)
         self._authorization.check(session, AclOperation.READ, Kind.GROUP, group_id, api=api)
 
     async def join_group(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """JoinGroup. Version 0 has no rebalance timeout of its own, and takes the session's."""
+        """JoinGroup. Version 0 has no rebalance timeout and uses the session timeout instead."""
         version = request.__version__
         session_timeout = field(request, "session_timeout")
         instance_id = field(request, "group_instance_id", None)
@@ -172,7 +173,8 @@ class GroupApis:
             result = await (await self._coordination.service()).sync(sync)
             self._check_member(session, sync.group_id, api="SyncGroup")  # it may have waited for long
         except HeadraceError as error:
-            # As Kafka does: not every client knows that a coordinator may still be loading here, and all join again.
+            # As in Kafka: not every client handles COORDINATOR_LOAD_IN_PROGRESS here, but all rejoin after
+            # REBALANCE_IN_PROGRESS.
             loads = error.code is Code.COORDINATOR_LOAD_IN_PROGRESS
             result = SyncResult(code=Code.REBALANCE_IN_PROGRESS if loads else error.code)
         return {
@@ -191,12 +193,12 @@ class GroupApis:
                 request.group_id, request.member_id, field(request, "group_instance_id", None), request.generation_id
             )
         except HeadraceError as error:
-            # A coordinator that still loads counts nobody as gone; not every client knows the code here (as Kafka).
+            # As in Kafka: a loading coordinator regards nobody as gone, and not every client handles its code here.
             code = Code.NONE if error.code is Code.COORDINATOR_LOAD_IN_PROGRESS else error.code
         return {"error_code": int(code)}
 
     async def leave_group(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """LeaveGroup: one member, or from version 3 a list of them."""
+        """LeaveGroup: one member, or a list of members from version 3 on."""
         members = field(request, "members", None)
         if members is None:
             departures = [Departure(request.member_id)]
@@ -218,11 +220,11 @@ class GroupApis:
             ],
         }
 
-    # --- what operators ask
+    # --- administration
 
     async def list_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """ListGroups, of these states and types or of all, as far as the client may describe them. Clients ask every
-        node: one that does not coordinate has none."""
+        """ListGroups: the groups that the client may describe, filtered by states and types. Clients send the request
+        to every node; a node that is not the coordinator has no groups."""
         states = {state.lower() for state in field(request, "states_filter", ())}
         types = {each.lower() for each in field(request, "types_filter", ())}
         try:
@@ -265,14 +267,14 @@ class GroupApis:
         return {"groups": described}
 
     async def _service(self) -> GroupService | HeadraceError:
-        """Waited for once in a request, however many groups it names."""
+        """The group service, or why there is none; waited for once per request, however many groups it names."""
         try:
             return await self._coordination.service()
         except HeadraceError as error:
             return error
 
     async def delete_groups(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DeleteGroups: groups without members, with their committed offsets."""
+        """DeleteGroups: deletes groups without members, with their committed offsets."""
         asked = list(dict.fromkeys(request.groups_names))
         delete = AclOperation.DELETE
         names = [
@@ -314,7 +316,8 @@ def _described(view: GroupView, operations: int) -> dict[str, object]:
 
 
 def _log_other_names(session: Connection, join: Join, other_stream: str) -> None:
-    """A client is told of it by a code alone, which stands for other faults too."""
+    """Log a member whose bare topic names mean other topics than those of its group: the code in the answer has other
+    meanings too."""
     log.warning(
         "a member names other topics than its group",
         group=join.group_id[:_MOST_LOGGED],

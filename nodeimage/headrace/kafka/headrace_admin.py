@@ -1,4 +1,4 @@
-"""Headrace's own admin calls (`admin.admin_api`), as an API beside Kafka's. Clients of Kafka are not told of it."""
+"""Headrace's own admin calls (`admin.admin_api`), as an API beside Kafka's that ApiVersions does not report."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ class HeadraceAdminApi:
 
     @property
     def apis(self) -> Sequence[RawApi]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (RawApi(ApiKey.HEADRACE_ADMIN, Versions(0, 0), self.handle),)
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:

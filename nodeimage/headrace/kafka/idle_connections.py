@@ -1,8 +1,9 @@
-"""Closes client connections on which nothing has happened for long, as Kafka's brokers do; stock clients reconnect.
+"""Closes client connections that have been idle for long, as Kafka's brokers do; stock clients reconnect.
 
-Seconds in which this process stood still do not count (base.awake_clock): what came meanwhile waits to be read. A round
-over all connections now and then: no timer belongs to a connection, and a request costs one assignment. Where
-there are nearly as many as there may be, a round also says which have been idle for longest: they make way for others.
+Seconds in which this process was suspended do not count (base.awake_clock): bytes that arrived meanwhile wait to be
+read. All connections are visited in periodic rounds, so no connection needs a timer and a request costs one assignment.
+When the number of connections is near its limit, a round also records which have been idle for longest: they make way
+for others.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ EVERY_S: Final = 30.0
 
 
 class IdleConnections:
-    """Of one node, from `start` to `close`."""
+    """Closes the idle connections of one node, from `start` to `close`."""
 
     def __init__(
         self,
@@ -29,22 +30,24 @@ class IdleConnections:
         idle_s: float = IDLE_S,
         scarce: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`connections`: those there are now, whenever it is asked. `scarce`: there are nearly as many as may be."""
+        """`connections`: a live view of the open connections. `scarce`: returns whether their number is near its
+        limit."""
         self._connections = connections
         self._clock = clock
         self._idle_s = idle_s
         self._every_s = min(EVERY_S, idle_s)
         self._scarce = scarce
         self._longest: deque[Connection] = deque()
-        """Those that were idle through a whole round, while they are scarce; the longest first."""
+        """Connections that were idle through the whole last round, longest first; empty unless connections are
+        scarce."""
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the rounds."""
         self._timer = self._clock.call_later(self._every_s, self._due)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the rounds."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -53,7 +56,7 @@ class IdleConnections:
         self.start()
 
     def look(self, now: float) -> None:
-        """Close what has been idle for so long by now."""
+        """Close the connections that have been idle for too long at `now`, in seconds of the clock."""
         idle: list[Connection] = []
         for connection in list(self._connections):
             if connection.heard or connection.has_work:
@@ -66,7 +69,8 @@ class IdleConnections:
         self._longest = deque(sorted(idle, key=attrgetter("idle_since")) if self._scarce() else ())
 
     def drop_longest(self) -> bool:
-        """Close the one that has been idle for longest, a whole round at least; whether there was one."""
+        """Close the connection that has been idle for longest, for a whole round at least; returns whether there was
+        one."""
         while self._longest:
             connection = self._longest.popleft()
             if not (connection.closed or connection.heard or connection.has_work):

@@ -1,8 +1,8 @@
 """InitProducerId: ids for idempotent producers, in blocks from the cluster store (DESIGN section 6).
 
-A block is taken by compare and set before any of its ids is given out, so an id is given out once, whatever crashes.
-The next one is taken when half of the present one is left, so that new producers come through while the store is away.
-Transactional producers are refused until transactions come.
+A block is taken by compare-and-set before any of its ids is given out, so each id is given out once, whatever crashes.
+The next block is taken when half of the present one is left, so that new producers get ids while the store is
+unavailable. Transactional producers are refused until transactions are supported.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ RETRY_S = 5.0
 
 
 class ProducerIds:
-    """Gives out ids one by one, and fetches the next block in a thread."""
+    """Gives out ids one by one, and takes the next block in a thread."""
 
     def __init__(self, *, runtime: Runtime, block: Callable[[int], range]) -> None:
-        """`block` takes so many ids; it blocks, and raises StoreUnavailable."""
+        """`block` takes the given number of ids; it blocks, and raises StoreUnavailable."""
         self._runtime = runtime
         self._block = block
         self._ids: deque[int] = deque()
         self._lock = asyncio.Lock()
         self._ahead_at = 0.0
-        """Loop time from which on the next block may be fetched ahead of time."""
+        """Loop time from which the next block may be taken ahead of need."""
 
     async def next(self) -> int:
-        """An id that nobody else has. Raises StoreUnavailable, where the last block is used up."""
+        """An id that no other producer has. Raises StoreUnavailable if the last block is used up."""
         while not self._ids:
             async with self._lock:
                 if not self._ids:
@@ -66,7 +66,7 @@ class ProducerIds:
 
 
 class InitProducerIdApi:
-    """Gives producers their ids."""
+    """Answers InitProducerId."""
 
     def __init__(self, *, producer_ids: ProducerIds, authorization: Authorization) -> None:
         self._producer_ids = producer_ids
@@ -74,7 +74,7 @@ class InitProducerIdApi:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (Api(ApiKey.INIT_PRODUCER_ID, Versions(0, 4), self.init_producer_id),)
 
     async def init_producer_id(self, request: Any, session: Connection) -> Mapping[str, object]:
@@ -90,11 +90,11 @@ class InitProducerIdApi:
             return {"error_code": refused, "producer_id": -1, "producer_epoch": -1}
         known = field(request, "producer_id", -1)
         epoch = field(request, "producer_epoch", -1)
-        if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer starts anew, after an error
+        if known >= 0 and 0 <= epoch < 0x7FFF - 1:  # KIP-360: the same producer restarts after an error
             return {"error_code": 0, "producer_id": known, "producer_epoch": epoch + 1}
         try:
             return {"error_code": 0, "producer_id": await self._producer_ids.next(), "producer_epoch": 0}
         except HeadraceError as error:
             log.warning("a producer gets no id", reason=str(error))
-            # The one code that makes every client ask again, and not look for a coordinator first.
+            # The only code after which every client retries without looking for a coordinator first.
             return {"error_code": int(Code.COORDINATOR_LOAD_IN_PROGRESS), "producer_id": -1, "producer_epoch": -1}

@@ -1,8 +1,8 @@
-"""Limits of one request or answer that DescribeConfigs tells as configs of a node."""
+"""Limits of a request or an answer that DescribeConfigs reports as configs of a node."""
 
 from typing import Final
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
-"""Whatever a client asks for, one answer to Fetch holds no more than this (and one batch)."""
+"""Bytes of records in one Fetch answer, whatever the client requests; a single batch may exceed it."""
 MAX_METADATA_BYTES: Final = 4096
-"""Of one committed offset; Kafka's offset.metadata.max.bytes."""
+"""Bytes of a committed offset's metadata; Kafka's offset.metadata.max.bytes."""

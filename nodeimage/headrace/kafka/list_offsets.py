@@ -1,12 +1,13 @@
-"""ListOffsets and OffsetForLeaderEpoch: from an offset's meaning to the offset.
+"""ListOffsets and OffsetForLeaderEpoch: the offsets for a time, for the start or end of a partition, and for an epoch.
 
-Earliest and latest come from the partition in memory. A look-up by time finds the batch through the log's index, in a
-reader thread or on another node, then the record inside it. Spark's Kafka source asks ListOffsets twice a poll: the
-common kinds touch nothing but memory.
+Earliest and latest are read from the partition in memory. A look-up by time finds the batch through the log's index, in
+a reader thread or on another node, then the record inside it. Spark's Kafka source sends ListOffsets twice a poll, so
+the common kinds use memory only.
 
-Only the partition's leader answers. One that is out of touch with its followers may have been replaced without knowing
-it, so it gives no latest offset (invariant 16); what it knows to be committed stays true. So may one whose open
-partitionlet is sealed: the partition may go on elsewhere already. Both are waited for, for some seconds a request.
+Only the partition's leader answers. A leader that is out of touch with its followers may have been replaced without
+knowing it, so it returns no latest offset (invariant 16); what it knows to be committed stays true. A leader whose open
+partitionlet is sealed returns none either: the partition may already continue elsewhere. In both cases the request
+waits for some seconds.
 """
 
 import asyncio
@@ -45,19 +46,19 @@ LATEST_TIERED = -5
 
 SCANNED_AT_ONCE = 1 << 20
 ROLL_WAIT_S: Final = 5.0
-"""By then a roll is over, if nothing is wrong."""
+"""Seconds within which a roll ends if nothing is wrong."""
 
 Found = tuple[int, int, int]
-"""(offset, timestamp, leader epoch); -1 for what there is none of."""
+"""(offset, timestamp, leader epoch); -1 for each part that does not exist."""
 NOTHING: Final[Found] = (-1, -1, -1)
 OUT_OF_TOUCH: Final = KafkaError(Code.LEADER_NOT_AVAILABLE, "this node has not heard of its followers for a moment")
 
 Asked = Sequence[tuple[str, int, Any]]
-"""(topic's name, number of the partition, what a request says of it), in the request's order."""
+"""(topic name, partition number, the partition's part of the request), in the request's order."""
 
 
 class ListOffsetsApi:
-    """Offsets by time, and the ends of epochs."""
+    """Answers ListOffsets and OffsetForLeaderEpoch."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class ListOffsetsApi:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.LIST_OFFSETS, Versions(1, 9), self.list_offsets),
             Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, Versions(2, 4), self.offset_for_leader_epoch),
@@ -117,8 +118,8 @@ class ListOffsetsApi:
         return _by_topic(request, "name", answers)
 
     async def offset_for_leader_epoch(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """OffsetForLeaderEpoch (KIP-101, KIP-320): the end of the latest epoch not above the one asked for; of one
-        that is older than all that are known, itself and where these begin."""
+        """OffsetForLeaderEpoch (KIP-101, KIP-320): the end offset of the latest epoch that is not above the requested
+        one. An epoch older than all known ones ends where the oldest known epoch begins."""
         asked = [(topic.topic, part.partition, part) for topic in request.topics for part in topic.partitions]
         answers = []
         partitions = await self._leaders(asked, session, api="OffsetForLeaderEpoch")
@@ -131,7 +132,7 @@ class ListOffsetsApi:
         return _by_topic(request, "topic", answers)
 
     async def _leaders(self, asked: Asked, session: Connection, *, api: str) -> list[Partition | KafkaError]:
-        """The partitions that are asked for, all brought into memory in one go, or why this node does not answer."""
+        """The requested partitions, all brought into memory in one go, or why this node does not answer for them."""
         names = (name for name, _, _ in asked)
         found = await leaders(
             [(name, number) for name, number, _ in asked],
@@ -143,10 +144,10 @@ class ListOffsetsApi:
         return [_checked(partition, part) for partition, (_, _, part) in zip(found, asked, strict=True)]
 
     async def _latest(self, partitions: Sequence[Partition]) -> dict[Partition, Found | KafkaError]:
-        """The end of each of these partitions, or why it cannot be told just now.
+        """The end of each of these partitions, or why it is not known just now.
 
-        Those that are not sure of it are waited for at the same time, each container once: however many stall, the
-        others wait no longer than for one.
+        Uncertain containers are waited for concurrently and once each, so however many stall, the request waits no
+        longer than for one.
         """
         found: dict[Partition, Found | KafkaError] = {}
         unsure: dict[Leader, list[Partition]] = {}
@@ -179,7 +180,7 @@ class ListOffsetsApi:
             return error
 
     async def _find(self, partition: Partition, timestamp: int) -> Found:
-        """What a ListOffsets with `timestamp` asks for; any kind but the latest offset."""
+        """The answer to a ListOffsets with `timestamp`, which is any kind except the latest offset."""
         match timestamp:
             case -2 | -4:
                 return partition.log_start, -1, partition.epochs()[0][0]
@@ -198,11 +199,11 @@ class ListOffsetsApi:
             raise KafkaError(Code.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def _at_or_after(self, partition: Partition, timestamp: int) -> Found:
-        """The first record whose time is `timestamp` or later."""
+        """The first record whose timestamp is `timestamp` or later."""
         for row, first, end in _live(partition):
             batch = await self._batch_by_time(partition, row, timestamp=timestamp, limit=end)
             found = None
-            if batch is not None:  # of as many records as a client likes: not on the loop
+            if batch is not None:  # a batch may have any number of records: not on the loop
                 found = await self._runtime.loop.run_in_executor(
                     self._runtime.executor, find_by_time, memoryview(batch), timestamp
                 )
@@ -213,7 +214,7 @@ class ListOffsetsApi:
         return NOTHING
 
     async def _newest(self, partition: Partition) -> Found:
-        """The record with the largest time (KIP-734)."""
+        """The record with the largest timestamp (KIP-734)."""
         newest = NOTHING
         for row, _first, end in _live(partition):
             batch = await self._batch_by_time(partition, row, timestamp=-1, limit=end)
@@ -228,7 +229,8 @@ class ListOffsetsApi:
     async def _batch_by_time(
         self, partition: Partition, row: PartitionletRow, *, timestamp: int, limit: int
     ) -> bytes | None:
-        """The first batch below `limit` with a record of `timestamp` or later; -1: the one with the largest."""
+        """The first batch below offset `limit` with a record of `timestamp` or later; for -1, the batch with the
+        largest timestamp."""
         if row.id != partition.open:
             return await self._remote_reads.find_time(row, timestamp, limit)
         container_log = partition.container.log
@@ -243,7 +245,7 @@ class ListOffsetsApi:
     async def _scan(
         self, partition: Partition, row: PartitionletRow, *, first: int, end: int, timestamp: int
     ) -> tuple[int, int] | None:
-        """The first record from `first` on, for a log start in the middle of a batch."""
+        """The first matching record from offset `first` on, for a log start in the middle of a batch."""
         container_log = partition.container.log
         offset = first
         while offset < end:
@@ -266,7 +268,8 @@ class ListOffsetsApi:
 
 
 def _by_topic(request: Any, name: str, answers: Sequence[object]) -> Mapping[str, object]:
-    """The answers for a request's partitions, which are in its order. `name`: the field with a topic's name."""
+    """Group the answers, which are in the order of the request's partitions, by topic. `name`: the field with a topic's
+    name."""
     rest = iter(answers)
     return {
         "topics": [
@@ -277,7 +280,7 @@ def _by_topic(request: Any, name: str, answers: Sequence[object]) -> Mapping[str
 
 
 def check_epoch(partition: Partition, asked: int) -> None:
-    """Raises `KafkaError` FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's view is another one."""
+    """Raises `KafkaError` FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client knows another leader epoch."""
     if asked == -1 or asked == partition.leader_epoch:
         return
     if asked < partition.leader_epoch:
@@ -295,7 +298,7 @@ def _checked(partition: Partition | KafkaError, part: Any) -> Partition | KafkaE
 
 
 def _millis(timestamp: Any) -> int:
-    """The request's timestamp in milliseconds, whatever the schema library makes of it."""
+    """The request's timestamp in milliseconds, whichever type the schema library decodes it to."""
     return timestamp if isinstance(timestamp, int) else int(timestamp.timestamp() * 1000)
 
 
@@ -304,7 +307,7 @@ def _end(partition: Partition) -> Found:
 
 
 def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
-    """The partition's partitionlets, in order, each with the first of its offsets that counts and the end of these."""
+    """The partition's partitionlets, in order, each with the first of its live offsets and their end."""
     for row in partition.chain:
         first = max(row.first, partition.log_start)
         end = partition.high_watermark if row.id == partition.open else min(row.end, partition.high_watermark)
@@ -315,7 +318,8 @@ def _live(partition: Partition) -> Iterator[tuple[PartitionletRow, int, int]]:
 def _scan_batches(
     batches: "Sequence[Buffer]", *, first: int, timestamp: int, offset: int
 ) -> tuple[tuple[int, int] | None, int]:
-    """[blocking] The first record from `first` on that is of `timestamp` or later, and the offset to go on at."""
+    """[blocking] The first record from offset `first` on with `timestamp` or later, and the offset at which to
+    continue."""
     for view in batches:
         for header, batch in iter_batches(memoryview(view)):
             if header.max_timestamp >= timestamp:
@@ -323,7 +327,7 @@ def _scan_batches(
                     for record in batch_records(header, batch):
                         if record.offset >= first and record.timestamp >= timestamp:
                             return (record.offset, record.timestamp), offset
-                except CorruptBatch:  # stored by an earlier version; the header counts (`find_by_time`)
+                except CorruptBatch:  # stored by an earlier version: rely on the header (`find_by_time`)
                     return (max(first, header.base_offset), header.max_timestamp), offset
             offset = header.base_offset + header.last_offset_delta + 1
     return None, offset
@@ -336,15 +340,16 @@ def _end_of_epoch(partition: Partition, asked: int) -> tuple[int, int]:
         return -1, -1
     history = partition.epochs()
     after = next(number for number, (epoch, _) in enumerate(history) if epoch > asked)  # the present one at the latest
-    # What is older than all that are known has expired, or never had a record: it ends where the oldest begins, as with
-    # Kafka. Without an end, clients take it that the log was cut, and consumers reset to the latest offset.
+    # An epoch older than all known ones has expired, or never had a record: it ends where the oldest begins, as in
+    # Kafka. Without an end, clients assume that the log was truncated, and consumers reset to the latest offset.
     return history[after - 1][0] if after else asked, history[after][1]
 
 
 async def wait_until_rolled(rolls: Rolls, partition: Partition) -> None:
-    """Return once no sealed partitionlet of `partition` is the last that this node knows of.
+    """Return once the last partitionlet of `partition` that this node knows is not sealed.
 
-    Raises KafkaError, retriable: it goes on elsewhere, or that is not known within some seconds.
+    Raises KafkaError, retriable, if the partition continues on another node, or if the roll is not over within some
+    seconds.
     """
     try:
         async with asyncio.timeout(ROLL_WAIT_S):

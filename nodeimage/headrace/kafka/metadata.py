@@ -1,10 +1,10 @@
-"""Metadata: which brokers there are, which topics, who leads their partitions.
+"""Metadata: the brokers, the topics, and the leaders of their partitions.
 
-Answered from memory for topics in use; others are looked up in one go. Who leads a partition is who leads the container
-of its open partitionlet, as this node last saw it; whoever does not lead says so when it is asked for records. Topics
-that a client names are made where it allows that, may make them, and their stream's policy does too. A listing of all
-topics (`topics` null) shows those that the client may describe: of its listener's default stream by their bare names,
-and all others by their full names.
+Topics in use are answered from memory; others are looked up in one go. A partition's leader is the leader of the
+container of its open partitionlet, as this node last saw it; a node that does not lead it says so when it is asked for
+records. A topic that a client names is created if the request, the client's permissions and the stream's policy allow
+it. A listing of all topics (`topics` null) shows those that the client may describe: topics of its listener's default
+stream by their bare names, all others by their full names.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +42,12 @@ from headrace.wire.metadata import (
 
 _PAGE = 2000
 MANY: Final = 10_000
-"""Topics of an answer that is put together beside the loop."""
+"""Topics above which an answer is encoded in an executor thread."""
 NO_TOPIC_ID = bytes(16)
 
 
 class MetadataApi:
-    """Brokers, topics, leaders."""
+    """Answers Metadata."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class MetadataApi:
 
     @property
     def apis(self) -> Sequence[RawApi]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (RawApi(ApiKey.METADATA, Versions(0, 12), self.handle),)
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
@@ -122,7 +122,7 @@ class MetadataApi:
             for name, _, topic in found
             if isinstance(topic, Topic)
         ]
-        kept = {topic.row.number: self._kept(topic) for topic, _ in shown}
+        kept = {topic.row.number: self._cached_entries(topic) for topic, _ in shown}
         leaders = await self._leaders(
             [
                 topic
@@ -144,7 +144,7 @@ class MetadataApi:
     async def _found(
         self, session: Connection, asked: Sequence[tuple[str | None, bytes | None]], *, create: bool
     ) -> list[tuple[str | None, bytes | None, Topic | KafkaError]]:
-        """What a client names, by name or by id, or why it is not told of it."""
+        """The topics that a client names, by name or by id, or why it may not see them."""
         names = [name for name, _ in asked if name is not None]
         refused = await self._authorization.refused_topics(session, AclOperation.DESCRIBE, names, api="Metadata")
         resolved = iter(
@@ -172,24 +172,24 @@ class MetadataApi:
         return self._authorization.may(session, AclOperation.CREATE, Kind.TOPIC, full_name, api="Metadata")
 
     def _by_id(self, session: Connection, topic_id: bytes, topic: Topic | KafkaError) -> Topic | KafkaError:
-        """A topic that a client names by its id, if it may describe it."""
+        """The topic that a client names by its id, or the error if it may not describe the topic."""
         if isinstance(topic, KafkaError):
             return topic
         describe = AclOperation.DESCRIBE
         refused = self._authorization.refused_id(session, describe, topic_id, topic.full_name, api="Metadata")
         return refused or topic
 
-    def _kept(self, topic: Topic) -> dict[EntryKey, bytes]:
-        """A topic's entries as they were made since the last change of leaders.
+    def _cached_entries(self, topic: Topic) -> dict[EntryKey, bytes]:
+        """A topic's encoded entries, valid since the last change of leaders.
 
-        A change puts another dict in its place, so what is looked up meanwhile, and may be older, is not kept.
+        A change replaces the dict, so an entry from an older look-up is not cached.
         """
         if topic.encoded is None or topic.encoded_at != self._layout.version:
             topic.encoded, topic.encoded_at = {}, self._layout.version
         return topic.encoded
 
     async def _leaders(self, topics: list[Topic]) -> dict[int, list[PartitionMeta]]:
-        """By topic number, each partition's leader: from memory, or from the catalog's open partitionlets."""
+        """By topic number, the leader of each partition: from memory, or from the catalog's open partitionlets."""
         found: dict[int, list[PartitionMeta]] = {}
         missing: list[int] = []
         for topic in topics:
@@ -213,7 +213,7 @@ class MetadataApi:
     async def _all(
         self, session: Connection, version: int, view: TopicView, *, with_operations: bool
     ) -> list[TopicMeta | bytes]:
-        """All topics that the client sees; with a million of them others have their turn meanwhile."""
+        """All topics that the client may describe; with a million of them, other requests get their turns meanwhile."""
         entries: list[TopicMeta | bytes] = []
         after = (0, "")
         while True:
@@ -247,7 +247,7 @@ class MetadataApi:
 
 
 def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]], kept: dict[EntryKey, bytes]) -> bytes:
-    """A topic's entry, kept for the next request unless a leader is missing."""
+    """A topic's encoded entry, cached for later requests unless a leader is missing."""
     entry = kept.get(key)
     if entry is None:
         version, name, operations = key
@@ -259,6 +259,6 @@ def _entry(topic: Topic, key: EntryKey, leaders: dict[int, list[PartitionMeta]],
 
 
 def _page(reader: Reader, after: tuple[int, str]) -> tuple[list[TopicRow], dict[int, list[PartitionletRow]]]:
-    """[blocking]"""
+    """[blocking] The next topics after `after`, at most `_PAGE`, with their open partitionlets by topic number."""
     page = reader.topics.of_all_streams(after=after, limit=_PAGE)
     return page, reader.chains.open_of([row.number for row in page])

@@ -1,9 +1,10 @@
-"""A node's settings as Kafka's tools expect a broker's configs.
+"""A node's settings in the form of a broker's configs, as Kafka's tools expect them.
 
-All of Kafka's names are there, since tools look some up and give up without (Kafbat reads `delete.topic.enable` and
-`inter.broker.protocol.version` when it opens): with what holds here where there is a counterpart, else with Kafka's
-default and documentation that says so. Then the node's own settings as `headrace.<name>`. What Kafka calls a broker's
-defaults for topics is the policy of the default stream, and its volume. All of it is read only. Pure: no I/O.
+All of Kafka's names are present, since some tools look up a name and fail without it (Kafbat reads
+`delete.topic.enable` and `inter.broker.protocol.version` when it opens). Configs with a counterpart have the value that
+holds here; others have Kafka's default, and documentation that says so. The node's own settings follow as
+`headrace.<name>`. What Kafka calls a broker's defaults for topics is the policy of the default stream, and its volume.
+All configs are read-only. Pure: no I/O.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from headrace.storage.expiry import OFFSETS_EVERY_S, OFFSETS_KEPT_S
 from headrace.store.records import VolumeRecord
 
 PROTOCOL_LEVEL: Final = "3.9-IV0"
-"""The Kafka release whose APIs are spoken; docs/protocol.md has the exceptions."""
+"""The Kafka release whose APIs this node implements; docs/protocol.md has the exceptions."""
 _NO_EFFECT: Final = "Kafka's default, for tools that look it up; it has no effect in Headrace"
 _WHY: Final = {
     "transaction": "transactions are not supported yet.",
@@ -41,30 +42,30 @@ _WHY: Final = {
     "offsets.topic.": "committed offsets are rows of the catalog, and no topic.",
     "log.segment.": "all partitions of a container share its chunks, so a partition has no segments of its own.",
 }
-"""By the beginning of a name."""
+"""By name prefix, why a config has no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What a node's configs are made from."""
+    """The facts from which a node's configs are derived."""
 
     node_id: int
     rack: str | None
     protocol: str
-    """In Kafka's words, which the client that asks speaks."""
+    """The security protocol of the requesting client's connection, in Kafka's terms."""
     host: str
     port: int
-    """As advertised to the client that asks."""
+    """The port advertised to the requesting client."""
     folder: Path
     replicas: int
-    """Of a new topic's partitions."""
+    """Replicas of a new topic's partitions."""
     defaults: StreamPolicy
     """The policy of the default stream."""
     volume: VolumeRecord
-    """The default stream's."""
+    """The volume of the default stream."""
     groups: GroupLimits
     settings: Mapping[str, object]
-    """The node's own settings by name."""
+    """The node's own settings, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class _Row:
 def node_configs(
     facts: NodeFacts, *, names: Sequence[str] | None = None, synonyms: bool = False, documentation: bool = False
 ) -> list[dict[str, object]]:
-    """The configs as DescribeConfigs lists them, in order of name. `names`: only these; None: all."""
+    """The configs as DescribeConfigs lists them, sorted by name. `names`: only these; None: all."""
     wanted = None if names is None else set(names)
     return [
         {
@@ -141,7 +142,7 @@ def _identity(facts: NodeFacts) -> Iterator[_Row]:
 
 
 def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
-    """What holds for a topic of the default stream: name, value, documentation."""
+    """The configs that apply to a topic of the default stream: name, value, documentation."""
     policy, why = facts.defaults, " From the policy of the default stream."
     ttl, limit = retention_of_ttl(policy.ttl_ms), retention_of_limit(policy.retention_bytes)
     yield "auto.create.topics.enable", str(policy.auto_create).lower(), f"Topics are made on first use.{why}"
@@ -160,7 +161,7 @@ def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
 
 
 def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
-    """What is as at Kafka but for the numbers."""
+    """Limits that work as in Kafka, with this node's numbers: name, value, documentation."""
     yield "connections.max.idle.ms", str(int(IDLE_S * 1000)), "A connection on which nothing comes is closed."
     yield "socket.request.max.bytes", str(MAX_REQUEST_BYTES), "The largest request."
     yield "fetch.max.bytes", str(MAX_RESPONSE_BYTES), "Records of one answer to Fetch."

@@ -1,4 +1,4 @@
-"""A Produce request between its start and its answer. Knows nothing of what becomes of the batches."""
+"""A Produce request between its start and its answer. Knows nothing of how batches are stored."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _PENDING: Final = ProduceResult("", -1, Code.UNKNOWN_SERVER_ERROR)
 
 
 class Produce:
-    """One request under way: counts down its partitions, then answers."""
+    """One Produce request under way: counts down its partitions, then answers."""
 
     __slots__ = (
         "_acks",
@@ -43,22 +43,23 @@ class Produce:
         self._remaining = partitions
         self.timeout_ms = timeout_ms
         self.is_transactional = is_transactional
-        """The request names a transactional id."""
+        """Whether the request names a transactional id."""
 
     def add(self, result: ProduceResult, *, complete: bool) -> None:
-        """The outcome for the next partition, in the request's order; not `complete` while it waits for its commit."""
+        """Add the outcome of the next partition, in the request's order; not `complete` while the batch waits for its
+        commit."""
         self._results.append(result)
         if complete:
             self._note(result)
             self.committed()
 
     def later(self) -> int:
-        """The outcome for the next partition is not known yet; its number, for `complete`."""
+        """Reserve the next partition's outcome, which is not known yet; returns its number, for `complete`."""
         self._results.append(_PENDING)
         return len(self._results) - 1
 
     def complete(self, number: int, result: ProduceResult) -> None:
-        """The outcome that `later` left open."""
+        """Set the outcome that `later` reserved."""
         self._results[number] = result
         self._note(result)
         self.committed()
@@ -68,18 +69,18 @@ class Produce:
             self.slot.failed(result.error)
 
     def lost(self) -> None:
-        """What came of a partition's batch is not known."""
+        """End the connection without an answer: the outcome of a partition's batch is unknown."""
         self.slot.lose()
 
     def committed(self) -> None:
-        """One more partition is complete."""
+        """Count one more partition as complete; answer the request if it was the last."""
         self._remaining -= 1
         if self._remaining:
             return
         if self._acks:
             self.slot.answer([encode_response(self._version, self._results, self.slot.throttle_ms)])
         elif (refused := next((result for result in self._results if result.error), None)) is not None:
-            # As Kafka does: nothing else tells such a producer to ask anew who leads its partitions.
+            # As in Kafka: only a closed connection makes such a producer look up the leaders of its partitions again.
             log.info(
                 "a batch that wants no answer is refused",
                 topic=refused.topic,

@@ -1,15 +1,15 @@
 """Produce: check, number and append each partition's batch; answer when all of them are committed.
 
 A request starts when all of its partitions are in memory, none of them is rolling, and their containers have room;
-until then it parks its connection, so that a producer's requests keep their order. Then it is handled in one go; one
-for many partitions is so a piece at a time, beside other clients' requests.
+until then it parks its connection, so that a producer's requests keep their order. Then it is processed in one go; a
+request for many partitions is processed in pieces, interleaved with other clients' requests.
 
-Errors are per partition (KIP-467 message in versions 8 and above): a batch is refused whole or stored whole. A batch
-behind one that was refused for the moment shares its refusal (refusals.py).
+Errors are per partition (with a KIP-467 message in versions 8 and above): a batch is refused whole or stored whole. A
+batch behind one that was refused temporarily shares its refusal (refusals.py).
 
-What happens when this node ceases to lead while a batch waits for its commit: the producer's connection is closed, for
-the batch may be committed by the next leader or be gone. An answer NOT_LEADER_OR_FOLLOWER would say that it is not
-stored. The producer sends it again, and a repeat is recognised where it leads then (invariant 11).
+If this node ceases to lead while a batch waits for its commit, the producer's connection is closed, because the batch
+may be committed by the next leader or be lost. An answer NOT_LEADER_OR_FOLLOWER would say that it is not stored. The
+producer sends the batch again, and the new leader recognizes a repeat (invariant 11).
 """
 
 import asyncio
@@ -59,19 +59,20 @@ ACKS: Final = frozenset({-1, 0, 1})
 MAX_TRIES: Final = 100
 LEAST_WAIT_S: Final = 3.0
 MOST_WAIT_S = 10.0
-"""How long a request waits until all of it can start: half of the limit that it sets itself, within these bounds."""
+"""The longest time, in seconds, that a request waits to be started. The wait is half of the request's own timeout, but
+not below `LEAST_WAIT_S` nor above this."""
 MANY = 1000
-"""Partitions that are handled at once."""
+"""Partitions that are processed in one turn of the loop."""
 
 
 Known = Mapping[str, Topic]
-"""The topics that are in memory now, by the names by which the client of a request calls them."""
+"""The topics in memory, by the names that the client of a request uses."""
 Place = tuple[Topic, Partition]
-"""Where a batch goes: its topic, and the partition that this node leads."""
+"""The destination of a batch: its topic, and the partition that this node leads."""
 
 
 class _Reason(Enum):
-    """What a partition that is in memory may wait for before it takes a batch, as clients are told."""
+    """Why a partition in memory cannot take a batch yet, in words for clients."""
 
     ROLL = "it is about to go on elsewhere"
     FORWARDING = "as much as may be waits to be passed on to its home"
@@ -115,12 +116,12 @@ class ProduceApi:
         self._authorization = authorization
         self._throttle = throttle
         self._unpacking = asyncio.Semaphore(1)
-        """Of large batches one at a time is checked: a packed one may take the memory and the time of 128 MiB."""
+        """Lets one large batch be checked at a time: a compressed one may take the memory and the time of 128 MiB."""
 
     @property
     def apis(self) -> Sequence[RawApi]:
-        """What is answered here."""
-        # Versions 0 to 2 are for librdkafka's sake, which compresses nothing without them (KAFKA-18659). The message
+        """The APIs that this module answers."""
+        # Versions 0 to 2 are declared for librdkafka, which compresses nothing without them (KAFKA-18659). The message
         # formats that they carry are refused.
         return (RawApi(ApiKey.PRODUCE, Versions(0, 11), self.handle),)
 
@@ -178,7 +179,8 @@ class ProduceApi:
     def _start_at_once(
         self, produce: ProduceRequest, known: Known, session: Session, version: int, slot: Reply
     ) -> bool:
-        """Start a request for one partition, as most are, if nothing stands in its way: the same steps, no lists."""
+        """Start a request for one partition, the common case, if nothing prevents it: the same steps as `_start`,
+        without lists."""
         (part,) = produce.partitions
         place = self._place(part, known)
         if (
@@ -200,7 +202,7 @@ class ProduceApi:
     # --- what the client may do
 
     def _forbidden(self, session: Session, produce: ProduceRequest, known: Known, rules: int) -> list[ProduceResult]:
-        """The refusals of what the client may not write to; nothing else has been done about it by then."""
+        """The refusals of partitions to which the client may not write; nothing else has been done for them yet."""
         if produce.transactional_id is not None:
             transaction = AclOperation.WRITE, Kind.TRANSACTIONAL_ID, produce.transactional_id
             if not self._authorization.may(session, *transaction, api="Produce"):
@@ -233,7 +235,8 @@ class ProduceApi:
     # --- resolving: where each batch goes, and whether it can go there now
 
     def _resolved(self, parts: Sequence[PartitionRecords], known: Known) -> list[Place | None] | None:
-        """Each batch's place, None for one that has to be refused; or None if anything must be awaited."""
+        """The place of each batch, None for a batch that has to be refused; or None for all if anything must be
+        awaited."""
         found: list[Place | None] = []
         for part in parts:
             place = self._place(part, known)
@@ -245,7 +248,8 @@ class ProduceApi:
         return None if self._without_room(parts, found) else found
 
     def _place(self, part: PartitionRecords, known: Known) -> Place | None:
-        """Where a batch goes, if that is in memory and takes it now; whether there is room is another question."""
+        """The place of a batch, if its partition is in memory and accepts batches now; room in the container is not
+        checked."""
         topic = known.get(part.topic)
         if topic is None:
             return None
@@ -255,7 +259,7 @@ class ProduceApi:
         return topic, partition
 
     def _why_not_ready(self, topic: Topic, partition: Partition) -> _Reason | None:
-        """What has to be over before a partition takes a batch; None: it takes it now, if its container has room."""
+        """Why a partition accepts no batch now; None if it accepts one, provided that its container has room."""
         if partition.rolling or self._due(partition):
             return _ROLL
         if topic.home is not None and must_wait(self._forwards, topic):
@@ -263,7 +267,7 @@ class ProduceApi:
         return None
 
     def _without_room(self, parts: Sequence[PartitionRecords], places: Sequence[Place | None]) -> list[Leader]:
-        """The containers that have no room for what the request adds. What repeats a stored batch adds nothing."""
+        """The containers without room for what the request adds. A repeat of a stored batch adds nothing."""
         lacking = [container for container, length in _lengths(parts, places).items() if not container.has_room(length)]
         if not lacking:
             return lacking
@@ -276,7 +280,7 @@ class ProduceApi:
     async def _start_later(
         self, produce: ProduceRequest, known: Known, session: Session, pending: Produce, arrived: float
     ) -> None:
-        """Start the request piece by piece, each when it is ready."""
+        """Start the request in pieces, each as soon as it is ready."""
         for first in range(0, len(produce.partitions), MANY):
             if first:
                 await asyncio.sleep(0)
@@ -291,7 +295,7 @@ class ProduceApi:
         pending.committed()
 
     async def _all_checked(self, produce: ProduceRequest) -> ProduceRequest:
-        """With what the check gave of all that are checked first."""
+        """The request with the results of checking all batches that have to be checked before they are appended."""
         parts = []
         for part in produce.partitions:
             if part.checked is None and part.records is not None and is_checked_first(part.records):
@@ -304,7 +308,7 @@ class ProduceApi:
     async def _start_when_ready(
         self, produce: ProduceRequest, known: Known, session: Session, pending: Produce, arrived: float
     ) -> None:
-        """Get everything ready, then start the request; partitions that cannot be got ready in time are refused."""
+        """Prepare all partitions, then start the request; partitions that are not ready in time are refused."""
         parts = produce.partitions
         refused: dict[int, KafkaError] = {}
         places: list[Place | None] | None = None
@@ -322,7 +326,7 @@ class ProduceApi:
                 if index not in refused and self._resolved([part], known) is None:
                     refused[index] = self._late(part, known)
             places = self._resolved([part for index, part in enumerate(parts) if index not in refused], known)
-        except HeadraceError as error:  # the catalog's: nothing could be looked up
+        except HeadraceError as error:  # an error of the catalog: nothing could be looked up
             refused = dict.fromkeys(range(len(parts)), told(error))
             places = []
         if places is None:
@@ -333,7 +337,7 @@ class ProduceApi:
         self._start(produce, merged, known, session, pending, arrived=arrived, refused=refused)
 
     def _late(self, part: PartitionRecords, known: Known) -> KafkaError:
-        """The refusal of a batch whose partition has not become ready in time, with what it waits for, if known."""
+        """The refusal of a batch whose partition was not ready in time, with the reason if it is known."""
         topic = known.get(part.topic)
         partition = None if topic is None else topic.partitions.get(part.partition)
         why = None if topic is None or partition is None else self._why_not_ready(topic, partition)
@@ -370,7 +374,7 @@ class ProduceApi:
                 rolling.append(rolled(index, topic, partition))
             else:
                 places[index] = (topic, partition)
-        await asyncio.gather(*rolling)  # at the same time: none waits for the roll of another
+        await asyncio.gather(*rolling)  # concurrently: no partition waits for another's roll
         for container in self._without_room(parts, places):
             try:
                 await container.make_room()
@@ -379,7 +383,7 @@ class ProduceApi:
                     if place is not None and place[1].container is container and not _is_stored(part, *place):
                         refused[index] = KafkaError(Code.KAFKA_STORAGE_ERROR, str(full))
         if any(place is not None and must_wait(self._forwards, place[0]) for place in places):
-            await self._forwards.room()  # the last step: whoever is woken goes on at once
+            await self._forwards.room()  # the last step: a woken request continues at once
 
     # --- checking, appending, answering
 
@@ -394,7 +398,8 @@ class ProduceApi:
         arrived: float = 0.0,
         refused: Mapping[int, KafkaError] = MappingProxyType({}),
     ) -> None:
-        """Append what may be, refuse the rest. `arrived`: when the request came, where it has waited."""
+        """Append the batches that are allowed, refuse the others. `arrived`: when the request arrived, if it has
+        waited."""
         now = self._now()
         for index, (part, place) in enumerate(zip(produce.partitions, places, strict=True)):
             try:
@@ -447,7 +452,7 @@ class ProduceApi:
                 self._pass_on(session, pending, part, topic, partition)
                 return
         limit = MOST_PAYLOAD_BYTES
-        # A token stands for a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
+        # A token identifies a task's rows, which are in one batch (DESIGN section 12), whatever the topic's limit.
         if producer_id >= -1 and topic.policy.max_message_bytes < limit:
             limit = topic.policy.max_message_bytes
         if size > limit:
@@ -457,13 +462,14 @@ class ProduceApi:
             )
         if header.attributes & TRANSACTIONAL_BIT:
             if self._authorization.rules is not None and not pending.is_transactional:
-                # By the batch and not by the request's field, which a client may leave out (CVE-2018-17196).
+                # Decided by the batch, not by the request's field, which a client may leave out (CVE-2018-17196).
                 raise KafkaError(
                     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "records of a transaction, without its transactional id"
                 )
             raise KafkaError(Code.INVALID_RECORD, NO_TRANSACTIONS)
         if foreign is not None:
-            # Its answer may have been lost in the moment of a move. Once settled, what is here stays here.
+            # The answer to the original may have been lost during a failover. Once settled, a batch that is stored here
+            # stays here.
             if not is_settled(topic, partition):
                 raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{part.topic} is being moved; try again")
         elif partition.seal is not None:
@@ -478,7 +484,7 @@ class ProduceApi:
             partition.producers.heard(producer_id, source=session.number, name=part.topic)
             # Invariant 11: the answer to a duplicate waits until the original is committed.
             result = _result(part, known.base_offset, -1, partition)
-            if producer_id < -1:  # a token names a task, whose rows may be others now: who bears it has to know
+            if producer_id < -1:  # a token names a task, whose rows may differ now: its owner has to know
                 result = result._replace(error=Code.DUPLICATE_SEQUENCE_NUMBER)
             pending.add(result, complete=False)
             if partition.high_watermark > known.base_offset:
@@ -505,7 +511,7 @@ class ProduceApi:
             stamp_max_timestamp(batch, checked.max_timestamp)
             header = header._replace(max_timestamp=checked.max_timestamp)
         append_time = now if topic.policy.append_time else None
-        # The result goes first: a commit may follow at once.
+        # The result is added first, as the commit may follow at once.
         base_offset = partition.next_offset
         pending.add(_result(part, base_offset, -1 if append_time is None else append_time, partition), complete=False)
         partition.append(
@@ -525,7 +531,7 @@ class ProduceApi:
         topic: Topic,
         partition: Partition,
     ) -> None:
-        """Have a batch go to its topic's home, which checks it; the answer is the home's."""
+        """Forward a batch to its topic's home, which checks it; the home's answer becomes the answer."""
         number = pending.later()
 
         def done(outcome: ProduceResult | KafkaError | None, shared: bool) -> None:
@@ -556,7 +562,7 @@ class ProduceApi:
         if error.code in FOR_THE_MOMENT:
             session.refusals = session.refusals or Refusals()
             session.refusals.note(part, error, None if topic is None else topic.topic_id)
-        elif error.code in OF_THE_ORDER:  # rare, and what came of it is hard to find out later
+        elif error.code in OF_THE_ORDER:  # rare, and hard to investigate later
             log.warning(
                 "a batch is out of order",
                 topic=part.topic,
@@ -567,8 +573,9 @@ class ProduceApi:
         return _refusal(part, error, log_start)
 
     def _early(self, session: Session, part: PartitionRecords, expected: int | None, reason: str) -> KafkaError | None:
-        """The refusal of a batch whose predecessor, of the sequence `expected`, may still come; None: it will not."""
-        if self._cluster.node_count == 1:  # nobody else may hold the one, or be sent it
+        """A temporary refusal of a batch whose predecessor may still arrive; None if it will not. `expected`: the
+        sequence that should come next."""
+        if self._cluster.node_count == 1:  # no other node may have, or receive, the predecessor
             return None
         session.refusals = session.refusals or Refusals()
         if not session.refusals.is_early(part, expected):
@@ -595,11 +602,12 @@ def _is_stored(part: PartitionRecords, topic: Topic, partition: Partition) -> bo
         header = read_batch(part.records or b"", check_crc=False)
         return partition.known(header, name=part.topic) is not None
     except HeadraceError:
-        return False  # it is refused where it is appended
+        return False  # `_append` refuses it
 
 
 def _pending(produce: ProduceRequest, version: int, slot: Reply, *, more: int = 0) -> Produce:
-    """`more`: than there are partitions have to be settled before it is answered."""
+    """The pending request. `more`: outcomes, beyond those of the partitions, that must be complete before it is
+    answered."""
     return Produce(
         slot=slot,
         version=version,
@@ -611,7 +619,7 @@ def _pending(produce: ProduceRequest, version: int, slot: Reply, *, more: int = 
 
 
 def _others(parts: Sequence[PartitionRecords], refused: Sequence[ProduceResult]) -> list[PartitionRecords]:
-    """Those whose topics are not refused."""
+    """The partitions whose topics are not refused."""
     names = {result.topic for result in refused}
     return [part for part in parts if part.topic not in names]
 
@@ -621,7 +629,8 @@ def _is_first(part: PartitionRecords) -> bool:
 
 
 def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
-    """With what the check of small ones gave of those that are checked first; and whether others are left."""
+    """The request with the results of checking small batches that must be checked first; and whether larger ones are
+    left."""
     unchecked = False
     parts = []
     for part in produce.partitions:

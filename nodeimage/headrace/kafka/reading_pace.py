@@ -1,47 +1,50 @@
-"""How fast a client that pauses is answered, so that it need not pause.
+"""The pace at which a client that pauses between bursts is answered, so that it need not pause.
 
 Some clients stop fetching for a fixed time once they hold enough records: librdkafka for a second
 (`fetch.queue.backoff.ms`) at 100,000 records. A program that has emptied the queue after a tenth of that second waits
-for the rest of it, and the faster the answers come, the sooner the next pause begins. Answers that come no faster than
-the program reads lead to no pause at all. How fast it reads, no request tells: it is between the client's average and
-the rate of the burst that led to a pause. So a rate between the two is *tried*, their geometric mean.
+for the rest of it, and the faster the answers arrive, the sooner the next pause begins. Answers that arrive no faster
+than the program reads lead to no pause at all. No request reveals how fast the program reads: the rate is between the
+client's average and the rate of the burst that led to a pause. So a rate between the two is *tried*, their geometric
+mean.
 
-A trial ends with the client's next pause, or when the client has read twice as much without one as in the longest burst
-that led to one. If the average, pause included, is better by it than by any rate before, that rate is accepted. The
-search goes on between the rates that led to a pause and those that did not, until both are near to each other. Then the
-best rate stays; another pause begins another search below it. While no rate is known that leads to no pause, a trial
-that is not better is the last one: that client pauses to work on what it has read. After `HOLDS_S` all of it is
-forgotten.
+A trial ends with the client's next pause, or when the client has read, without a pause, twice as much as in the longest
+burst that led to one. If the trial's average, pause included, is better than that of any rate before, its rate is
+accepted. The search continues between the rates that led to a pause and those that did not, until they are close to
+each other. Then the best rate stays; another pause begins another search below it. While no rate without pauses is
+known, a trial that is not better is the last one: such a client pauses to work on what it has read. After `HOLDS_S`
+everything is forgotten.
 
-So a client that never pauses is never held up, and one that gains nothing is held up once in `HOLDS_S`.
+So a client that never pauses is never delayed, and one that gains nothing is delayed once in `HOLDS_S`.
 
-Knows nothing of requests and has no clock: it is told when a client asks and when it is answered.
+Knows nothing of requests and has no clock: its owner reports each request and each answer, with the time.
 """
 
 from typing import Final
 
 LARGE_BYTES: Final = 64 * 1024
-"""Of an answer: the client had more to read than what came just now. Its pace is looked at from there on."""
+"""Bytes of a large answer: the client had more to read than what had just been produced. A client's pace is measured
+from its first large answer on."""
 PAUSE_S: Final = 0.5
-"""A client that has not asked for so long after an answer has paused."""
+"""Seconds without a request after an answer that count as a pause."""
 LONGEST_PAUSE_S: Final = 5.0
-"""One that has not asked for longer had no wish to read."""
+"""Seconds without a request after which the client is taken not to have wanted to read."""
 LEAST_ANSWERS: Final = 4
-"""Of a burst: a client that works on each answer before it asks for the next has none."""
+"""Answers in the shortest burst: a client that works on each answer before its next request has no bursts."""
 WORTHWHILE: Final = 1.5
-"""A burst that was faster than the average by less is left alone."""
+"""How many times the average a burst's rate must be for a trial to begin."""
 BETTER: Final = 1.1
 NEAR: Final = 1.4
-"""Rates of which the higher one is at most so much higher: between them nothing is tried."""
+"""The ratio of two rates up to which no rate between them is tried."""
 HOLDS_S: Final = 120.0
 MOST_HELD_S: Final = 0.1
-"""For how long one request is held up."""
+"""Seconds for which one request is delayed at most."""
 SLACK_S: Final = 0.005
-"""So much of what timers are late is made up for."""
+"""Seconds of timer lateness that are compensated."""
 
 
 class ReadingPace:
-    """One connection's. Times are monotonic seconds, sizes bytes of records, rates bytes a second."""
+    """The reading pace of one connection. Times are monotonic seconds, sizes bytes of records, rates bytes per
+    second."""
 
     __slots__ = (
         "_accepted",
@@ -62,29 +65,29 @@ class ReadingPace:
     )
 
     def __init__(self, now: float) -> None:
-        """`now`: when the client's first large answer goes out; `answered` is told of it next."""
+        """`now`: when the client's first large answer is sent; the caller reports it to `answered` next."""
         self.rate = 0.0
-        """The client is answered no faster than this; 0.0: as fast as it asks."""
+        """The highest rate at which the client is answered; 0.0: as fast as it requests."""
         self._accepted = 0.0
         self._best = 0.0
-        """The best average so far."""
+        """The best average rate so far."""
         self._low = 0.0
-        """The client reads at least this fast."""
+        """A rate at which the client reads without pausing, as far as known."""
         self._low_is_tried = False
-        """It was tried, and led to no pause."""
+        """Whether the rate `_low` was tried, and led to no pause."""
         self._high = 0.0
-        """This led to a pause."""
+        """A rate that led to a pause."""
         self._longest = 0
-        """Bytes of the longest burst that led to one."""
+        """Bytes of the longest burst that led to a pause."""
         self._trying = False
         self._gave_up = False
-        """Nothing more is tried."""
+        """Whether no more rates are tried."""
         self._forget_at = now + HOLDS_S
         self._began = self._answered_at = self._due = now
         self._bytes = self._answers = 0
 
     def asked(self, now: float) -> float:
-        """The client asks: for how many seconds its request is to be held up, 0.0 for none."""
+        """Note a request of the client; returns the seconds for which to delay it, 0.0 for none."""
         pause_s = now - self._answered_at
         if (
             pause_s >= PAUSE_S
@@ -97,7 +100,7 @@ class ReadingPace:
         return max(0.0, min(self._due - now, MOST_HELD_S))
 
     def answered(self, now: float, size: int) -> None:
-        """An answer goes out."""
+        """Note that an answer with `size` bytes is sent."""
         self._answered_at = now
         self._bytes += size
         self._answers += 1
@@ -118,7 +121,7 @@ class ReadingPace:
         self._bytes = self._answers = 0
 
     def _begin(self, average: float) -> None:
-        """A burst at the client's own rate led to a pause."""
+        """Begin a search, after a burst at the client's own rate led to a pause."""
         burst_s = self._answered_at - self._began
         if self._answers < LEAST_ANSWERS or self._bytes <= WORTHWHILE * average * burst_s or burst_s <= 0.0:
             return
@@ -130,7 +133,7 @@ class ReadingPace:
         self.rate = (self._low * self._high) ** 0.5
 
     def _judge(self, average: float, paused: bool) -> None:
-        """A trial is over."""
+        """Evaluate a finished trial."""
         better = average > BETTER * self._best
         if better:
             self._best, self._accepted = average, self.rate

@@ -1,7 +1,7 @@
-"""Where replicas lie and who leads, as Kafka's tools would set it: the volume and the controller decide that here.
+"""Kafka's APIs for placing replicas and electing leaders, both of which Headrace's volumes and controller decide.
 
-So what is asked for is done where it is so already, and refused otherwise. Nothing is ever being reassigned: partitions
-move by rolls, which copy no data.
+A request succeeds if it asks for the present state, and is refused otherwise. No reassignment is ever in progress:
+partitions move by rolls, which copy no data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from headrace.wire.generic_codec import field
 from headrace.wire.primitives import bounded
 
 PREFERRED: Final = 0
-"""The kind of election (KIP-460); 1 is unclean."""
+"""The election type for preferred leaders (KIP-460); 1 is unclean."""
 
 _FORBIDDEN: Final = KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED, "it takes the cluster's admin")
 _Where = Placed | KafkaError | None
-"""Where a partition's newest records lie; None: nobody is known to lead them."""
+"""The placement of a partition's newest records; None if no leader is known."""
 
 
 class ReassignmentApis:
-    """What tools would set of replicas and leaders."""
+    """Answers the APIs by which tools move replicas and elect leaders."""
 
     def __init__(self, *, catalog: Catalog, layout: Layout, folder: Path, authorization: Authorization) -> None:
         self._catalog = catalog
@@ -40,7 +40,7 @@ class ReassignmentApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, Versions(0, 0), self.list_partition_reassignments),
             Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, Versions(0, 0), self.alter_partition_reassignments),
@@ -53,20 +53,20 @@ class ReassignmentApis:
         try:
             self._authorization.check(session, AclOperation.DESCRIBE, api="ListPartitionReassignments")
         except KafkaError as error:
-            return {**_told(error), "topics": ()}
+            return {**_error_fields(error), "topics": ()}
         return {"error_code": 0, "error_message": None, "topics": ()}
 
     async def alter_partition_reassignments(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterPartitionReassignments: null replicas cancel one."""
+        """AlterPartitionReassignments. Null replicas cancel a reassignment."""
         try:
             self._authorization.check(session, AclOperation.ALTER, api="AlterPartitionReassignments")
         except KafkaError as error:
-            return {**_told(error), "responses": ()}
+            return {**_error_fields(error), "responses": ()}
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         found = await self._where([(name, each.partition_index) for name, each in asked], session)
         answers = iter(
             [
-                {"partition_index": each.partition_index, **_told(_reassigned(each.replicas, where))}
+                {"partition_index": each.partition_index, **_error_fields(_reassigned(each.replicas, where))}
                 for (_, each), where in zip(asked, found, strict=True)
             ]
         )
@@ -80,9 +80,9 @@ class ReassignmentApis:
         }
 
     async def elect_leaders(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """ElectLeaders: the controller elects whenever a leader is lacking, and spreads leaders by itself.
+        """ElectLeaders: the controller elects a leader whenever one is missing, and spreads leaders by itself.
 
-        For all partitions only elections that took place are told, as at Kafka: none.
+        A request for all partitions lists only elections that took place, as in Kafka, so none.
         """
         if not self._authorization.may(session, AclOperation.ALTER, api="ElectLeaders"):
             return {"error_code": int(Code.CLUSTER_AUTHORIZATION_FAILED), "replica_election_results": ()}
@@ -92,7 +92,7 @@ class ReassignmentApis:
         found = await self._where(asked, session)
         answers = iter(
             [
-                {"partition_id": index, **_told(_elected(kind, where))}
+                {"partition_id": index, **_error_fields(_elected(kind, where))}
                 for (_, index), where in zip(asked, found, strict=True)
             ]
         )
@@ -105,7 +105,7 @@ class ReassignmentApis:
         }
 
     async def alter_replica_log_dirs(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """AlterReplicaLogDirs: a node has one folder."""
+        """AlterReplicaLogDirs: a node has a single folder."""
         own = str(self._folder)
         answers: list[dict[str, object]] = []
         may = self._authorization.may(session, AclOperation.ALTER, api="AlterReplicaLogDirs")
@@ -126,7 +126,7 @@ class ReassignmentApis:
         return {"results": answers}
 
     async def _where(self, wanted: Sequence[tuple[str, int]], session: Connection) -> list[_Where]:
-        """Of each (topic's name, partition), who leads and who holds what is written to it now. Raises
+        """For each (topic name, partition), the placement of its open partitionlet's container. Raises
         `MalformedRequest` for too many."""
         bounded(len(wanted), "partitions")
         names = list(dict.fromkeys(name for name, _ in wanted))
@@ -174,7 +174,7 @@ def _elected(kind: int, where: _Where) -> KafkaError:
     )
 
 
-def _told(error: KafkaError | None) -> dict[str, object]:
+def _error_fields(error: KafkaError | None) -> dict[str, object]:
     return {
         "error_code": int(Code.NONE if error is None else error.code),
         "error_message": None if error is None else str(error),

@@ -1,17 +1,17 @@
-"""The gate of a listener with SASL: until its client has authenticated, a connection takes next to nothing.
+"""The gate of a listener with SASL: until its client has authenticated, a connection accepts next to nothing.
 
-    before authentication   ApiVersions `MOST_VERSIONS` times, SaslHandshake, SaslAuthenticate. Anything else ends the
-                            connection, by its key alone: its header and body are not read. Requests are `MOST_BYTES`
-                            long, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`; a client that sends more while its
-                            last message is seen to ends too
-    behind a handshake      SaslAuthenticate (version 1), or tokens as bare frames without a header (version 0)
+    before authentication   ApiVersions `MOST_VERSIONS` times, SaslHandshake, SaslAuthenticate. Any other request ends
+                            the connection by its key alone: its header and body are not read. Requests have at most
+                            `MOST_BYTES`, ApiVersions and SaslHandshake `MOST_SHORT_BYTES`; a client that sends more
+                            while its last message is processed is disconnected too
+    after a handshake       SaslAuthenticate (version 1), or tokens as bare frames without a header (version 0)
     authenticated           everything. A handshake begins a re-authentication (KIP-368), in the order of the requests:
-                            those before it are answered first, and none is taken before it is over
-    its lifetime over       the connection ends at its next request that does not re-authenticate
+                            earlier requests are answered first, and none is accepted before it is over
+    lifetime expired        the connection ends at its next request that does not re-authenticate
 
-A failure is answered, and `FAILED_S` later the connection ends. `security.sasl.exchange` decides who is proven; here is
-what comes when. The connection's place stays new until it is proven (`base.admission`), and it counts among those of
-`unproven_connections`.
+A failure is answered, and `FAILED_S` later the connection ends. `security.sasl.exchange` decides who is authenticated;
+this module decides what is accepted when. The connection's place stays new until the client is authenticated
+(`base.admission`), and until then the connection counts among those of `unproven_connections`.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.header import RequestHeader
 
 MOST_BYTES: Final = MOST_MESSAGE_BYTES + (8 << 10)
-"""The longest message of any mechanism, and its header. Kafka's `sasl.server.max.receive.size` is 512 KiB, which TLS
-alone would hold three times."""
+"""The longest message of any mechanism, plus its header. Kafka's `sasl.server.max.receive.size` is 512 KiB, of which
+TLS alone would hold three times as much."""
 MOST_SHORT_BYTES: Final = 4 << 10
 MOST_VERSIONS: Final = 4
-"""ApiVersions before authentication: a client may ask again for a lower version of it."""
+"""ApiVersions requests before authentication: a client may retry with a lower version of it."""
 UNPROVEN_ROOM_BYTES: Final = 16 << 10
-"""How much of the connection's buffer is used before authentication."""
+"""Bytes of the connection's buffer that are used before authentication."""
 FAILED_S: Final = 0.1
 """Kafka's `connection.failed.authentication.delay.ms`."""
 
@@ -55,17 +55,17 @@ _AUTHENTICATE_VERSIONS: Final = Versions(0, 2)
 _KEY: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">i")
 _BARE: Final = RequestHeader(_AUTHENTICATE, 0, 0, None, 0)
-"""What a token without a header counts as."""
+"""Stands in for the header of a token that is sent without one."""
 
 Heard = Callable[[Caller, Attempt], None]
-"""Told of each authentication that has ended, with the connection on which it was."""
+"""Called at the end of each authentication, with the connection on which it took place."""
 
 
 class SaslConnection(Connection):
-    """A connection of such a listener."""
+    """A client's connection to a listener with SASL."""
 
     exchange: SaslExchange
-    """Once the connection is made."""
+    """The authentication exchange; set when the connection is made."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SaslConnection(Connection):
         self.is_proven = False
         """Whether the client has authenticated."""
         self.mechanism = ""
-        """Of the exchange that is under way."""
+        """The mechanism of the exchange that is under way."""
         self._gate = gate
         self._versions_asked = 0
         self._most_bytes = MOST_BYTES
@@ -90,7 +90,7 @@ class SaslConnection(Connection):
 
     @property
     def address(self) -> str:
-        """Of the client, without a port."""
+        """The client's address, without a port."""
         return self._place.address if self._place is not None else self.peer.rpartition(":")[0]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,7 +119,7 @@ class SaslConnection(Connection):
         super().drop()
 
     def prove(self, principal: Principal) -> None:
-        """The client is somebody from now on, or still."""
+        """Set the principal of the client, which has authenticated or re-authenticated."""
         self.principal = principal
         if not self.is_proven:
             self.is_proven = True
@@ -130,13 +130,13 @@ class SaslConnection(Connection):
                 self._place.proven()
 
     def check_turn(self, key: int, size: int) -> None:
-        """Raise NotAuthenticated for a request that is not taken now. `size`: its bytes."""
+        """Raises NotAuthenticated for a request that is not accepted now. `size`: its bytes."""
         if key == _HANDSHAKE:
             self._check_short(size)
         elif key == _AUTHENTICATE:
             pass
         elif self.exchange.is_under_way:
-            raise NotAuthenticated(f"{_named(key)} came before the authentication under way was over")
+            raise NotAuthenticated(f"{_describe_key(key)} came before the authentication under way was over")
         elif self.is_proven:
             if self.exchange.is_expired:
                 raise NotAuthenticated("the session's lifetime is over, and the client has not authenticated again")
@@ -145,7 +145,7 @@ class SaslConnection(Connection):
             self._versions_asked += 1
         else:
             raise NotAuthenticated(
-                f"{_named(key)} came before authentication: the client's security.protocol has to be "
+                f"{_describe_key(key)} came before authentication: the client's security.protocol has to be "
                 f"{self.security_protocol}"
             )
 
@@ -173,7 +173,7 @@ class SaslConnection(Connection):
 
 
 class BareSlot(Slot):
-    """The place of a token's answer that has no header of Kafka's."""
+    """The slot of an answer that is a bare token, without Kafka's header."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class BareSlot(Slot):
 
 
 class SaslGate:
-    """Of one listener: a Handler between its connections and that which answers requests."""
+    """The gate of one listener: a Handler between its connections and the handler that answers requests."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class SaslGate:
         runtime: Runtime,
         heard: Heard,
     ) -> None:
-        """`security_protocol`: what clients have to set. `heard` must not block."""
+        """`security_protocol`: the value that clients have to set. `heard` must not block."""
         self._offered = offered
         self._max_reauth_ms = max_reauth_ms
         self.security_protocol = security_protocol
@@ -213,7 +213,7 @@ class SaslGate:
         self._runtime = runtime
 
     def exchange(self, connection: Caller) -> SaslExchange:
-        """That of a new connection."""
+        """The authentication exchange of a new connection."""
         return SaslExchange(
             self._offered,
             max_reauth_ms=self._max_reauth_ms,
@@ -224,7 +224,7 @@ class SaslGate:
     def accepted(
         self, place: Place, *, listener: str, default_stream: str, identify: Identify | None = None
     ) -> SaslConnection:
-        """The protocol of a connection that has a place."""
+        """The protocol object for a connection that has a place."""
         return SaslConnection(self, listener=listener, default_stream=default_stream, place=place, identify=identify)
 
     def connected(self, session: Connection) -> None:
@@ -240,7 +240,7 @@ class SaslGate:
         self._handler.failed(api_key, code)
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-        """See Handler; the connection has looked whether it is the request's turn."""
+        """See Handler; the connection has already checked that it is the request's turn."""
         key = header.api_key
         if key == _HANDSHAKE:
             session.park(self._handshake(cast(SaslConnection, session), header, request, slot))
@@ -299,7 +299,7 @@ class SaslGate:
             await _end(session)
 
     async def bare_token(self, session: SaslConnection, token: memoryview, slot: BareSlot) -> None:
-        """Answer a token that came without a header. A failure has no answer: its form has none for it."""
+        """Answer a token that was sent without a header. A failure is not answered: this form has no error."""
         self.unproven.works(session)
         came = await session.exchange.step(bytes(token))
         match came:
@@ -327,12 +327,12 @@ def _principal(proven: Proven, mechanism: str, until: float | None) -> Principal
 
 
 async def _end(session: SaslConnection) -> None:
-    """End the connection once the client has had the time to read why; what it sends meanwhile is not read."""
+    """End the connection after a delay in which the client can read why; what it sends meanwhile is not read."""
     await asyncio.sleep(FAILED_S)
     session.drop()
 
 
-def _named(key: int) -> str:
+def _describe_key(key: int) -> str:
     try:
         return ApiKey(key).name
     except ValueError:

@@ -1,9 +1,11 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): what users prove themselves by.
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554): the credentials with which users authenticate.
 
-A client sends a salted password; what is kept of it is two keys, from which neither the password nor the salted one
-can be had. A user is made with his first credential, and stays without one when the last is deleted.
+A client sends a salted password; only two keys derived from it are stored, from which neither the password nor the
+salted password can be recovered. A user is created with the first credential, and remains without one when the last is
+deleted.
 
-Each user of a request is altered as a whole or not at all, within what one command takes; users are not of one piece.
+Each user of a request is altered as a whole or not at all, within the size of one command; several users are not
+altered atomically.
 """
 
 from collections import Counter
@@ -25,16 +27,16 @@ from headrace.security.scram_common import LEAST_ITERATIONS
 from headrace.wire.api_keys import ApiKey, Versions
 
 MOST_ALTERATIONS: Final = 1000
-"""Of one request."""
+"""Alterations in one request."""
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""By Kafka's number."""
+"""The mechanisms by Kafka's numbers."""
 _NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
 _MOST_SHOWN: Final = 100
-"""Characters of a name that a client chose, in a message."""
+"""Characters of a client-chosen name that a message shows."""
 
 
 class ScramCredentialApis:
-    """Answers both."""
+    """Answers DescribeUserScramCredentials and AlterUserScramCredentials."""
 
     def __init__(self, *, catalog: Catalog, authorizer: Authorizer) -> None:
         self._catalog = catalog
@@ -42,14 +44,14 @@ class ScramCredentialApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Versions(0, 0), self.describe, has_long_answers=True),
             Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Versions(0, 0), self.alter),
         )
 
     async def describe(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeUserScramCredentials: of the users that are named, else of all who have any."""
+        """DescribeUserScramCredentials: of the named users, or of all users that have credentials."""
         if refused := administrator_refusal(self._authorizer, session, api="DescribeUserScramCredentials"):
             return {**refused, "results": ()}
         try:
@@ -90,7 +92,7 @@ class ScramCredentialApis:
         return _results(names, refused)
 
     async def _check_deletions(self, deletions: Sequence[Any], refused: dict[str, Mapping[str, object]]) -> None:
-        """Refuse users that lack a credential which is to be deleted. Raises HeadraceError."""
+        """Refuse users that lack a credential that is to be deleted. Raises HeadraceError."""
         if not deletions:
             return
         wanted = {each.name for each in deletions}
@@ -110,14 +112,14 @@ class ScramCredentialApis:
         for piece in batched(gone):
             outcomes = await submitted(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
             for (name, _), code in zip(piece, outcomes, strict=True):
-                if code is not Code.NONE:  # somebody else was faster
+                if code is not Code.NONE:  # deleted concurrently
                     refused[name] = _missing(name)
         for batch in batched(made):
             await submitted(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
 
 
 def _checked(request: Any, refused: dict[str, Mapping[str, object]]) -> list[Credential]:
-    """The credentials to be made; why users are refused goes to `refused`."""
+    """The credentials to be created; the refusals of users are added to `refused`."""
     upserts: list[Credential] = []
     times = Counter((each.name, each.mechanism) for each in (*request.deletions, *request.upsertions))
     for each, is_upsert in (*_with(request.deletions, False), *_with(request.upsertions, True)):
@@ -151,7 +153,7 @@ def _mechanism(each: Any) -> str:
 
 
 def _credential(each: Any, mechanism: str) -> Credential:
-    """What is kept of an upsertion. Raises KafkaError, which never holds any of its bytes."""
+    """The credential to store for an upsertion. Raises KafkaError, whose message never contains secret bytes."""
     try:
         check_user_name(each.name)
     except NameRefused as error:

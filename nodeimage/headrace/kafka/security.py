@@ -1,6 +1,7 @@
-"""SASL and delegation tokens, as a Kafka answers that has neither turned on.
+"""SASL and delegation tokens, answered as by a Kafka that has neither enabled.
 
-Tools ask, and go on where the answer says so; a connection that ends leaves them in doubt.
+Tools send these requests and continue if the answer says that the feature is disabled; if the connection just ended,
+they could not tell.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""A connection and the place of an answer, as those see them who answer by themselves: protocols.
+"""Protocols for a connection and for the reply to a request, as used by APIs that answer with a codec of their own.
 
-They are what is passed in, so that whoever has no socket, such as the simulator, can ask all the same. Not compiled: of
-compiled code only what a protocol names is called, whatever the object is.
+Being protocols, they can be implemented without a socket, for example by the simulator. This module is not compiled:
+compiled code calls what a protocol names, whatever the object's class is.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -14,7 +14,8 @@ from headrace.security.principals import Principal
 from headrace.wire.primitives import Buffer
 
 Grants = dict[str | bytes, tuple[int, Principal]]
-"""Topics, as the client names them, with which it may do something: under which rules, and as whom."""
+"""Topics, by the name or id that the client used, on which it may perform an operation: under which rules, and as which
+principal."""
 
 
 class Session(Caller, Protocol):

@@ -1,13 +1,14 @@
-"""Holds clients to their quotas (KIP-219, KIP-599, KIP-612): what is counted, and how a client is slowed down.
+"""Enforces the quotas of clients (KIP-219, KIP-599, KIP-612): what is counted, and how a client is slowed down.
 
-An answer goes out at once, and says for how long the client is to wait; for so long nothing more of its connection is
-started, whether it waits or not. Batches and records are never refused for it, and a fetch gets at most what its limit
-gives in all windows. Changes of topics are refused with THROTTLING_QUOTA_EXCEEDED, to clients that know this error.
+An answer is sent at once and says for how long the client should wait; for that time no more requests of its connection
+start, whether the client waits or not. Batches and records are never refused for a quota; a fetch returns at most the
+bytes that the limit allows in all windows together. Changes of topics are refused with THROTTLING_QUOTA_EXCEEDED, if
+the client knows this error.
 
-The time of a request is what it takes on the loop: its start, and of an API of the generic codec the whole. It counts
-against the client's next request, since most answers are encoded before it is known.
+The time of a request is the time that it takes on the loop: that of its start, and for an API of the generic codec all
+of it. The time counts against the client's next request, since most answers are encoded before it is known.
 
-Where nothing is limited, `is_on` is all that a request looks at.
+While nothing is limited, requests check only `is_on`.
 """
 
 import math
@@ -23,34 +24,35 @@ from headrace.security.client_quotas import WINDOW_S, WINDOWS, Key, address_of
 from headrace.wire.header import RequestHeader
 
 SPAN_S: Final = WINDOW_S * WINDOWS
-"""For no longer is anybody held up at once."""
+"""The longest time, in seconds, for which a client is delayed at once."""
 MOST_FOR_TIME_S: Final = WINDOW_S
-"""For the time of requests: Kafka's own bound, so that a client is not taken for dead by its group."""
+"""The longest delay, in seconds, for the time of requests: Kafka's own bound, so that a delayed client is not expelled
+from its group."""
 
 Start = Callable[[Connection, RequestHeader, memoryview, Slot], None]
 
 
 class Throttle:
-    """Of one node."""
+    """The throttle of one node."""
 
     def __init__(self, *, quotas: ClientQuotas, time: Callable[[], float]) -> None:
-        """`time`: seconds of a clock that does not go back."""
+        """`time`: seconds of a monotonic clock."""
         self._time = time
         self._quotas = quotas.quotas
         self.told_s: dict[str, float] = {}
-        """For how long clients were told to wait since the start, by quota."""
+        """Seconds for which clients were asked to wait since the start, by quota."""
         self.is_on = quotas.are_any
-        """Whether anything is limited at all."""
+        """Whether any limit is set."""
 
         def changed() -> None:
             self.is_on = quotas.are_any
 
         quotas.on_change(changed)
 
-    # --- what is counted; ask `is_on` before
+    # --- counting; callers check `is_on` first
 
     def start(self, start: Start, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
-        """Start to answer a request, and count its time."""
+        """Start to answer a request, and count the time that the start takes."""
         spent_s, session.spent_s = session.spent_s, 0.0
         wait_s = self._used(Key.REQUESTS, spent_s * 100, session)
         self._hold(Key.REQUESTS, session, slot, min(wait_s, MOST_FOR_TIME_S))
@@ -65,21 +67,21 @@ class Throttle:
         await _Timed(session, make())
 
     def produced(self, session: Session, slot: Reply, size: int) -> None:
-        """Count bytes of a Produce request."""
+        """Count the bytes of a Produce request."""
         self._hold(Key.PRODUCE, session, slot, self._used(Key.PRODUCE, size, session))
 
     def fetched(self, session: Session, slot: Reply, size: int) -> None:
-        """Count bytes of records that are about to be answered."""
+        """Count the bytes of records in an answer that is about to be sent."""
         self._hold(Key.CONSUME, session, slot, self._used(Key.CONSUME, size, session))
 
     def most_fetched(self, session: Session) -> int | None:
-        """Bytes of records that one answer may have; None: there is no limit."""
+        """Bytes of records that one answer may have; None if there is no limit."""
         limit = self._quotas.table.limit(Key.CONSUME, user=session.principal.user, client_id=session.client_id or "")
         return None if limit is None else int(limit.value * SPAN_S)
 
     def mutates(self, session: Connection, partitions: Sequence[int], *, strict: bool) -> list[KafkaError | None]:
-        """Count partitions that are made or deleted, topic by topic; why it is refused, to a client that knows that
-        (`strict`)."""
+        """Count partitions that are created or deleted, by topic; returns the refusals, which only clients that know
+        the error get (`strict`)."""
         if not self.is_on:
             return [None] * len(partitions)
         slot = session.slots[-1] if session.slots else None
@@ -101,16 +103,17 @@ class Throttle:
         return None
 
     def connection_delay_s(self, address: str) -> float | None:
-        """For how long a connection that was accepted has to wait; None: it is closed, for too many wait already."""
+        """Seconds for which an accepted connection has to wait; None if it must be closed because too many wait
+        already."""
         if not self.is_on:
             return 0.0
         try:
             known = address_of(address)
-        except ValueError:  # of a socket without addresses
+        except ValueError:  # a socket without addresses
             return 0.0
         wait_s = self._quotas.connected(known, now=self._time())
         if 0 < wait_s < SPAN_S:
-            self._told(Key.CONNECTIONS, wait_s)
+            self._record_wait(Key.CONNECTIONS, wait_s)
         return wait_s if wait_s < SPAN_S else None
 
     def _used(self, key: Key, amount: float, session: Session) -> float:
@@ -118,20 +121,20 @@ class Throttle:
             key, amount, user=session.principal.user, client_id=session.client_id or "", now=self._time()
         )
 
-    def _told(self, key: Key, wait_s: float) -> None:
+    def _record_wait(self, key: Key, wait_s: float) -> None:
         self.told_s[key.value] = self.told_s.get(key.value, 0.0) + wait_s
 
     def _hold(self, key: Key, session: Session, slot: Reply | None, wait_s: float) -> None:
         if wait_s <= 0:
             return
-        self._told(key, wait_s)
+        self._record_wait(key, wait_s)
         if slot is not None:
             slot.throttle_ms = max(slot.throttle_ms, math.ceil(wait_s * 1000))
         session.throttle(wait_s)
 
 
 class _Timed:
-    """Awaits a coroutine, step by step."""
+    """Awaits a coroutine step by step, and adds up the time of the steps."""
 
     def __init__(self, session: Connection, coroutine: Coroutine[Any, Any, None]) -> None:
         self._session = session

@@ -1,7 +1,7 @@
 """DeleteTopics and DeleteRecords.
 
-One request is a catalog command for each COMMAND_ITEMS of what it names. Bytes are given back later, by whoever sees to
-space; here is only the committed decision (invariant 12).
+A request becomes one catalog command for each COMMAND_ITEMS of the items that it names. Only the decision is committed
+here (invariant 12); disk space is freed later, by `storage`.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ from headrace.wire.api_keys import ApiKey, Versions
 from headrace.wire.generic_codec import field
 
 STRICT_DELETIONS: Final = 5
-"""From this version of DeleteTopics on clients know THROTTLING_QUOTA_EXCEEDED."""
+"""The first version of DeleteTopics in which clients know THROTTLING_QUOTA_EXCEEDED."""
 NO_ID: Final = bytes(16)
 
 
 class TopicApis:
-    """Deletes topics and records."""
+    """Answers DeleteTopics and DeleteRecords."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TopicApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (
             Api(ApiKey.DELETE_TOPICS, Versions(1, 6), self.delete_topics),
             Api(ApiKey.DELETE_RECORDS, Versions(0, 2), self.delete_records),
@@ -88,7 +88,7 @@ class TopicApis:
             try:
                 done = await submitted(self._catalog, command, timeout_ms=field(request, "timeout", 0))
                 outcomes |= zip(some, done, strict=True)
-            except HeadraceError as error:  # the catalog's: the others would meet it too, each after its time
+            except HeadraceError as error:  # later commands would fail too, each after its timeout
                 left = [each for each in ids if each not in outcomes]
                 outcomes |= dict.fromkeys(left, TopicOutcome(Code(error.code), str(error)))
                 break
@@ -120,7 +120,8 @@ class TopicApis:
         return found
 
     def _by_id(self, topic_id: bytes, row: TopicRow | KafkaError | None, session: Connection) -> TopicRow | KafkaError:
-        """A topic that a client names by its id, if it may delete it; who may not even describe it learns nothing."""
+        """The topic that a client names by its id, or the error if it may not delete the topic; a client that may not
+        describe it learns nothing."""
         if row is None:
             return KafkaError(Code.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id.hex()}")
         if isinstance(row, KafkaError):
@@ -152,7 +153,7 @@ class TopicApis:
     # --- DeleteRecords
 
     async def delete_records(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DeleteRecords: the log start moves by a committed command first, bytes go afterwards (invariant 12)."""
+        """DeleteRecords: first a committed command moves the log start, then bytes are freed (invariant 12)."""
         asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         found = await leaders(
             [(name, partition.partition_index) for name, partition in asked],
@@ -189,7 +190,7 @@ class TopicApis:
     async def _move_log_starts(
         self, items: list[LogStart], answers: Sequence[dict[str, object]], *, timeout_ms: int
     ) -> None:
-        """Commit the new log starts, and say in `answers` what came of each."""
+        """Commit the new log starts, and add the outcome of each to `answers`."""
         done = 0
         for some, said in zip(batched(items), batched(answers), strict=True):
             try:
@@ -205,9 +206,9 @@ class TopicApis:
 
 
 def _new_log_start(leader: Partition, offset: int) -> Offset | None:
-    """The log start to set, where -1 asks for the high watermark; None if that is out of range.
+    """The log start to set, with -1 meaning the high watermark; None if the offset is out of range.
 
-    The high watermark only rises, so what is at or below it now is still so when the command is applied.
+    The high watermark only rises, so an offset at or below it now is still so when the command is applied.
     """
     target = leader.high_watermark if offset == -1 else offset
     return Offset(target) if 0 <= target <= leader.high_watermark else None

@@ -1,6 +1,6 @@
-"""Which of Kafka's APIs are calls of administrators, and what of a call its span tells. Pure.
+"""Which of Kafka's APIs are traced as administrative calls, and the attributes of a call's span. Pure.
 
-Names of streams and topics alone are taken from a request, by the fields that are known to hold them.
+Only names of streams and topics are taken from a request, from fields that are known to hold them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,17 +30,18 @@ TRACED: Final = frozenset(
         *(ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
     }
 )
-"""What clients ask as administrators, and seldom. What producers, consumers and groups ask all the time is not here."""
+"""The APIs of administrators, which are called rarely. The APIs that producers, consumers and groups call all the time
+are not traced."""
 MOST_COUNTED: Final = 10_000
-"""Names of one request."""
+"""Names of one request that are counted."""
 _LISTS: Final = ("topics", "topic_names", "topic_partitions", "resources")
 _NAMES: Final = ("name", "topic", "topic_name")
 _TOPIC: Final = 2
-"""A resource's type (KIP-226)."""
+"""The number of the resource type TOPIC (KIP-226)."""
 
 
-def named(asked: Any, default_stream: str) -> dict[str, Value | None]:
-    """What a decoded request is about, as attributes of its span; nothing where it names no topic."""
+def span_attributes_of(asked: Any, default_stream: str) -> dict[str, Value | None]:
+    """The attributes of a span for a decoded request; empty if it names no topic."""
     names = list(islice(_names(asked), MOST_COUNTED))
     return {"headrace.path": full(names[0], default_stream), "headrace.paths": len(names)} if names else {}
 

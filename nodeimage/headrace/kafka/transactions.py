@@ -1,8 +1,8 @@
-"""Transactions, which there are none of yet: who asks for one is told so, and who looks for one finds none.
+"""The transaction APIs, though transactions are not supported: creating one is refused, and listing finds none.
 
-A transactional producer gets no further than FindCoordinator (`groups`), so that nothing is ever begun. The APIs are
-answered, for tools and clients that tell a cluster's version by which there are. DescribeProducers tells of idempotent
-producers.
+A transactional producer gets no further than FindCoordinator (`groups`), so no transaction ever begins. The APIs are
+answered for tools and clients that derive a cluster's version from the APIs that exist. DescribeProducers lists
+idempotent producers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _REFUSED: Final = int(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 class TransactionApis:
-    """There are none; of producers it is told."""
+    """Answers the transaction APIs and DescribeProducers."""
 
     def __init__(self, *, topics: Topics, partitions: Partitions, authorization: Authorization) -> None:
         self._authorization = authorization
@@ -34,9 +34,9 @@ class TransactionApis:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
-        # What a transaction needs is answered with a refusal: franz-go, and what stands on it, tell a cluster's version
-        # by which APIs there are.
+        """The APIs that this module answers."""
+        # The APIs that a transaction needs are answered with a refusal: franz-go, and software built on it, derives a
+        # cluster's version from the APIs that exist.
         return (
             Api(ApiKey.ADD_PARTITIONS_TO_TXN, Versions(0, 3), add_partitions_to_txn),
             Api(ApiKey.ADD_OFFSETS_TO_TXN, Versions(0, 3), add_offsets_to_txn),
@@ -48,7 +48,7 @@ class TransactionApis:
         )
 
     async def describe_producers(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """DescribeProducers: the idempotent producers that partitions which this node leads remember."""
+        """DescribeProducers: the idempotent producers remembered by the partitions that this node leads."""
         bounded(sum(len(topic.partition_indexes) for topic in request.topics), "partitions")
         wanted = [(topic.name, partition) for topic in request.topics for partition in topic.partition_indexes]
         refused = await self._authorization.refused_topics(
@@ -61,7 +61,7 @@ class TransactionApis:
             answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
             if isinstance(leader, KafkaError):
                 answer |= refusal(leader)
-            elif (leader.topic_id, index) in told:  # each time it would be up to 100,000 producers
+            elif (leader.topic_id, index) in told:  # each answer may have 100,000 producers
                 answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
             else:
                 told.add((leader.topic_id, index))
@@ -140,7 +140,7 @@ async def list_transactions(request: Any, session: Connection) -> Mapping[str, o
 
 def _producers(partition: Partition) -> Iterator[dict[str, object]]:
     for producer_id, producer in partition.producers.items():
-        if producer_id >= 0 and producer.batches:  # below are tokens, which no client of Kafka knows of
+        if producer_id >= 0 and producer.batches:  # negative ids are tokens, which Kafka's clients do not know
             last = producer.batches[-1]
             yield {
                 "producer_id": producer_id,

@@ -1,16 +1,17 @@
-"""The connections of listeners with SASL whose clients have not authenticated yet: how many, how long, how much memory.
+"""Connections to listeners with SASL whose clients have not authenticated yet: limits on number, time and memory.
 
-Each is either *waiting* for its client's next message, or *at work*: what came is being seen to. At a limit, of an
-address or in all, a newcomer takes the place of the one that has waited for longest, if that has been `LEAST_S`: a
-client on the other side of the world says its next word sooner. Else the newcomer is closed at once. One that is at
-work never makes way: what was done for it would be done again, and nobody would get through where the node is slow.
+Each is either *waiting* for its client's next message, or *at work* while a message is processed. At the limit for an
+address or for all, a newcomer replaces the connection that has waited for longest, if it has waited for `LEAST_S`: even
+a client on the other side of the world sends its next message sooner. Otherwise the newcomer is closed at once. A
+connection at work is never replaced: its work would have to be repeated, and on a slow node nobody would get through.
 
-A connection that has not authenticated within `LIMIT_S` ends; seconds in which this process stood still do not count
-(base.awake_clock). Memory of large messages is counted: beyond `MOST_HELD`
-bytes the connection with the largest ends. So all of them together cost less than 64 MiB: `MOST` times 350 KiB at worst
-(buffers of TLS, which hold what a message may have, and the connection itself), and `MOST_HELD`.
+A connection that has not authenticated within `LIMIT_S` ends; seconds in which this process was suspended do not count
+(base.awake_clock). Memory of large messages is counted: above `MOST_HELD` bytes the connection with the largest message
+ends. So all of these connections together cost less than 64 MiB: `MOST` times 350 KiB at worst (TLS buffers, which hold
+as much as a message may have, and the connection itself), plus `MOST_HELD`.
 
-What ends so is counted, and logged once for each reason in `LOG_EVERY_S`. All of the loop thread.
+Connections that end this way are counted, and logged once per reason in `LOG_EVERY_S`. Everything runs on the loop
+thread.
 """
 
 from typing import Final, Protocol
@@ -24,10 +25,11 @@ log = structlog.get_logger()
 MOST: Final = 128
 MOST_OF_ADDRESS: Final = 96
 MOST_HANDSHAKES: Final = MOST_OF_ADDRESS
-"""Connections here and TLS handshakes beside them: what has cost a handshake is not to be refused."""
+"""Unauthenticated connections and TLS handshakes together: a connection that has cost a handshake should not be
+refused."""
 LEAST_S: Final = 0.25
 LIMIT_S: Final = 10.0
-"""From the connection to the end of its authentication."""
+"""Seconds from the connection to the end of its authentication."""
 MOST_HELD: Final = 8 << 20
 LOG_EVERY_S: Final = 60.0
 
@@ -39,36 +41,37 @@ TOO_LARGE: Final = "its message was the largest, and there was no memory for all
 
 
 class Member(Protocol):
-    """A connection."""
+    """A connection that has not authenticated."""
 
     @property
     def address(self) -> str:
-        """Of its client, without a port."""
+        """The client's address, without a port."""
 
     def drop(self) -> None:
-        """End the connection at once; it leaves."""
+        """End the connection at once; it calls `leave`."""
 
 
 class UnprovenConnections:
-    """Of one node."""
+    """The unauthenticated connections of one node."""
 
     def __init__(self, clock: Timers) -> None:
         self.ended = 0
-        """Those that were ended here, since the start."""
+        """Connections that were ended here since the start."""
         self._clock = clock
         self._members: dict[Member, Timer] = {}
         self._waiting: dict[Member, float] = {}
-        """Since when, the longest first."""
+        """The time since which each waiting connection waits, longest first."""
         self._count_of: dict[str, int] = {}
         self._held: dict[Member, int] = {}
-        self._told: dict[str, tuple[float, int]] = {}
-        """Of each reason, when it was logged, and how many have come since."""
+        self._logged: dict[str, tuple[float, int]] = {}
+        """By reason, when it was logged, and how many connections have ended for it since."""
 
     def __len__(self) -> int:
         return len(self._members)
 
     def join(self, member: Member, *, since: float | None = None) -> bool:
-        """Whether there is a place for a connection, which was accepted at `since` of the clock; None: just now."""
+        """Add a connection; returns whether there was a place for it. `since`: the clock's time when it was accepted;
+        None: now."""
         address = member.address
         if self._count_of.get(address, 0) >= MOST_OF_ADDRESS and not self._make_way(address):
             self._count(TOO_MANY_OF_ADDRESS, address)
@@ -83,21 +86,21 @@ class UnprovenConnections:
         return True
 
     def has_room(self, coming: int) -> bool:
-        """Whether a TLS handshake may begin beside so many others that are coming."""
+        """Whether a TLS handshake may begin while `coming` others are under way."""
         return len(self._members) + coming < MOST_HANDSHAKES or (bool(self._members) and self._make_way(None))
 
     def waits(self, member: Member) -> None:
-        """It waits for its client from now on."""
+        """Note that a connection waits for its client's next message."""
         if member in self._members:
             self._waiting.pop(member, None)
             self._waiting[member] = self._clock.time()
 
     def works(self, member: Member) -> None:
-        """It is at work on what its client has sent."""
+        """Note that a connection's message is being processed."""
         self._waiting.pop(member, None)
 
     def leave(self, member: Member) -> None:
-        """It has authenticated, or is gone. To be told twice does no harm."""
+        """Remove a connection that has authenticated or is gone. Calling it twice is harmless."""
         timer = self._members.pop(member, None)
         if timer is None:
             return
@@ -111,7 +114,8 @@ class UnprovenConnections:
             del self._count_of[member.address]
 
     def hold(self, member: Member, size: int) -> None:
-        """A message of its client is about to have so many bytes of memory; 0: it has none any more."""
+        """Note the bytes of memory of a connection's message; 0: none any longer. Above `MOST_HELD` in all, connections
+        are ended."""
         if member not in self._members:
             return
         self._held[member] = size
@@ -136,8 +140,8 @@ class UnprovenConnections:
     def _count(self, reason: str, address: str) -> None:
         self.ended += 1
         now = self._clock.time()
-        logged_at, unlogged = self._told.get(reason, (-LOG_EVERY_S, 0))
+        logged_at, unlogged = self._logged.get(reason, (-LOG_EVERY_S, 0))
         if now - logged_at >= LOG_EVERY_S:
             log.warning("connections ended before authentication", count=unlogged + 1, last=address, reason=reason)
             logged_at, unlogged = now, -1
-        self._told[reason] = (logged_at, unlogged + 1)
+        self._logged[reason] = (logged_at, unlogged + 1)

@@ -1,8 +1,7 @@
-"""UpdateFeatures of Kafka's tools: to its clients, the cluster's feature level is the finalized feature
-`headrace.version`.
+"""UpdateFeatures: to Kafka's tools, the cluster's feature level is the finalized feature `headrace.version`.
 
-The level never falls (admin.feature_levels). So Kafka's safe downgrade is refused for any level that anything may have
-been written at, and the unsafe one always, for it would lose records.
+The level never falls (admin.feature_levels). So a safe downgrade is refused for any level below the present one, at
+which records may have been written, and an unsafe downgrade always, as it would lose records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class UpdateFeaturesApi:
-    """Raises the feature level."""
+    """Answers UpdateFeatures."""
 
     def __init__(self, *, features: FeatureCalls, store: StoreCall, authorization: Authorization) -> None:
         self._features = features
@@ -33,11 +32,11 @@ class UpdateFeaturesApi:
 
     @property
     def apis(self) -> Sequence[Api]:
-        """What is answered here."""
+        """The APIs that this module answers."""
         return (Api(ApiKey.UPDATE_FEATURES, Versions(1, 2), self.update_features),)
 
     async def update_features(self, request: Any, session: Connection) -> Mapping[str, object]:
-        """UpdateFeatures (KIP-584, KIP-778). All are checked before any is changed."""
+        """UpdateFeatures (KIP-584, KIP-778). All updates are checked before any is applied."""
         try:
             self._authorization.check(session, AclOperation.ALTER, api="UpdateFeatures")
         except KafkaError as error:
@@ -57,7 +56,7 @@ class UpdateFeaturesApi:
                     errors[update.feature] = error
         failed = next(((name, error) for name, error in errors.items() if error is not None), None)
         code, message = Code.NONE, None
-        if failed is not None and request.__version__ >= 2:  # from then on there are no results for each
+        if failed is not None and request.__version__ >= 2:  # since this version there are no results per feature
             code = Code(failed[1].code)
             message = f"The update failed for all features since the following feature had an error: {failed[1]}"
         return {
@@ -74,7 +73,7 @@ class UpdateFeaturesApi:
         }
 
     async def _fault(self, update: Any) -> KafkaError | None:
-        """Why an update cannot be made."""
+        """The error of an update that cannot be applied, else None."""
         level, kind = update.max_version_level, update.upgrade_type
         at = (await self._store(features.get_features)).required
         if update.feature != FEATURE:

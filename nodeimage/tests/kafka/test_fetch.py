@@ -464,7 +464,7 @@ async def test_a_request_that_was_held_up_waits_for_records_like_any_other(broke
     held = ask(broker, connection, (0, -1), {"t": 1}, wait_ms=600_000)
     (watcher,) = topic.partitions[0].watchers or ()
     assert isinstance(watcher, Interest)
-    await until(lambda: watcher.session._wake is not fetch._nothing)
+    await until(lambda: watcher.session._wake is not fetch._ignore_wake)
     assert not held.future.done()
     await append("t", b"b")
     assert (await held.response()).topics[0].partitions[0].records

@@ -2,7 +2,7 @@ import uuid
 
 import pytest
 
-from headrace.kafka.traced_calls import TRACED, named
+from headrace.kafka.traced_calls import TRACED, span_attributes_of
 from headrace.wire import generic_codec
 from headrace.wire.api_keys import ApiKey
 
@@ -46,7 +46,7 @@ def test_topics_alone_are_told_of_a_request(
     key: ApiKey, version: int, fields: dict[str, object], found: tuple[str, int] | None
 ) -> None:
     asked = generic_codec.decode_request(key, version, generic_codec.encode_request(key, version, fields))
-    told = named(asked, "/default")
+    told = span_attributes_of(asked, "/default")
     assert told == ({} if found is None else {"headrace.path": found[0], "headrace.paths": found[1]})
     assert key in TRACED
 
@@ -63,4 +63,4 @@ def test_what_clients_ask_all_the_time_has_no_spans() -> None:
 
 
 def test_a_request_that_was_not_read_tells_nothing() -> None:
-    assert named(None, "/default") == {}
+    assert span_attributes_of(None, "/default") == {}

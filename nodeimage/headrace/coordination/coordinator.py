@@ -1,11 +1,11 @@
 """All consumer groups of a node as one state machine: events in, effects out.
 
-No I/O, no clock, no asyncio. Each event takes `now` (monotonic milliseconds) and takes effect at once; what is to be
-done about it is in `take_effects()`, in order. Who calls must
+No I/O, no clock, no asyncio. Each event takes `now` (monotonic milliseconds) and takes effect at once; the actions that
+it requires are returned by `take_effects()`, in order. The caller must
 
-- load a group (`load`) before any other event for it: the coordinator raises KeyError for groups that it has not;
-- carry out each `Persist`, in order, and report it with `persisted`;
-- call `tick` at `next_deadline`, or later; nothing is lost by being late but time.
+- load a group (`load`) before any other event for it: the coordinator raises KeyError for groups that are not loaded;
+- execute each `Persist`, in order, and report it with `persisted`;
+- call `tick` at `next_deadline`, or later; being late only delays deadlines.
 
 Knows nothing of topics, committed offsets and the catalog.
 """
@@ -37,14 +37,14 @@ from headrace.coordination.views import as_described
 
 
 class Coordinator:
-    """The groups in memory. `new_suffix` gives what makes a member id unique (a uuid)."""
+    """The groups in memory. `new_suffix` returns what makes a member id unique (a uuid)."""
 
     def __init__(self, *, limits: GroupLimits, new_suffix: Callable[[], str]) -> None:
         self._shared = Shared(limits=limits)
         self._new_suffix = new_suffix
         self._groups: dict[str, Group] = {}
         self._idle: dict[str, None] = {}
-        """Groups that can be dropped from memory, the one not used for longest first."""
+        """Groups that can be dropped from memory, least recently used first."""
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -53,16 +53,16 @@ class Coordinator:
         return iter(self._groups.values())
 
     def group(self, group_id: str) -> Group:
-        """A loaded group, to look at. Raises KeyError."""
+        """A loaded group, for reading only. Raises KeyError."""
         return self._groups[group_id]
 
     @property
     def next_deadline(self) -> int | None:
-        """When to call `tick`."""
+        """The time at which to call `tick`; None: no deadline is set."""
         return self._shared.deadlines.next()
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call, in order."""
+        """The effects since the last call, in order."""
         effects = list(self._shared.outbox)
         self._shared.outbox.clear()
         return effects
@@ -70,7 +70,7 @@ class Coordinator:
     # --- events
 
     def load(self, group_id: str, snapshot: GroupSnapshot | None, *, now: int) -> None:
-        """What the catalog has of a group, None if nothing. Does nothing if the group is in memory."""
+        """Load a group from what the catalog stores, None if nothing. Does nothing if the group is in memory."""
         if group_id in self._groups:
             return
         group = self._groups[group_id] = Group(group_id, self._shared)
@@ -97,7 +97,7 @@ class Coordinator:
         self._track_idle(group)
 
     def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, now: int) -> Code:
-        """Heartbeat: the member's session starts again. Has no effects, and moves no deadline to earlier."""
+        """Heartbeat: restart the member's session timeout. Has no effects, and moves no deadline to earlier."""
         group = self._groups[group_id]
         code = self._check_member(group, member_id, instance_id, generation)
         if code is not Code.NONE:
@@ -108,7 +108,7 @@ class Coordinator:
         return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING else Code.NONE
 
     def leave(self, group_id: str, departures: Sequence[Departure], *, now: int) -> list[Code]:
-        """LeaveGroup: one code for each that leaves."""
+        """LeaveGroup: remove members; returns one code for each."""
         group = self._groups[group_id]
         if group.state is GroupState.DEAD:
             return [Code.COORDINATOR_NOT_AVAILABLE] * len(departures)
@@ -119,10 +119,9 @@ class Coordinator:
     def admit_commit(
         self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, now: int
     ) -> Code:
-        """Whether offsets may be committed now: by a member of this generation, or by anybody if the group is
-        empty.
+        """Whether offsets may be committed now: by a member of this generation, or by anybody if the group is empty.
 
-        A commit is a sign of life. Has no effects, and moves no deadline to earlier.
+        A commit restarts the member's session timeout. Has no effects, and moves no deadline to earlier.
         """
         group = self._groups[group_id]
         if group.state is GroupState.DEAD:
@@ -144,18 +143,19 @@ class Coordinator:
         return Code.NONE
 
     def committed(self, group_id: str) -> None:
-        """A committed offset of the group was stored, so there is such a group now."""
+        """Note that a committed offset of the group was stored, so that the group exists now."""
         group = self._groups.get(group_id)
         if group is not None:
             group.stored = True
 
     def stored_generation(self, group_id: str, *, default: int) -> int:
-        """The generation by which the catalog fences commits of a group that is in memory."""
+        """The generation by which the catalog fences commits, if the group is in memory; else `default`."""
         group = self._groups.get(group_id)
         return default if group is None else group.stored_generation
 
     def subscribed_topics(self, group_id: str) -> set[str] | None:
-        """The full names of what the members subscribed to, by whatever protocol; None if that cannot be known."""
+        """The full names of the topics to which members are subscribed, in any protocol; None if they cannot be
+        known."""
         group = self._groups[group_id]
         topics: set[str] = set()
         if group.members and group.protocol_type != PROTOCOL_TYPE:
@@ -169,11 +169,12 @@ class Coordinator:
         return topics
 
     def describe(self, group_id: str) -> GroupView:
-        """A group as an operator sees it; Dead, if there is none."""
+        """A group as an operator sees it; Dead if there is no such group."""
         return as_described(self._groups[group_id])
 
     def delete(self, group_id: str) -> Code:
-        """NONE: the group takes no more requests; delete it from the catalog, then report `deleted`."""
+        """Start to delete an empty group. After NONE the group accepts no more requests: delete it from the catalog,
+        then report `deleted`."""
         group = self._groups[group_id]
         if group.state is GroupState.DEAD or not (group.exists or group.pending):
             return Code.GROUP_ID_NOT_FOUND
@@ -184,20 +185,21 @@ class Coordinator:
         return Code.NONE
 
     def deleted(self, group_id: str) -> None:
-        """The deletion succeeded or failed; the catalog says which when the group is loaded again."""
+        """Note the end of a deletion, successful or not; the next load of the group reads the outcome from the
+        catalog."""
         group = self._groups.get(group_id)
         if group is not None and group.state is GroupState.DEAD:
             del self._groups[group_id]
 
     def persisted(self, group_id: str, ticket: Ticket, *, ok: bool, now: int) -> None:
-        """The outcome of a `Persist`."""
+        """Note the outcome of a `Persist`."""
         group = self._groups.get(group_id)
         if group is not None:
             group.persisted(ticket, ok=ok, now=now)
             self._track_idle(group)
 
     def tick(self, now: int) -> None:
-        """Let everything happen that was due."""
+        """Trigger all deadlines that are due."""
         while (alarm := self._shared.deadlines.pop(now)) is not None:
             alarm.ring(now)
             assert isinstance(alarm.owner, Group)
@@ -214,7 +216,7 @@ class Coordinator:
         return code
 
     def _track_idle(self, group: Group) -> None:
-        """Keep the list of idle groups, and the number of them bounded."""
+        """Update the list of idle groups, and drop the least recently used beyond the limit."""
         self._idle.pop(group.group_id, None)
         if group.idle:
             self._idle[group.group_id] = None

@@ -2,10 +2,10 @@
 
 Knows nothing of groups, and has no clock: the caller passes the monotonic time in milliseconds.
 
-A heartbeat moves a deadline to later, and there are thousands of them a second, so moving to later touches no heap:
-the entry stays where it is, and is put back at the true time when its own comes up. Moving to earlier pushes a second
-entry, and the old one is skipped when it comes up. Entries of cancelled alarms are skipped likewise, and swept out
-once they are the larger part.
+A heartbeat moves a deadline to later, and there are thousands of heartbeats per second, so moving to later does not
+touch the heap: the entry stays where it is, and is pushed again at the true time when it is popped. Moving to earlier
+pushes a second entry, and the old one is skipped when popped. Entries of cancelled alarms are skipped likewise, and
+removed together once they are the majority.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 SWEEP_ABOVE = 1_024
-"""Fewer stale entries than this are not worth a sweep."""
+"""The number of stale entries up to which removing them is not worthwhile."""
 
 
 @dataclass(slots=True, eq=False)
 class Alarm:
-    """Something that happens at `due` (None: not set). `owner` is for the caller."""
+    """A callback for the time `due` (None: not set). `owner` is for the caller's use."""
 
     owner: object
     ring: Callable[[int], None]
     due: int | None = None
     entered: int | None = field(default=None, repr=False)
-    """The time under which the heap holds this alarm."""
+    """The time of this alarm's entry in the heap."""
 
 
 class Deadlines:
-    """A heap of alarms; `set` to a later time and `cancel` cost nothing."""
+    """A heap of alarms, in which `set` to a later time and `cancel` are almost free."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Alarm]] = []
@@ -37,7 +37,7 @@ class Deadlines:
         self._stale = 0
 
     def set(self, alarm: Alarm, due: int) -> None:
-        """Let the alarm ring at `due`, and no longer at the time set before."""
+        """Set the alarm to `due`, replacing any earlier time."""
         if alarm.due is None and alarm.entered is not None:
             self._stale -= 1
         alarm.due = due
@@ -47,7 +47,7 @@ class Deadlines:
             self._enter(alarm, due)
 
     def cancel(self, alarm: Alarm) -> None:
-        """The alarm does not ring. Cancelling one that is not set is nothing."""
+        """Unset the alarm. Does nothing if the alarm is not set."""
         if alarm.due is None:
             return
         alarm.due = None
@@ -57,11 +57,11 @@ class Deadlines:
             self._sweep()
 
     def next(self) -> int | None:
-        """When to call `pop` next; perhaps too early, never too late."""
+        """The time at which to call `pop` next; perhaps too early, never too late."""
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now: int) -> Alarm | None:
-        """An alarm that is due, or None. It is no longer set."""
+        """Unset and return an alarm that is due, or None."""
         while self._heap and self._heap[0][0] <= now:
             at, _, alarm = heappop(self._heap)
             if alarm.entered != at:

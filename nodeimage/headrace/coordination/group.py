@@ -1,18 +1,17 @@
-"""One consumer group of the classic protocol: its states and the ways between them.
+"""One consumer group of the classic protocol: its states and the transitions between them.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable
       ^        |   ^                    |                  |
       +--------+   +--------------------+------------------+
 
-PreparingRebalance waits for every known member to join again, at most for the rebalance timeout. CompletingRebalance
-waits for the leader's assignments, which are stored before anybody gets one. Semantics are those of Apache Kafka 3.9
-(GroupCoordinator.scala); where a JoinGroup, SyncGroup or LeaveGroup leads is decided in join.py, sync.py and
-leave.py.
+PreparingRebalance waits for every known member to rejoin, for the rebalance timeout at most. CompletingRebalance waits
+for the leader's assignments, which are stored before any member gets one. Semantics are those of Apache Kafka 3.9
+(GroupCoordinator.scala); join.py, sync.py and leave.py decide the effect of a JoinGroup, SyncGroup and LeaveGroup.
 
-Knows nothing of the catalog, sockets or clocks: effects go to `shared.outbox`, `now` is monotonic milliseconds.
+Knows nothing of the catalog, sockets or clocks: effects are added to `shared.outbox`, `now` is monotonic milliseconds.
 
-Rules that the code relies on: every token is answered once; members that wait in JoinGroup or SyncGroup do not
-expire, but for new ones; no assignment is answered that is not stored; the generation never goes back.
+Invariants: every token is answered once; members that wait in JoinGroup or SyncGroup do not expire, except new ones; no
+assignment is answered before it is stored; the generation never decreases.
 """
 
 import itertools
@@ -40,7 +39,7 @@ from headrace.coordination.views import as_assigned, as_joined, snapshot_of
 
 
 class Group:
-    """A group's state machine. Every method takes effect at once; answers that must wait go out as effects."""
+    """A group's state machine. Every method takes effect at once; answers are returned as effects, at once or later."""
 
     __slots__ = (
         "_empty_ticket",
@@ -74,23 +73,23 @@ class Group:
         self.members = Members()
         self.pending = Pending(shared.deadlines, owner=self, expired=self.complete_join_if_all)
         self.stored = False
-        """Whether the catalog knows the group, by a generation or by a committed offset."""
+        """Whether the catalog has the group, by a generation or by a committed offset."""
         self.stored_generation = 0
         """The generation by which the catalog fences commits."""
         self._phase = Alarm(self, self._phase_over)
         self._remaining_ms: int | None = None
-        """Of the initial delay: by how much it may still be extended. None: not in it."""
+        """By how much the initial delay may still be extended, in milliseconds. None outside of the initial delay."""
         self._newcomer = False
-        """Somebody joined during this round of the initial delay."""
+        """Whether a member joined during this round of the initial delay."""
         self._unsynced: set[str] = set()
         self._proposed: Mapping[str, bytes] = {}
         self._sync_ticket: Ticket | None = None
         self._empty_ticket: Ticket | None = None
         self._returns: dict[Ticket, tuple[Member, Token, JoinResult]] = {}
         self._outstanding: dict[Ticket, int] = {}
-        """The generations that are being stored."""
+        """The generations that are being stored, by ticket."""
 
-    # --- what others ask
+    # --- queries
 
     @property
     def idle(self) -> bool:
@@ -99,21 +98,21 @@ class Group:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a group for those who look; a group only asked about does not."""
+        """Whether the group exists for observers; a group that was merely asked about does not."""
         return self.stored or self.state is not GroupState.EMPTY
 
     def supports(self, protocol_type: str, names: set[str]) -> bool:
-        """Whether a member with these protocols can be in the group."""
+        """Whether a member that offers these protocols can be in the group."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
         return protocol_type == self.protocol_type and self.members.all_offer_one_of(names)
 
     def other_stream(self, join: Join) -> str | None:
-        """The default stream of a member to whom a name in a subscription may be another topic than to the one that
-        joins; None: to all of them it is the same.
+        """The default stream of a member for which a name in a subscription may mean another topic than for the joining
+        member; None if all names mean the same for all members.
 
-        Assignors know topics by the names alone. If a bare name were a topic of one stream for some and of another for
-        others, each would be assigned a part of it, and nobody would read the rest of either.
+        Assignors know topics by their names only. If a bare name meant topics of different streams for different
+        members, each member would be assigned a part of its own topic, and nobody would read the rest of either.
         """
         if join.protocol_type != PROTOCOL_TYPE:
             return None
@@ -130,7 +129,8 @@ class Group:
         return None
 
     def identify(self, member_id: str, instance_id: str | None) -> Code:
-        """NONE if that is a member now; FENCED_INSTANCE_ID, if another process has the instance."""
+        """NONE if the id is that of a present member; FENCED_INSTANCE_ID if another process has taken over the
+        instance."""
         if instance_id is not None:
             current = self.members.member_id_of(instance_id)
             if current is None:
@@ -139,10 +139,10 @@ class Group:
                 return Code.FENCED_INSTANCE_ID
         return Code.NONE if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    # --- members come and go (join.py and leave.py decide)
+    # --- joining and leaving (join.py and leave.py decide)
 
     def admit(self, join: Join, *, member_id: str, token: Token, now: int) -> None:
-        """A new member waits in JoinGroup, and a rebalance starts unless one is under way."""
+        """Add a new member, which waits in JoinGroup, and start a rebalance unless one is under way."""
         member = self._make_member(
             StoredMember(
                 member_id=member_id,
@@ -168,7 +168,7 @@ class Group:
         self.rebalance_unless_preparing(f"member {member_id} joins: {join.reason or 'no reason given'}", now)
 
     def update(self, member: Member, join: Join, token: Token) -> None:
-        """A member joins again, perhaps with other protocols and timeouts, and waits in JoinGroup."""
+        """Let a member rejoin, perhaps with other protocols and timeouts; it waits in JoinGroup."""
         self.members.offer(member, join.protocols)
         member.default_stream = join.default_stream
         member.session_timeout_ms = join.session_timeout_ms
@@ -178,7 +178,7 @@ class Group:
             self.answer(displaced, JoinResult(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id))
 
     def replace(self, member: Member, *, member_id: str, now: int) -> None:
-        """A static instance comes back under a new id; whoever waits under the old one is fenced."""
+        """Give a returning static instance its new id; requests that wait under the old id are fenced."""
         self._end_join(member, JoinResult(code=Code.FENCED_INSTANCE_ID, member_id=member.member_id))
         self._end_sync(member, SyncResult(code=Code.FENCED_INSTANCE_ID), now)
         if member.member_id in self._unsynced:
@@ -188,12 +188,12 @@ class Group:
         self.touch(member, now)
 
     def store_return(self, member: Member, *, token: Token, result: JoinResult) -> None:
-        """In a Stable group: answer a static member's JoinGroup once its new id is stored."""
+        """In a Stable group: answer a returning static member's JoinGroup once its new id is stored."""
         ticket = self._persist()
         self._returns[ticket] = (member, token, result)
 
     def remove(self, member: Member, reason: str, now: int) -> None:
-        """The member is gone; the others rebalance."""
+        """Remove a member; the others rebalance."""
         self.drop(member, now)
         if self.state is GroupState.PREPARING:
             self.complete_join_if_all(now)
@@ -201,7 +201,7 @@ class Group:
             self.rebalance_unless_preparing(reason, now)
 
     def drop(self, member: Member, now: int) -> None:
-        """Take a member out, and no more; if it waits in JoinGroup it learns that it must start anew."""
+        """Remove a member without a rebalance; if it waits in JoinGroup, it is told to start over."""
         self._end_join(member, JoinResult(code=Code.UNKNOWN_MEMBER_ID, member_id=""))
         self._end_sync(member, SyncResult(code=Code.UNKNOWN_MEMBER_ID), now)
         self.shared.deadlines.cancel(member.session)
@@ -209,7 +209,7 @@ class Group:
         self.members.remove(member.member_id)
 
     def touch(self, member: Member, now: int) -> None:
-        """The member lives; its session starts again."""
+        """Restart the member's session timeout."""
         self.shared.deadlines.set(member.session, now + member.session_timeout_ms)
 
     # --- the rebalance
@@ -235,7 +235,7 @@ class Group:
         self.complete_join_if_all(now)
 
     def complete_join_if_all(self, now: int) -> None:
-        """End PreparingRebalance early, when nobody is missing and the initial delay is over."""
+        """End PreparingRebalance early if no member is missing and the initial delay is over."""
         if self.state is not GroupState.PREPARING or self._remaining_ms is not None:
             return
         if not self.pending and self.members.all_joined():
@@ -246,7 +246,7 @@ class Group:
             self.drop(member, now)
         self._remaining_ms = None
         if self.members and not self.members.elect_joined_leader():
-            # Static members only, all silent: wait on until they come or their sessions end.
+            # There are only static members, all silent: keep waiting until they return or their sessions end.
             self.shared.deadlines.set(self._phase, now + self.members.rebalance_timeout_ms)
             return
         self.generation += 1
@@ -267,20 +267,21 @@ class Group:
             self.touch(member, now)
 
     def wait_for_assignments(self, member: Member, token: Token) -> None:
-        """In CompletingRebalance: the member's SyncGroup waits for those of the leader to be stored."""
+        """In CompletingRebalance: let the member's SyncGroup wait until the leader's assignments are stored."""
         self._unsynced.discard(member.member_id)
         displaced, member.sync_token = member.sync_token, token
         if displaced is not None:
             self.answer(displaced, SyncResult(code=Code.REBALANCE_IN_PROGRESS))
 
     def propose(self, assignments: Mapping[str, bytes]) -> None:
-        """The leader's assignments; those who are left out get an empty one. Repeated while being stored: ignored."""
+        """Store the leader's assignments; members that are left out get an empty one. Repeats are ignored while
+        storing."""
         if self._sync_ticket is None:
             self._proposed = {member.member_id: assignments.get(member.member_id, b"") for member in self.members}
             self._sync_ticket = self._persist()
 
     def answer_assigned(self, member: Member, token: Token, now: int) -> None:
-        """In Stable: the member's SyncGroup gets its assignment."""
+        """In Stable: answer the member's SyncGroup with its assignment."""
         self.answer(token, as_assigned(self, member))
         self.touch(member, now)
         self._unsynced.discard(member.member_id)
@@ -289,7 +290,7 @@ class Group:
     # --- storing
 
     def persisted(self, ticket: Ticket, *, ok: bool, now: int) -> None:
-        """The outcome of a Persist."""
+        """Note the outcome of a `Persist`."""
         if self.state is GroupState.DEAD or ticket not in self._outstanding:
             return
         generation = self._outstanding.pop(ticket)
@@ -300,7 +301,7 @@ class Group:
             self._assign(ok=ok, now=now)
         elif ticket in self._returns:
             member, token, result = self._returns.pop(ticket)
-            # A rebalance that began meanwhile answers the member itself, when it is complete.
+            # A rebalance that began meanwhile answers the member itself when it completes.
             if self.state is GroupState.STABLE and member.join_token == token:
                 refused = JoinResult(code=Code.COORDINATOR_NOT_AVAILABLE, member_id="")
                 self._end_join(member, result if ok else refused)
@@ -330,7 +331,7 @@ class Group:
         return ticket
 
     def restore(self, snapshot: GroupSnapshot, now: int) -> None:
-        """Go on from what was stored, with fresh sessions; a group over its limit rebalances."""
+        """Continue from the stored state, with fresh sessions; a group above its size limit rebalances."""
         self.stored = True
         self.generation = self.stored_generation = snapshot.generation
         self.protocol_type = snapshot.protocol_type or None
@@ -348,7 +349,7 @@ class Group:
             self.rebalance_unless_preparing("more members than allowed", now)
 
     def kill(self) -> None:
-        """The group is being deleted; it was Empty. What is asked of it from now on is refused."""
+        """Mark the group, which is Empty, as being deleted. Later requests are refused."""
         assert self.state is GroupState.EMPTY
         self.pending.forget_all()
         self.shared.deadlines.cancel(self._phase)
@@ -375,7 +376,7 @@ class Group:
 
     def _session_expired(self, member: Member, now: int) -> None:
         if not member.is_new and (member.join_token is not None or member.sync_token is not None):
-            return  # it waits for us; the session starts again with the answer
+            return  # it waits for an answer, which restarts the session
         self.remove(member, f"session of member {member.member_id} ended", now)
 
     # --- small steps
@@ -388,7 +389,7 @@ class Group:
             self.shared.deadlines.cancel(self._phase)
 
     def _end_syncs(self, code: Code, now: int) -> None:
-        """A generation is given up before its assignments were stored."""
+        """Abandon a generation whose assignments are not stored yet."""
         if self.state is GroupState.COMPLETING:
             self._sync_ticket = None
             self._proposed = {}
@@ -408,7 +409,7 @@ class Group:
             self.answer(token, result)
 
     def answer(self, token: Token, result: JoinResult | SyncResult) -> None:
-        """A request that waits no more, or never did."""
+        """Answer a request."""
         self.shared.outbox.append(Answer(token, result))
 
     def _note(self, event: str, reason: str) -> None:

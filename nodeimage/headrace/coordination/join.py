@@ -1,4 +1,4 @@
-"""What a JoinGroup does to a group: who is let in, who gets an id first, who rebalances, who simply goes on.
+"""The effect of a JoinGroup on a group: which members are admitted, get an id first, rebalance, or simply continue.
 
 Semantics of Apache Kafka 3.9 (handleJoinGroup and below), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED),
 KIP-814 (static members that skip the assignment).
@@ -11,11 +11,11 @@ from headrace.coordination.messages import UNKNOWN_MEMBER, GroupState, Join, Joi
 from headrace.coordination.views import as_joined
 
 LONGEST_CLIENT_ID = 255
-"""A member id starts with the client's or the instance's id, cut to this many characters."""
+"""Characters of the client or instance id that become the beginning of a member id."""
 
 
 def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) -> None:
-    """Answer the request at once or let it wait. `suffix` makes a new member id unique."""
+    """Answer the request at once, or let it wait. `suffix` makes a new member id unique."""
     unknown = request.member_id == UNKNOWN_MEMBER
     if not _has_room(group, request.member_id):
         member = group.members.get(request.member_id)
@@ -41,7 +41,8 @@ def join(group: Group, request: Join, *, token: Token, suffix: str, now: int) ->
 
 
 def _has_room(group: Group, member_id: str) -> bool:
-    """Kafka's acceptJoiningMember: during a rebalance those count that have joined, so the last ones stay out."""
+    """Kafka's acceptJoiningMember: during a rebalance only members that have joined count, so the last to join are
+    refused."""
     limit = group.shared.limits.max_size
     member = group.members.get(member_id)
     match group.state:
@@ -77,7 +78,7 @@ def _join_as_new_instance(group: Group, request: Join, *, token: Token, suffix: 
     if group.state is GroupState.STABLE and group.members.select_protocol() == group.protocol_name:
         result = as_joined(group, member, skip_assignment=request.can_skip_assignment and _leads(group, member))
         if not request.can_skip_assignment:
-            # The former id of the leader keeps an old client from assigning again in a group that is stable.
+            # The leader's former id keeps an old client from assigning again in a stable group.
             result = JoinResult(
                 code=Code.NONE,
                 member_id=member_id,
@@ -98,8 +99,8 @@ def _join_again(group: Group, request: Join, *, token: Token, now: int) -> None:
         _refuse(group, token, code, request.member_id)
         return
     unchanged = member.protocols == request.protocols
-    # In CompletingRebalance a repeated JoinGroup means that its answer was lost. In Stable the leader may come again
-    # because it saw the topics change, so it forces a rebalance.
+    # In CompletingRebalance a repeated JoinGroup means that its answer was lost. In Stable the leader may rejoin
+    # because it saw the topics change, so its JoinGroup forces a rebalance.
     current = group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not _leads(group, member))
     if unchanged and current:
         group.answer(token, as_joined(group, member))

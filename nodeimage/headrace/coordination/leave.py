@@ -1,4 +1,4 @@
-"""What a LeaveGroup does to a group: a member goes, or an id that was handed out is awaited no more.
+"""The effect of a LeaveGroup on a group: a member leaves, or an id that was handed out is no longer awaited.
 
 Semantics of Apache Kafka 3.9 (handleLeaveGroup), KIP-345 (an operator removes static members by instance id).
 """
@@ -9,7 +9,7 @@ from headrace.coordination.messages import Departure
 
 
 def leave(group: Group, departure: Departure, *, now: int) -> Code:
-    """One member of the request leaves."""
+    """Remove one member of the request; returns its code."""
     member_id = departure.member_id
     if not member_id and departure.instance_id is not None:
         member_id = group.members.member_id_of(departure.instance_id) or ""

@@ -1,9 +1,9 @@
-"""Who is in a group: members, static instances, the leader, and the votes for a protocol.
+"""The members of a group, its static instances, its leader, and the votes for a protocol.
 
 Holds no state of the rebalance and decides nothing about it; group.py does.
 
-Invariants: the leader is a member, or there are none; `votes[p]` is the number of members that offer p;
-`joining` is the number of members that wait in JoinGroup.
+Invariants: the leader is a member, or there are no members; `votes[p]` is the number of members that offer p; `joining`
+is the number of members that wait in JoinGroup.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from headrace.coordination.snapshot import StoredMember
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Member:
-    """One member. `join_token`, `sync_token`: the requests in which it waits now."""
+    """One member. `join_token`, `sync_token`: the requests in which the member waits now."""
 
     member_id: str
     instance_id: str | None
@@ -28,24 +28,25 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
     owner: InitVar[object]
-    """Of its alarms."""
+    """The owner of the member's alarms."""
     expired: InitVar[Callable[["Member", int], None]]
-    """Called when nothing was heard of it for too long."""
+    """Called when the session has ended, with the member and the time."""
     default_stream: str
-    """Of the names without a path in its subscription."""
+    """The stream of the bare names in the member's subscription."""
     session: Alarm = field(init=False)
     assignment: bytes = b""
     join_token: Token | None = None
     sync_token: Token | None = None
     is_new: bool = False
-    """Has not been in a generation yet; its JoinGroup expires, since it may not know its id and come again."""
+    """Whether the member has not been in a generation yet; its JoinGroup expires, since the client may not know the
+    member id and return under another one."""
 
     def __post_init__(self, owner: object, expired: Callable[["Member", int], None]) -> None:
         self.session = Alarm(owner, partial(expired, self))
 
     @classmethod
     def of(cls, stored: StoredMember, *, owner: object, expired: Callable[["Member", int], None]) -> "Member":
-        """A member as it is, or would be, stored."""
+        """A member from its stored form."""
         return cls(
             member_id=stored.member_id,
             instance_id=stored.instance_id,
@@ -61,7 +62,7 @@ class Member:
         )
 
     def metadata(self, protocol: str) -> bytes:
-        """What it said in this protocol; empty when it does not offer it."""
+        """The member's metadata in a protocol; empty if it does not offer the protocol."""
         return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
 
 
@@ -74,7 +75,7 @@ class Members:
     _by_instance: dict[str, str] = field(default_factory=dict)
     _votes: Counter[str] = field(default_factory=Counter)
     joining: int = 0
-    """How many wait in JoinGroup."""
+    """The number of members that wait in JoinGroup."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -86,38 +87,38 @@ class Members:
         return member_id in self._by_id
 
     def get(self, member_id: str) -> Member | None:
-        """The member of this id."""
+        """The member with this id, or None."""
         return self._by_id.get(member_id)
 
     def member_id_of(self, instance_id: str) -> str | None:
-        """The member id that a static instance has now."""
+        """The present member id of a static instance, or None."""
         return self._by_instance.get(instance_id)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for; at least 1."""
+        """The longest rebalance timeout of all members; at least 1."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=1)
 
     def all_joined(self) -> bool:
-        """Whether all wait in JoinGroup."""
+        """Whether all members wait in JoinGroup."""
         return self.joining == len(self._by_id)
 
     def wait_in_join(self, member: Member, token: Token) -> Token | None:
-        """The member waits in JoinGroup under `token`; returns the token of an older wait that this one replaces."""
+        """Let a member wait in JoinGroup under `token`; returns the token of an older wait that this one replaces."""
         displaced = member.join_token
         member.join_token = token
         self.joining += displaced is None
         return displaced
 
     def end_join(self, member: Member) -> Token | None:
-        """The member waits in JoinGroup no more; returns the token to answer, if it did wait."""
+        """End a member's wait in JoinGroup; returns the token to answer, if it was waiting."""
         token = member.join_token
         member.join_token = None
         self.joining -= token is not None
         return token
 
     def add(self, member: Member) -> None:
-        """Take in a member; the first one leads."""
+        """Add a member; the first one becomes the leader."""
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
             self._by_instance[member.instance_id] = member.member_id
@@ -126,7 +127,8 @@ class Members:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Take out a member that waits for nothing; if it led, the oldest one that is left leads."""
+        """Remove a member that does not wait for an answer; if it was the leader, the oldest remaining member becomes
+        the leader."""
         assert self._by_id[member_id].join_token is None
         member = self._by_id.pop(member_id)
         self._withdraw(member)
@@ -136,7 +138,7 @@ class Members:
             self.leader = next(iter(self._by_id), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static instance came back under a new id; it keeps place, lead and assignment."""
+        """Give a returning static instance its new member id; it keeps its place, leadership and assignment."""
         assert member.instance_id is not None
         if self.leader == member.member_id:
             self.leader = member_id
@@ -146,13 +148,14 @@ class Members:
         self._by_instance[member.instance_id] = member_id
 
     def offer(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
-        """A member changes the protocols that it offers."""
+        """Replace the protocols that a member offers."""
         self._withdraw(member)
         member.protocols = protocols
         self._votes.update({protocol.name for protocol in protocols})
 
     def elect_joined_leader(self) -> bool:
-        """Whether the leader has joined, or another one that has took its place. False: nobody has joined."""
+        """Make sure that the leader is a member that has joined, replacing it if necessary. False: nobody has
+        joined."""
         leader = self._by_id.get(self.leader or "")
         if leader is not None and leader.join_token is not None:
             return True
@@ -167,7 +170,7 @@ class Members:
         return any(self._votes[name] == len(self._by_id) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that all offer and most prefer; of equals, the one that the oldest member prefers."""
+        """The protocol that all members offer and most prefer; among equals, the preference of the oldest member."""
         common = {name for name, votes in self._votes.items() if votes == len(self._by_id)}
         ballots = Counter(
             next(protocol.name for protocol in member.protocols if protocol.name in common)

@@ -1,7 +1,7 @@
-"""What goes into the group state machine, and what comes out.
+"""The inputs and outputs of the group state machine.
 
-Plain values; nothing here decides. Times are milliseconds, codes are Kafka's. A token names a request that waits for
-its answer; the shell chooses it, and gets it back exactly once in an `Answer`.
+Plain values without logic. Times are milliseconds, codes are Kafka's. A token identifies a request that waits for its
+answer; the shell chooses it, and gets it back exactly once in an `Answer`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from headrace.coordination.snapshot import GroupSnapshot
 
 Token = NewType("Token", int)
 Ticket = NewType("Ticket", int)
-"""Names one `Persist`."""
+"""Identifies one `Persist`."""
 
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
@@ -32,7 +32,7 @@ class GroupState(StrEnum):
 
 
 class Protocol(NamedTuple):
-    """One way of assigning that a member offers, with the member's subscription in that protocol's form."""
+    """An assignment protocol that a member offers, with the member's subscription in that protocol's format."""
 
     name: str
     metadata: bytes
@@ -52,16 +52,16 @@ class Join:
     protocol_type: str
     protocols: tuple[Protocol, ...]
     requires_known_member: bool
-    """The client knows MEMBER_ID_REQUIRED (KIP-394, version 4 and above)."""
+    """Whether the client supports MEMBER_ID_REQUIRED (KIP-394, version 4 and above)."""
     can_skip_assignment: bool
-    """The client knows `skip_assignment` (KIP-814, version 9)."""
+    """Whether the client supports `skip_assignment` (KIP-814, version 9)."""
     reason: str | None = None
     default_stream: str = DEFAULT_STREAM
-    """Of the names without a path in the client's subscription, at its listener."""
+    """The stream of bare names in the client's subscription, at its listener."""
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader sees it."""
+    """A member as the group's leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -70,7 +70,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The answer to a Join. `members` is for the leader alone."""
+    """The answer to a Join. `members` is only filled for the leader."""
 
     code: Code
     member_id: str
@@ -81,12 +81,13 @@ class JoinResult:
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
     other_stream: str | None = None
-    """The default stream of members to whom the names in the subscription are other topics: why it is refused."""
+    """Set if the request is refused because bare names in the subscription mean other topics for existing members:
+    their default stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A SyncGroup request; `assignments` by member id, from the leader."""
+    """A SyncGroup request; `assignments` by member id are sent by the leader."""
 
     group_id: str
     generation: int
@@ -108,7 +109,7 @@ class SyncResult:
 
 
 class Departure(NamedTuple):
-    """A member that leaves, by member id, or by instance id alone where an operator removes it."""
+    """A member that leaves, by member id, or by instance id only if an operator removes it."""
 
     member_id: str
     instance_id: str | None = None
@@ -139,7 +140,7 @@ class GroupView:
 
 
 class Answer(NamedTuple):
-    """Effect: the request that waits under `token` gets this result."""
+    """Effect: answer the request that waits under `token`."""
 
     token: Token
     result: JoinResult | SyncResult
@@ -153,7 +154,7 @@ class Persist(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Effect: something that an operator wants to find in the log."""
+    """Effect: log an event for operators."""
 
     group_id: str
     event: str

@@ -1,7 +1,7 @@
-"""Ids of one group that were handed out with MEMBER_ID_REQUIRED and have not come back yet (KIP-394).
+"""Member ids of one group that were handed out with MEMBER_ID_REQUIRED and have not been used yet (KIP-394).
 
-A rebalance waits for them, for a session timeout each. Knows nothing of members or rebalances: whose id has not come
-back in time is forgotten, and the group is told.
+A rebalance waits for each of them, for one session timeout. Knows nothing of members or rebalances: an id that is not
+used in time is forgotten, and the group is notified.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,8 @@ from headrace.coordination.deadline_heap import Alarm, Deadlines
 
 
 class Pending:
-    """The ids. `owner`: of their alarms; `expired` is called after each that is late."""
+    """The pending ids. `owner`: the owner of their alarms; `expired` is called, with the time, after an id has
+    expired."""
 
     __slots__ = ("_alarms", "_deadlines", "_expired", "_owner")
 
@@ -28,23 +29,23 @@ class Pending:
         return member_id in self._alarms
 
     def expect(self, member_id: str, session_timeout_ms: int, now: int) -> None:
-        """An id was handed out; it is awaited for a session timeout."""
-        alarm = Alarm(self._owner, partial(self._is_late, member_id))
+        """Await an id that was handed out, for a session timeout."""
+        alarm = Alarm(self._owner, partial(self._expire, member_id))
         self._alarms[member_id] = alarm
         self._deadlines.set(alarm, now + session_timeout_ms)
 
     def forget(self, member_id: str) -> bool:
-        """The id is awaited no more; whether it was. The caller then lets the rebalance go on."""
+        """Stop awaiting an id; returns whether it was awaited. The caller then lets the rebalance continue."""
         alarm = self._alarms.pop(member_id, None)
         if alarm is not None:
             self._deadlines.cancel(alarm)
         return alarm is not None
 
     def forget_all(self) -> None:
-        """No id is awaited any more."""
+        """Stop awaiting all ids."""
         for member_id in list(self._alarms):
             self.forget(member_id)
 
-    def _is_late(self, member_id: str, now: int) -> None:
+    def _expire(self, member_id: str, now: int) -> None:
         self._alarms.pop(member_id, None)
         self._expired(now)

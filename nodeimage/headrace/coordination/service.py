@@ -1,13 +1,13 @@
-"""The asyncio shell of the group coordinator: requests that wait, the one timer, and the catalog.
+"""The asyncio shell of the group coordinator: waiting requests, the one timer, and the catalog.
 
-A request gets a token and a future; the state machine's `Answer` resolves it. `Persist` becomes a PutGroup command,
-those of one group in order, and its outcome goes back to the state machine. One timer is armed for the earliest
-deadline of all groups. Groups are read from the catalog when first asked for.
+A request gets a token and a future; the state machine's `Answer` resolves the future. `Persist` becomes a PutGroup
+command; those of one group are submitted in order, and their outcomes are reported to the state machine. One timer is
+set for the earliest deadline of all groups. Groups are read from the catalog when first needed.
 
-It lasts as long as this node coordinates (takeover.py): all of its commands are refused once another one does. What
-happens when a client goes away while it waits: its future is dropped and the answer goes nowhere; the member
-lives until its session ends, as in Kafka. When the catalog fails: nobody gets an assignment that is not stored. When
-the process dies: what was stored is loaded as Stable with fresh sessions, and members go on without a rebalance.
+A service lasts while this node coordinates (takeover.py): all of its commands are refused once another node does. If a
+client disconnects while it waits, its future is dropped and the answer is discarded; the member lives until its session
+ends, as in Kafka. If the catalog fails, nobody gets an assignment that is not stored. If the process dies, stored
+groups are loaded as Stable with fresh sessions, and members continue without a rebalance.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from headrace.partitions.lookups import turn
 log = structlog.get_logger(__name__)
 
 _PAGE = 1_000
-"""Groups read from the catalog at once."""
+"""Groups read from the catalog in one query."""
 
 _FOR_CLIENTS = frozenset(
     {
@@ -59,8 +59,8 @@ _FOR_CLIENTS = frozenset(
         Code.NOT_COORDINATOR,
     }
 )
-"""What the catalog says about the group itself, or about who coordinates it. Anything else is about this node, and
-clients come again."""
+"""Error codes about the group itself, or about which node coordinates it. Other errors concern this node, and clients
+retry."""
 
 
 class GroupService:
@@ -87,7 +87,7 @@ class GroupService:
         token, answer = self._wait()
         try:
             self._coordinator.join(request, token=token, now=self._runtime.awake_ms())
-            self._carry_out()
+            self._execute_effects()
             result: JoinResult = await answer
             return result
         finally:
@@ -99,7 +99,7 @@ class GroupService:
         token, answer = self._wait()
         try:
             self._coordinator.sync(request, token=token, now=self._runtime.awake_ms())
-            self._carry_out()
+            self._execute_effects()
             result: SyncResult = await answer
             return result
         finally:
@@ -118,10 +118,10 @@ class GroupService:
         )
 
     async def leave(self, group_id: str, departures: Sequence[Departure]) -> list[Code]:
-        """LeaveGroup: a code for each that leaves."""
+        """LeaveGroup: a code for each member that leaves."""
         await self._load(group_id)
         codes = self._coordinator.leave(group_id, departures, now=self._runtime.awake_ms())
-        self._carry_out()
+        self._execute_effects()
         return codes
 
     async def may_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
@@ -139,10 +139,10 @@ class GroupService:
     async def commit(
         self, group_id: str, member_id: str, generation: int, committed_offsets: list[CommittedOffset]
     ) -> list[Code]:
-        """Store committed offsets of a commit that `may_commit` let in; a code for each.
+        """Store the offsets of a commit that `may_commit` allowed; returns a code for each.
 
-        The catalog checks the member again, against the generation that it has, in one order with the rebalances. A
-        member may commit in a generation that was given up before it was stored, so that one is not sent.
+        The catalog checks the member again, against its stored generation, in one order with the rebalances. A member
+        may commit in a generation that was abandoned before it was stored, so the stored generation is sent instead.
         """
         if self._closed:
             return [self._closed_with] * len(committed_offsets)
@@ -172,7 +172,8 @@ class GroupService:
         return self._coordinator.describe(group_id)
 
     async def listing(self) -> list[tuple[str, str, GroupState]]:
-        """All groups: id, protocol type, state; as the catalog has them, or as they are now if in memory."""
+        """All groups: id, protocol type, state. Groups in memory have their present state, others that in the
+        catalog."""
         found: dict[str, tuple[str, str, GroupState]] = {}
         async for row in self._stored_groups():
             state = GroupState.STABLE if row.member_ids else GroupState.EMPTY
@@ -186,48 +187,48 @@ class GroupService:
         return list(found.values())
 
     def member_count(self, group_id: str) -> int | None:
-        """How many members a group has; None for one that is not in memory."""
+        """The number of a group's members; None if the group is not in memory."""
         return len(self._coordinator.group(group_id).members) if group_id in self._coordinator else None
 
     async def subscribed(self, group_id: str) -> set[str] | None:
-        """The topics, by full names, that a group of consumers has subscribed to; None: unknown."""
+        """The topics, by full names, to which a group of consumers is subscribed; None if unknown."""
         await self._load(group_id)
         return self._coordinator.subscribed_topics(group_id)
 
     async def delete(self, group_ids: Sequence[str]) -> list[Code]:
-        """Delete empty groups with their committed offsets; a code for each."""
+        """Delete empty groups with their committed offsets; returns a code for each."""
         return [await deletion for deletion in [await self._start_to_delete(group_id) for group_id in group_ids]]
 
     async def warm(self) -> None:
-        """Load the groups that had members when the node stopped, so that sessions of those that are gone end."""
+        """Load the groups that had members when the node stopped, so that the sessions of members that are gone end."""
         async for row in self._stored_groups():
             if row.member_ids:
                 await self._load(row.group)
 
     def close(self, code: Code = Code.COORDINATOR_NOT_AVAILABLE) -> None:
-        """Stop the timer; requests that wait, and those that come, learn by `code` that they must come again."""
+        """Stop the timer; waiting and later requests fail with `code`, upon which clients retry."""
         self._closed = True
         self._closed_with = code
         if self._timer is not None:
             self._timer.cancel()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(self._gone())
+                answer.set_exception(self._closed_error())
 
     # --- inside
 
-    def _gone(self) -> KafkaError:
+    def _closed_error(self) -> KafkaError:
         return KafkaError(self._closed_with, "this node coordinates groups no more")
 
     def _wait(self) -> tuple[Token, asyncio.Future[Any]]:
         if self._closed:
-            raise self._gone()
+            raise self._closed_error()
         token = Token(next(self._tokens))
         answer = self._waiting[token] = asyncio.get_running_loop().create_future()
         return token, answer
 
-    def _carry_out(self) -> None:
-        """Do what the state machine wants done, and arm the timer."""
+    def _execute_effects(self) -> None:
+        """Execute the state machine's effects, and set the timer."""
         for effect in self._coordinator.take_effects():
             match effect:
                 case Answer(token, result):
@@ -244,7 +245,7 @@ class GroupService:
     def _arm(self) -> None:
         due = self._coordinator.next_deadline
         if self._closed or due is None or (self._armed is not None and self._armed <= due):
-            return  # rung too early, the timer is armed anew then
+            return  # the timer fires too early, and is then set again
         if self._timer is not None:
             self._timer.cancel()
         self._armed = due
@@ -253,12 +254,12 @@ class GroupService:
     def _ring(self) -> None:
         self._armed = self._timer = None
         self._coordinator.tick(self._runtime.awake_ms())
-        self._carry_out()
+        self._execute_effects()
 
     async def _load(self, group_id: str) -> None:
         """Bring a group into memory.
 
-        Raises KafkaError(COORDINATOR_NOT_AVAILABLE) where the catalog cannot say, and as it was closed with.
+        Raises KafkaError(COORDINATOR_NOT_AVAILABLE) if the catalog cannot be read, and the code of `close` once closed.
         """
         while group_id not in self._coordinator:
             loading = self._loading.get(group_id)
@@ -267,7 +268,7 @@ class GroupService:
                 self._runtime.spawn(self._read(group_id, loading))
             await asyncio.shield(loading)
         if self._closed:
-            raise self._gone()
+            raise self._closed_error()
 
     async def _read(self, group_id: str, loading: asyncio.Future[None]) -> None:
         try:
@@ -275,11 +276,11 @@ class GroupService:
         except HeadraceError as error:
             log.warning("group could not be loaded", group=group_id, error=str(error))
             loading.set_exception(KafkaError(Code.COORDINATOR_NOT_AVAILABLE, str(error)))
-            loading.exception()  # nobody may be left to ask
+            loading.exception()  # there may be nobody left to retrieve it
         else:
             snapshot = None if row is None else _snapshot(row)
             self._coordinator.load(group_id, snapshot, now=self._runtime.awake_ms())
-            self._carry_out()
+            self._execute_effects()
             loading.set_result(None)
         finally:
             del self._loading[group_id]
@@ -291,8 +292,8 @@ class GroupService:
         if earlier is not None and not earlier.done():
             await asyncio.wait([earlier])
         try:
-            if self._closed:  # the next service may be here already, with what the catalog has
-                raise self._gone()
+            if self._closed:  # the next service may exist already, with the catalog's state
+                raise self._closed_error()
             await self._catalog.submit(
                 PutGroup(
                     group=snapshot.group_id,
@@ -315,11 +316,11 @@ class GroupService:
             if self._saving.get(snapshot.group_id) is asyncio.current_task():
                 del self._saving[snapshot.group_id]
         self._coordinator.persisted(snapshot.group_id, persist.ticket, ok=ok, now=self._runtime.awake_ms())
-        self._carry_out()
+        self._execute_effects()
 
     async def _start_to_delete(self, group_id: str) -> asyncio.Future[Code]:
         while (saving := self._saving.get(group_id)) is not None:
-            await asyncio.wait([saving])  # or the group would be stored after it was deleted
+            await asyncio.wait([saving])  # otherwise the group would be stored after its deletion
         await self._load(group_id)
         deletion: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
         code = self._coordinator.delete(group_id)
@@ -333,7 +334,7 @@ class GroupService:
         code = Code.COORDINATOR_NOT_AVAILABLE
         try:
             if self._closed:
-                raise self._gone()
+                raise self._closed_error()
             (code,) = await self._catalog.submit(DeleteGroups(groups=[group_id]), here=True)
         except HeadraceError as error:
             code = self._refusal(error, "delete", group_id)
@@ -367,7 +368,7 @@ def _snapshot(row: GroupRow) -> GroupSnapshot:
     try:
         members = decode_members(row.members)
     except msgspec.DecodeError as error:
-        # Its generation is kept and its members start anew, as they would after their sessions ended.
+        # The generation is kept, and members start over, as they would after their sessions ended.
         log.error("group's members are unreadable", group=row.group, error=str(error))
     return GroupSnapshot(
         group_id=row.group,

@@ -1,6 +1,6 @@
-"""What all groups of a coordinator have in common: their limits, one heap of deadlines, and one outbox of effects.
+"""The state that all groups of a coordinator share: their limits, one heap of deadlines, and one outbox of effects.
 
-Plain state: groups write to it, and the coordinator takes out what is to be done, in order.
+Plain state: groups add effects, and the coordinator takes them out, in order.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from headrace.coordination.messages import Effect
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """One coordinator's."""
+    """The shared state of one coordinator's groups."""
 
     limits: GroupLimits
     deadlines: Deadlines = field(default_factory=Deadlines)
     outbox: list[Effect] = field(default_factory=list)
     tickets: Iterator[int] = field(default_factory=lambda: count(1))
-    """For `Persist`s: each names one."""
+    """The numbers from which tickets of `Persist`s are made."""

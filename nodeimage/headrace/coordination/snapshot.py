@@ -1,11 +1,11 @@
-"""What the catalog keeps of a group, so that a restarted node goes on with the same generation and assignments.
+"""The stored form of a group, from which a restarted node continues with the same generation and assignments.
 
     GroupSnapshot = group id, generation, protocol type, protocol, leader, [StoredMember]
     StoredMember  = member id, instance id, client id and host, timeouts, protocols with metadata, assignment,
                     default stream
 
-The members are one opaque MessagePack value to the catalog, arrays without field names: a field may be added at the
-end with a default, never removed or moved.
+To the catalog, the members are one opaque MessagePack value of arrays without field names: a field may be added at the
+end with a default, but never removed or moved.
 """
 
 import msgspec
@@ -28,7 +28,7 @@ class StoredMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A group whose generation is complete (members) or that is empty (none)."""
+    """A group whose generation is complete (with members), or that is empty (without)."""
 
     group_id: str
     generation: int
@@ -43,10 +43,11 @@ _decoder = msgspec.msgpack.Decoder(tuple[StoredMember, ...])
 
 
 def encode_members(members: tuple[StoredMember, ...]) -> bytes:
-    """The members as the catalog keeps them."""
+    """The members as the catalog stores them."""
     return _encoder.encode(members)
 
 
 def decode_members(raw: bytes) -> tuple[StoredMember, ...]:
-    """The members again. Raises msgspec.DecodeError (ValidationError) on bytes that are none."""
+    """The members from their stored form. Raises msgspec.DecodeError (ValidationError) for bytes that are not
+    members."""
     return _decoder.decode(raw) if raw else ()

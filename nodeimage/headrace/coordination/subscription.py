@@ -2,7 +2,7 @@
 
     Subscription = version int16, topics [string], user_data bytes, … (more in later versions)
 
-Only the part that all versions begin with is read. The bytes are the client's; anything may stand in them.
+Only the part that all versions begin with is read. The bytes are the client's and may contain anything.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The names of the topics, or None if that is no subscription."""
+    """The names of the topics, or None if the bytes are not a subscription."""
     if len(metadata) < _VERSION_AND_COUNT.size:
         return None
     _, count = _VERSION_AND_COUNT.unpack_from(metadata)
@@ -43,13 +43,13 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def may_name_bare(metadata: bytes) -> bool:
-    """Whether a topic is named without its stream, or that cannot be known."""
+    """Whether a topic is named without its stream, or may be."""
     topics = subscribed_topics(metadata)
     return topics is None or any(map(is_bare, topics))
 
 
 def full_names(names: Iterable[str], default_stream: str) -> set[str]:
-    """These topics by full names, but for names that no topic can have."""
+    """The full names of these topics, leaving out names that no topic can have."""
     found = set()
     for name in names:
         with contextlib.suppress(KafkaError):

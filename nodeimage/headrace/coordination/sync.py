@@ -1,4 +1,4 @@
-"""What a SyncGroup does to a group: the leader brings the assignments, everybody takes one away.
+"""The effect of a SyncGroup on a group: the leader's contains the assignments, and every member's answer its own.
 
 Semantics of Apache Kafka 3.9 (doSyncGroup), KIP-559 (the protocol is named and checked).
 """

@@ -1,19 +1,21 @@
 """When this node coordinates groups: while it leads the catalog's container, and only once it has caught up with it.
 
     another node leads the catalog  ->  NOT_COORDINATOR
-    this node takes it over         ->  requests wait, WAIT_S at most, then COORDINATOR_LOAD_IN_PROGRESS
+    this node takes it over         ->  requests wait for WAIT_S, then get COORDINATOR_LOAD_IN_PROGRESS
     this node has taken over        ->  the group service, in memory
-    this node leads it no more      ->  whoever waits for a rebalance gets NOT_COORDINATOR, and the service is gone
+    this node no longer leads it    ->  requests that wait for a rebalance get NOT_COORDINATOR; the service ends
 
-Taking over means: all that earlier leaders committed is known to be committed (invariant 8: the container serves) and
-is applied here. From then on committed offsets and generations read from the tables are the newest there are. The
-service of an epoch is never that of another: what it held in memory is in the catalog, or was never promised.
+Taking over means that everything committed by earlier leaders is known to be committed (invariant 8: the container
+serves) and is applied on this node. From then on the committed offsets and generations in the tables are the latest.
+Each epoch has a new service: everything that an earlier service held in memory is in the catalog, or was never
+promised.
 
-Clients that look for the coordinator are told of it once it says itself that it is: what this node knows may be old,
-and a client that comes to the wrong one twice gives up what it commits (librdkafka), and its program has an error.
+Clients that look for the coordinator get a node only once that node confirms that it is the coordinator: this node's
+view may be old, and a client that reaches a wrong node twice gives up its commits (librdkafka), so that its program
+sees an error.
 
-A coordinator that is out of touch with its followers may have been replaced without knowing it: it answers nobody
-(invariant 16). The loop thread's own.
+A coordinator that is out of touch with its followers may have been replaced without knowing it, so it answers nobody
+(invariant 16). Everything runs on the loop thread.
 """
 
 import asyncio
@@ -36,24 +38,24 @@ from headrace.peer.messages import CoordinationAsked
 log = structlog.get_logger(__name__)
 
 WAIT_S: Final = 5.0
-"""How long a request waits for the service."""
+"""Seconds that a request waits for the service."""
 ROUND_S: Final = 5.0
-"""How long one look at the container lasts, while it does not serve."""
+"""Seconds of one wait for the container to serve."""
 RETRY_S: Final = 0.2
 FIND_S: Final = 1.0
-"""How long a client that looks for the coordinator waits until there is one."""
+"""Seconds that a client that looks for the coordinator waits until there is one."""
 ASK_AGAIN_S: Final = 0.1
 ASK_S: Final = 0.5
-"""How long another node is asked who coordinates groups."""
+"""Timeout, in seconds, for asking another node which node coordinates groups."""
 
 
 class Coordination:
-    """Whether there is a group service here, and which."""
+    """Owns the group service while this node coordinates groups, and finds the coordinator otherwise."""
 
     def __init__(
         self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, make: Callable[[], GroupService]
     ) -> None:
-        """`make` gives a new service, without any group in memory."""
+        """`make` returns a new service, without any group in memory."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -74,34 +76,34 @@ class Coordination:
 
     @property
     def is_here(self) -> bool:
-        """This node coordinates."""
+        """Whether this node coordinates."""
         return self._service is not None
 
     @property
     def elsewhere(self) -> bool:
-        """Another node coordinates, and this one is not about to."""
+        """Whether another node coordinates, and this one is not about to."""
         return self._container is None and not self.is_due
 
     @property
     def named(self) -> NodeId | None:
-        """The node that coordinates, as far as is known here; this one only if it does, or is about to."""
+        """The coordinating node as far as this node knows; this node only if it coordinates or is about to."""
         if self.is_due or self._container is not None:
             return None if self._closed else self._cluster.node_id
         return self.leader
 
     @property
     def is_due(self) -> bool:
-        """The cluster wants this node to lead the catalog's container, which it may not yet do."""
+        """Whether the cluster wants this node to lead the catalog's container, even if it does not lead it yet."""
         return self.leader == self._cluster.node_id
 
     @property
     def leader(self) -> NodeId | None:
-        """The node that leads the catalog's container, as far as is known."""
+        """The node that leads the catalog's container, as far as this node knows."""
         record = self._cluster.catalog
         return None if record is None else record.leader
 
     async def find(self) -> NodeId | None:
-        """The node that coordinates, as it says itself, or as is known here where it says nothing; None: there is none
+        """The coordinating node, as confirmed by itself, or as known here if it does not answer; None if there is none
         within FIND_S."""
         if self._finding is None or self._finding.done():
             self._finding = self._runtime.spawn(self._find())
@@ -123,8 +125,8 @@ class Coordination:
         return None
 
     async def _named_by(self, node_id: NodeId) -> NodeId | None:
-        """Whom a node names as the coordinator of groups; itself where it says nothing: it may hear the client, and if
-        not, another leads soon."""
+        """The node that `node_id` names as the coordinator. If `node_id` does not answer, it is returned itself: the
+        client may still reach it, and otherwise another node will lead soon."""
         if node_id == self._cluster.node_id:
             return self.named
         node = self._cluster.node(node_id)
@@ -137,13 +139,13 @@ class Coordination:
         return answer.node or None
 
     async def service(self) -> GroupService:
-        """The service, once it is here.
+        """The service, once this node has taken over.
 
-        Raises KafkaError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS when the wait is over; and out of touch with
-        the followers, or when the node stops, COORDINATOR_NOT_AVAILABLE.
+        Raises KafkaError: NOT_COORDINATOR; COORDINATOR_LOAD_IN_PROGRESS after the wait; COORDINATOR_NOT_AVAILABLE while
+        out of touch with the followers, or when the node stops.
         """
         if self._service is None:
-            await self._arrived()
+            await self._wait_for_service()
         container = self._container
         if container is not None and not container.in_touch and not await back_in_touch(container):
             raise KafkaError(
@@ -151,7 +153,7 @@ class Coordination:
             )
         return self.present
 
-    async def _arrived(self) -> None:
+    async def _wait_for_service(self) -> None:
         try:
             async with asyncio.timeout(WAIT_S):
                 while self._service is None:
@@ -169,7 +171,7 @@ class Coordination:
     # --- events
 
     def container_led(self, container: Leader) -> None:
-        """This node leads a container; if it is the catalog's, it takes the groups over."""
+        """Note that this node leads a container; if it is the catalog's, start to take over the groups."""
         if container is not self._cluster.catalog_container or self._closed:
             return
         self._end_service(Code.NOT_COORDINATOR)
@@ -178,7 +180,7 @@ class Coordination:
         self._changed.set()
 
     def container_left(self, container: Leader) -> None:
-        """This node leads a container no more."""
+        """Note that this node no longer leads a container."""
         if container is not self._container:
             return
         self._container = None
@@ -191,11 +193,11 @@ class Coordination:
         self._changed.set()
 
     def records_changed(self) -> None:
-        """Another node may lead the catalog now."""
+        """Note that another node may lead the catalog now."""
         self._changed.set()
 
     def close(self) -> None:
-        """The node stops."""
+        """End the service, because the node stops."""
         self._closed = True
         self._end_service(Code.COORDINATOR_NOT_AVAILABLE)
         self._changed.set()
@@ -232,7 +234,8 @@ class Coordination:
 
 
 async def _warm(service: GroupService) -> None:
-    """Sessions of members that are gone have to end, though nobody asks for their groups."""
+    """Load all groups with members, so that sessions of members that are gone end even if nobody asks for their
+    groups."""
     try:
         await service.warm()
     except HeadraceError as error:

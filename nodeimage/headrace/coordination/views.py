@@ -1,4 +1,4 @@
-"""A group in the forms in which others see it: its members, the catalog, an operator. Changes nothing."""
+"""A group as seen by others: its members, the catalog, an operator. Changes nothing."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,7 +10,7 @@ from headrace.coordination.snapshot import GroupSnapshot, StoredMember
 
 
 class Viewed(Protocol):
-    """Of a group, what others see."""
+    """The attributes of a group that its views use."""
 
     group_id: str
     state: GroupState
@@ -21,11 +21,11 @@ class Viewed(Protocol):
 
     @property
     def exists(self) -> bool:
-        """Whether anybody knows it."""
+        """Whether the group exists for observers."""
 
 
 def as_joined(group: Viewed, member: Member, *, skip_assignment: bool = False) -> JoinResult:
-    """The answer to a JoinGroup for the current generation; the leader gets all members."""
+    """The answer to a JoinGroup in the current generation; the leader gets all members."""
     leads = member.member_id == group.members.leader
     return JoinResult(
         code=Code.NONE,
@@ -40,7 +40,7 @@ def as_joined(group: Viewed, member: Member, *, skip_assignment: bool = False) -
 
 
 def as_assigned(group: Viewed, member: Member) -> SyncResult:
-    """The answer to a SyncGroup of the current generation."""
+    """The answer to a SyncGroup in the current generation."""
     return SyncResult(
         code=Code.NONE,
         protocol_type=group.protocol_type,
@@ -50,13 +50,13 @@ def as_assigned(group: Viewed, member: Member) -> SyncResult:
 
 
 def _as_leader_sees(group: Viewed) -> tuple[JoinedMember, ...]:
-    """All members with their subscriptions, in the form of the selected protocol."""
+    """All members with their subscriptions, in the format of the selected protocol."""
     protocol = group.protocol_name or ""
     return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol)) for m in group.members)
 
 
 def snapshot_of(group: Viewed, proposed: Mapping[str, bytes]) -> GroupSnapshot:
-    """What the catalog keeps; `proposed` are assignments that take effect once they are stored."""
+    """The group in its stored form; `proposed` are assignments that take effect once they are stored."""
     return GroupSnapshot(
         group_id=group.group_id,
         generation=group.generation,
@@ -81,7 +81,7 @@ def snapshot_of(group: Viewed, proposed: Mapping[str, bytes]) -> GroupSnapshot:
 
 
 def as_described(group: Viewed) -> GroupView:
-    """As DescribeGroups shows it: subscriptions and assignments only when Stable."""
+    """The group as DescribeGroups shows it, with subscriptions and assignments only if it is Stable."""
     stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if stable else ""
     return GroupView(

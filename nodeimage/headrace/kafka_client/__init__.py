@@ -1,1 +1,1 @@
-"""The Kafka client of ours: for links, the command line and Spark."""
+"""Headrace's own Kafka client: for links, the command line and Spark."""

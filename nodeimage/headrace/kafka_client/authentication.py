@@ -1,11 +1,11 @@
-"""The client's half of SASL: what to ask of the server, from what it answered. No I/O.
+"""The client's half of SASL: a state machine that turns the server's answers into the next requests. No I/O.
 
     SaslHandshake 1    => mechanism STRING                      answer: error INT16, mechanisms [STRING]
     SaslAuthenticate 1 => auth BYTES                            answer: error INT16, message NULLABLE_STRING,
                                                                         auth BYTES, lifetime_ms INT64
 
-`steps` is a generator of requests that is sent the body of each answer; `connection_setup.py` drives it on an event
-loop, `blocking_client.py` with a blocking socket. No secret is in what it raises.
+`steps` is a generator that yields requests and is sent the body of each answer; `connection_setup.py` drives it on an
+event loop, `blocking_client.py` with a blocking socket. No error that it raises contains a secret.
 """
 
 from collections.abc import Generator, Mapping
@@ -31,14 +31,15 @@ _SASL_AUTHENTICATE: Final = 36
 _UNSUPPORTED_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _LIFE_USED: Final = 0.85
-"""Of a session's lifetime; Java's clients take 0.85 to 0.95."""
+"""The share of a session's lifetime for which the connection is used; Java's clients use 0.85 to 0.95."""
 _LEAST_LIFE_S: Final = 1.0
 _MOST_LIFE_S: Final = 86_400.0
-"""The server names any lifetime: one of no length would have each call make a connection."""
+"""Bounds, in seconds, on the lifetime that a server may set: with a very short one, each call would need a new
+connection."""
 
 
 class Request(NamedTuple):
-    """One to send; its answer's body is what the generator is sent next."""
+    """A request to send; the generator is then sent the body of its answer."""
 
     api_key: int
     version: int
@@ -46,19 +47,21 @@ class Request(NamedTuple):
 
 
 class Authenticated(NamedTuple):
-    """The server has let the user in."""
+    """The result of a successful authentication."""
 
     life_s: float | None
-    """Seconds for which the connection is good (KIP-368); None: as long as it lasts."""
+    """Seconds for which the connection may be used (KIP-368); None: without limit."""
 
 
 Steps = Generator[Request, memoryview, float | None]
 
 
 def steps(security: Security, mechanism: str, *, address: str, versions: Mapping[int, tuple[int, int]]) -> Steps:
-    """What to ask, one after the other; ends with the seconds that the session lives, or None.
+    """Yields the requests of an authentication, one after the other; returns the seconds that the session lives, or
+    None.
 
-    `versions`: what the server speaks. Raises SourceRefuses, which names the server and the user; MalformedRequest.
+    `versions`: the versions of each API that the server supports. Raises SourceRefuses, which names the server and the
+    user; MalformedRequest.
     """
     who = f"{address}: {security.username!r}"
     request = bytearray()
@@ -84,7 +87,8 @@ def steps(security: Security, mechanism: str, *, address: str, versions: Mapping
 
 
 def following(running: Steps, answer: memoryview) -> Request | Authenticated:
-    """[blocking] What comes after an answer: SCRAM hashes for a while. Raises as `steps`."""
+    """[blocking] The next request, or the result, after an answer: computing SCRAM hashes takes a while. Raises as
+    `steps`."""
     try:
         return running.send(answer)
     except StopIteration as end:
@@ -96,7 +100,7 @@ def _authenticate(version: int, auth: bytes) -> Request:
 
 
 def _answered(who: str, version: int, answer: memoryview) -> tuple[bytes, float | None]:
-    """What the server said in a step of SASL, and how long the session lives, where it says so."""
+    """The server's token in a step of SASL, and the seconds that the session lives, if the server says so."""
     error, message, said, lifetime_ms = _decode_authenticate(answer, version)
     if error:
         raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")

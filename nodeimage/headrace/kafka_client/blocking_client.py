@@ -1,11 +1,11 @@
-"""The client as one thread has it: a connection to one node over a blocking socket. For the command line and Spark.
+"""The blocking client: a connection to one node over a blocking socket, for one thread. For the command line and Spark.
 
-`call` sends a request and waits for its answer. Who sends the next request before the last answer is there uses `send`
-and `receive`. Requests are in versions that the caller knows the node to speak: none are negotiated. TLS and SASL are
-done with when a connection is there.
+`call` sends a request and waits for its answer. `send` and `receive` allow sending the next request before the last
+answer has arrived. The caller chooses request versions that the node is known to support: none are negotiated. TLS and
+SASL are complete when the constructor returns.
 
-A command, or a task of Spark, starts without what it does not ask for: kio's schemas and msgspec are imported by the
-calls that need them.
+A command, or a Spark task, should start without loading what it does not use: the calls that need kio's schemas and
+msgspec import them.
 """
 
 import socket
@@ -24,7 +24,7 @@ from headrace.security.client_security import Security
 from headrace.wire.api_keys import ApiKey
 
 MAX_RESPONSE: Final = 256 << 20
-"""Bytes of the largest response that is read; above it the other side does not speak Kafka."""
+"""Bytes of the largest response that is read; a larger one means that the other side does not speak Kafka."""
 
 
 _WANTS_SECURITY: Final = "does it want TLS or a user? Then security.protocol is SSL, SASL_SSL or SASL_PLAINTEXT"
@@ -38,14 +38,12 @@ _REFUSAL_S: Final = 1.0
 
 
 class Unanswered(ConnectionError):
-    """The other side ended the connection before it answered anything: it wants TLS, or a user, perhaps."""
+    """The other side closed the connection before it answered anything: it may require TLS, or a user."""
 
 
 class Access:
-    """Who is asking and whom to trust, for any number of connections and threads: files are read once, when made.
-
-    Raises KafkaError INVALID_CONFIG for files that cannot be used.
-    """
+    """The client's credentials and trust, for any number of connections and threads: files are read once, at
+    creation."""
 
     __slots__ = ("context", "security")
 
@@ -55,10 +53,11 @@ class Access:
 
 
 class BrokerConnection(Closing):
-    """A connection to `host`:`port`, opened at once. Raises ConnectionError or TimeoutError, here and in each call.
+    """A connection to `host`:`port`, opened by the constructor, which like each call raises ConnectionError or
+    TimeoutError.
 
-    Raises SourceRefuses where asking another time is of no use: the other side does not take what `access` says, or is
-    not to be trusted. After an error the connection is closed.
+    Raises SourceRefuses if a retry is useless: the other side does not accept what `access` offers, or cannot be
+    trusted. After an error the connection is closed.
     """
 
     def __init__(
@@ -72,17 +71,18 @@ class BrokerConnection(Closing):
         answer_bytes: int = MAX_RESPONSE,
         access: Access | None = None,
     ) -> None:
-        """`timeout_s`: for the next bytes of an answer, and for connecting where `connect_timeout_s` is not given.
+        """`timeout_s`: the limit on waiting for the next bytes of an answer, and on connecting if `connect_timeout_s`
+        is not given.
 
-        `access`: None speaks in clear and says no name.
+        `access`: None connects without TLS and without a user.
         """
         self.address = f"{host}:{port}"
         self._exchange = Exchange[None](client_id=client_id, answer_bytes=answer_bytes)
         self._reused = memoryview(b"")
-        """Memory of the last passing answer."""
+        """Memory of the last passing answer, reused for the next."""
         self._good_until: float | None = None
         self._hint = _WANTS_USER if access is not None and access.context is not None else _WANTS_SECURITY
-        """Why nothing was answered yet, where the connection ends before."""
+        """A likely reason if the connection ends before the first answer."""
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
             self._socket.settimeout(timeout_s)
@@ -91,10 +91,11 @@ class BrokerConnection(Closing):
         except OSError as error:
             raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
         try:
-            # The kernel may choose the very port that nobody listens on as ours: TCP's simultaneous open with itself.
+            # On this machine the kernel may choose the unused target port as the source port: TCP's simultaneous
+            # open with itself.
             alone = self._socket.getsockname() == self._socket.getpeername()
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:  # the other side has ended it already
+        except OSError as error:  # the other side has closed the connection already
             self._socket.close()
             raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
         if alone:
@@ -109,14 +110,14 @@ class BrokerConnection(Closing):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server ends the connection at the next request: its session has lived its time (KIP-368).
+        """Whether the server will end the connection at the next request, because its session has expired (KIP-368).
 
-        Never while answers are to come.
+        Never true while answers are outstanding.
         """
         return self._good_until is not None and not self._exchange.under_way and time.monotonic() >= self._good_until
 
     def close(self) -> None:
-        """Close the connection; answers that are still to come are lost. Closing twice is fine."""
+        """Close the connection; outstanding answers are lost. Closing twice is harmless."""
         self._socket.close()
 
     # --- TLS and SASL
@@ -152,9 +153,10 @@ class BrokerConnection(Closing):
         return self.receive()
 
     def ask(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-        """Any API of `wire/generic_codec.py`: kio's entity of the answer. Codes in it are the caller's to read.
+        """Call any API of `wire/generic_codec.py`; returns kio's entity of the answer. Error codes in it are left to
+        the caller.
 
-        Raises also `MalformedRequest`, and as `generic_codec.encode_request` for fields that cannot be sent.
+        Also raises `MalformedRequest`, and as `generic_codec.encode_request` for fields that cannot be encoded.
         """
         from headrace.wire import generic_codec
 
@@ -162,9 +164,10 @@ class BrokerConnection(Closing):
         return generic_codec.decode_response(key, version, answer)
 
     def admin(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The result of one of Headrace's own calls, or KafkaError with the node's code and message.
+        """Call one of Headrace's own admin methods; returns its result, or raises KafkaError with the node's code and
+        message.
 
-        A node that is not Headrace's is a ConnectionError.
+        Raises ConnectionError if the node is not one of Headrace's.
         """
         from headrace.wire import admin_call
 
@@ -178,21 +181,21 @@ class BrokerConnection(Closing):
     # --- requests and answers apart
 
     def send(self, api_key: int, version: int, body: bytes) -> None:
-        """Send a request."""
+        """Send a request without waiting for its answer."""
         with self._closed_on_errors():
             try:
                 self._socket.sendall(self._exchange.ask(api_key, version, len(body), None) + body)
             except (ssl.SSLEOFError, ConnectionError):
-                self._hear_refusal()
+                self._raise_tls_refusal()
                 raise
 
     def receive(self, *, passing: bool = False) -> memoryview:
-        """The body of the answer to the oldest request under way.
+        """Wait for the body of the answer to the oldest request under way.
 
-        A `passing` answer is good until the next passing one is received over this connection: fresh memory costs as
-        much as receiving into it.
+        A `passing` answer stays valid until the next passing one is received over this connection: allocating memory
+        would cost as much as receiving into it.
         """
-        allocate = self._memory_again if passing else fresh_memory
+        allocate = self._reuse_memory if passing else fresh_memory
         with self._closed_on_errors():
             while (answer := self._exchange.answer(allocate)) is None:
                 count = self._socket.recv_into(self._exchange.responses.get_buffer())
@@ -202,8 +205,9 @@ class BrokerConnection(Closing):
         self._hint = ""
         return answer[1]
 
-    def _hear_refusal(self) -> None:
-        """With TLS 1.3 a client's certificate is refused behind the handshake: raise what the server said of it."""
+    def _raise_tls_refusal(self) -> None:
+        """Raise the server's TLS alert, if any: with TLS 1.3 a client's certificate is refused only after the
+        handshake."""
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(_REFUSAL_S)
             try:
@@ -215,14 +219,15 @@ class BrokerConnection(Closing):
             except OSError:
                 return
 
-    def _memory_again(self, length: int) -> memoryview:
+    def _reuse_memory(self, length: int) -> memoryview:
         if length > len(self._reused):
             self._reused = memoryview(bytearray(max(length, 2 * len(self._reused))))
         return self._reused[:length]
 
     @contextmanager
     def _closed_on_errors(self) -> Iterator[None]:
-        """What is left of an answer must not be taken for the next one."""
+        """Close the connection on errors, so that the rest of an answer is not taken for the next one; translate the
+        errors."""
         try:
             yield
         except TimeoutError as error:
@@ -260,7 +265,7 @@ def _tls(plain: socket.socket, context: ssl.SSLContext, host: str, address: str)
 
 
 def _tls_failure(address: str, error: ssl.SSLError) -> Exception:
-    """In Kafka's words, what the other side did not like."""
+    """A TLS error in terms of Kafka's client settings."""
     reason = error.reason or str(error)
     if reason == "WRONG_VERSION_NUMBER":
         return SourceRefuses(f"{address} speaks no TLS there: use security.protocol PLAINTEXT, or the port that does")

@@ -1,15 +1,15 @@
-"""A Kafka client to a source cluster: which node is where, a connection to each, and calls with typed answers.
+"""A Kafka client for a source cluster: finds the nodes, keeps connections to them, and makes calls with typed answers.
 
-Per node and lane there is one connection, made by the first call that needs it and kept while it works: calls of one
-lane are pipelined and answered in order, so what may wait long (`Lane.POLLS`), what brings much (`Lane.FETCHES`) and
-the rest (`Lane.CALLS`) do not stand in each other's way. Callers that come while a connection is being made share the
-attempt. Nothing is sent twice: after `SourceUnreachable` only the caller knows what may be repeated.
+For each node and lane there is one connection, opened by the first call that needs it and kept while it works. The
+calls of one lane are pipelined and answered in order, so calls that may wait long (`Lane.POLLS`), calls with large
+answers (`Lane.FETCHES`) and the others (`Lane.CALLS`) do not delay each other. Concurrent callers share an attempt to
+connect. Nothing is sent twice: after `SourceUnreachable` only the caller knows what may be repeated.
 
-Nodes and their addresses are learnt by Metadata from any node or bootstrap address, again whenever a node is unknown
-or cannot be reached, and from every Metadata answer: a node that has moved is found at its new address. An address
-that answers for another cluster than before is not used.
+Nodes and their addresses are learnt by Metadata from any node or bootstrap address: whenever a node is unknown or
+unreachable, and from every Metadata answer, so a node that has moved is found at its new address. An address that
+answers for another cluster than before is not used.
 
-The client has no task of its own. Memory is bounded by `Limits` for each connection, of which there are three a node.
+The client has no task of its own. Its memory is bounded by `Limits` for each connection; a node has at most three.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ from headrace.wire.primitives import Buffer
 from headrace.wire.produce import PartitionRecords, ProduceRequest, ProduceResult
 
 ANY: Final = NodeId(-1)
-"""Whichever node answers."""
+"""Stands for any node that answers."""
 DECODED_APART: Final = 128 << 10
-"""A longer answer is decoded in a thread: the loop has records to serve meanwhile."""
+"""Size above which an answer is decoded in a thread, so that the loop can serve records meanwhile."""
 LEARNT_AGAIN_S: Final = 1.0
-"""After a failure the nodes' addresses are asked for at most so often."""
+"""Minimum seconds between two requests for the nodes' addresses after a failure."""
 
 FETCH_BY_ID: Final = Versions(fetch.TOPIC_IDS, fetch.VERSIONS.highest)
-"""In which `Client.fetch` asks."""
+"""The versions in which `Client.fetch` sends requests."""
 _METADATA: Final = Versions(4, metadata.VERSIONS.highest)
-"""Before version 4, asking for a topic made it."""
+"""Before version 4, a request for a topic created it."""
 _PRODUCE: Final = Versions(3, produce.VERSIONS.highest)
-"""From version 3 on batches are of the format that we have."""
+"""Since version 3 batches have the format that Headrace uses."""
 
 T = TypeVar("T")
 
 
 class Lane(Enum):
-    """What is answered in order on one connection."""
+    """Calls that share a connection and are answered in order."""
 
     CALLS = "calls"
     FETCHES = "fetches"
@@ -61,7 +61,7 @@ class Lane(Enum):
 
 
 class _Place:
-    """The connection to a node in a lane, or the last failure to make one."""
+    """The connection to a node in a lane, or the last failure to open one."""
 
     __slots__ = ("address", "connection", "error", "failures", "lock")
 
@@ -73,21 +73,21 @@ class _Place:
         self.error: SourceUnreachable | SourceRefuses | None = None
 
     def usable(self, addresses: Sequence[Address]) -> Connection | None:
-        """The connection, if it can be used and leads to one of these addresses."""
+        """The connection, if it is usable and leads to one of these addresses."""
         if self.connection is not None and self.connection.is_usable and self.address in addresses:
             return self.connection
         return None
 
 
 class Client:
-    """Calls to one cluster. Every call raises `SourceUnreachable`, `SourceRefuses`, and KafkaError UNSUPPORTED_VERSION
-    where the server does not speak what is needed."""
+    """A client of one cluster. Every call raises `SourceUnreachable`, `SourceRefuses`, and KafkaError
+    UNSUPPORTED_VERSION if the server does not support the required version."""
 
     def __init__(self, bootstrap: Sequence[Address], *, security: Security, limits: Limits | None = None) -> None:
         self.name = ",".join(map(str, bootstrap))
-        """For messages: where the client was told to ask first."""
+        """The bootstrap addresses, for messages."""
         self.cluster_id: str | None = None
-        """As the first answer said; None before it."""
+        """The id in the first answer; None before that."""
         self._bootstrap = list(bootstrap)
         self._security = security
         self._limits = limits or Limits()
@@ -106,9 +106,9 @@ class Client:
     async def metadata(
         self, topics: Sequence[tuple[str | None, bytes | None]] | None = (), *, node: NodeId = ANY
     ) -> MetadataResponse:
-        """Nodes, and `topics` (name or id of each; None: all), which are not made by asking.
+        """Fetch the nodes, and `topics` (name or id of each; None: all), without creating topics.
 
-        A node that is starting may name no nodes, and know no topics either: that is no answer.
+        A starting node may name no nodes, and know no topics: such an answer counts as SourceUnreachable.
         """
         request = MetadataRequest(None if topics is None else list(topics), False)
         connection = await self._connection(node, Lane.CALLS)
@@ -123,11 +123,11 @@ class Client:
         return response
 
     async def nodes(self) -> Sequence[Broker]:
-        """All nodes, asked for anew."""
+        """The nodes, from a new Metadata request."""
         return (await self.metadata()).brokers
 
     async def fetch(self, node: NodeId, request: FetchRequest, *, lane: Lane = Lane.FETCHES) -> FetchResponse:
-        """Topics are by id. Records are views of the answer's own memory, which may be written to."""
+        """Fetch records, with topics by id. Records are views of the answer's own memory, which is writable."""
         connection = await self._connection(node, lane)
         version = self._version(connection, ApiKey.FETCH, FETCH_BY_ID)
         body = fetch.encode_request(version, request)
@@ -136,16 +136,17 @@ class Client:
         try:
             return fetch.decode_response(answer, 0, version)
         except MalformedRequest as error:
-            raise self._nonsense(connection, error) from error
+            raise self._unreadable(connection, error) from error
 
     async def reach(self, node: NodeId, *, lane: Lane = Lane.CALLS) -> None:
-        """Have a connection to a node: what fails here was never asked. The next call finds it, if made at once."""
+        """Make sure that there is a connection to a node; nothing has been sent if this fails. An immediately following
+        call uses it."""
         await self._connection(node, lane)
 
     async def produce(
         self, node: NodeId, partitions: Sequence[PartitionRecords], *, acks: int = -1, timeout_ms: int = 10_000
     ) -> Sequence[ProduceResult]:
-        """Batches as they are; a result for each partition. `acks` is not 0."""
+        """Send batches unchanged; returns a result for each partition. `acks` must not be 0."""
         connection = await self._connection(node, Lane.CALLS)
         version = self._version(connection, ApiKey.PRODUCE, _PRODUCE)
         body = produce.encode_request(version, ProduceRequest(None, acks, timeout_ms, list(partitions)))
@@ -154,12 +155,12 @@ class Client:
         try:
             results, _ = produce.decode_response(answer, 0, version)
         except MalformedRequest as error:
-            raise self._nonsense(connection, error) from error
+            raise self._unreadable(connection, error) from error
         return results
 
     async def ask(self, node: NodeId, key: ApiKey, versions: Versions, fields: Mapping[str, Any]) -> Any:
-        """Any API of `wire/generic_codec.py`: kio's entity of the answer, in the highest version of `versions`, which
-        the caller can speak, that the server does too. Codes in it are the caller's to read."""
+        """Call any API of `wire/generic_codec.py`; returns kio's entity of the answer. Uses the highest version that
+        both the server and the caller (`versions`) support. Error codes in the answer are left to the caller."""
         connection = await self._connection(node, Lane.CALLS)
         version = self._version(connection, key, versions)
         if not generic_codec.is_prepared(key, version):
@@ -177,9 +178,10 @@ class Client:
         lane: Lane = Lane.CALLS,
         wait_ms: int = 0,
     ) -> T:
-        """A call of Headrace's own; the result as `result` decodes it, or KafkaError with its code and message.
+        """Call one of Headrace's own admin methods; returns the result as `result` decodes it, or raises KafkaError
+        with the answer's code and message.
 
-        `wait_ms`: how long the server was asked to wait.
+        `wait_ms`: how long the request lets the server wait.
         """
         connection = await self._connection(node, lane)
         body = encode_admin_request(method, params)
@@ -193,7 +195,7 @@ class Client:
         return await self._decoded(connection, answer, lambda: decode_admin_response(method, answer, result))
 
     async def lacks(self, key: ApiKey, versions: Versions) -> str | None:
-        """For people: that the cluster speaks an API in none of these versions; None: it does."""
+        """A message that the cluster supports an API in none of these versions; None if it supports one."""
         try:
             self._version(await self._connection(ANY, Lane.CALLS), key, versions)
         except KafkaError as error:
@@ -201,7 +203,7 @@ class Client:
         return None
 
     async def close(self) -> None:
-        """End all connections; calls under way raise `SourceUnreachable`. Closing twice is fine."""
+        """Close all connections; calls under way raise `SourceUnreachable`. Closing twice is harmless."""
         self._closing = True
         ending = list(self._connections)
         for connection in ending:
@@ -237,7 +239,8 @@ class Client:
         return await self._at((ANY, lane), list(dict.fromkeys([*self._bootstrap, *self._addresses.values()])))
 
     async def _at(self, key: tuple[NodeId, Lane], addresses: Sequence[Address]) -> Connection:
-        """The connection of a place, made if need be, to the first of these addresses that can be reached."""
+        """The connection for a node and lane, opened if necessary, to the first of these addresses that can be
+        reached."""
         place = self._places.setdefault(key, _Place())
         failures = place.failures
         if (connection := place.usable(addresses)) is not None:
@@ -269,10 +272,10 @@ class Client:
                     security=self._security,
                     context=await self._tls(),
                     limits=self._limits,
-                    silent=self._doubt,
+                    silent=self._doubt_siblings,
                 )
             except SourceRefuses as error:
-                self._context = None  # files may be others by the next attempt
+                self._context = None  # the files may have changed by the next attempt
                 errors.append(error)
                 continue
             except SourceUnreachable as error:
@@ -289,9 +292,10 @@ class Client:
             raise SourceRefuses(text)
         raise SourceUnreachable(text, timed_out=any(getattr(error, "timed_out", False) for error in errors))
 
-    def _doubt(self, silent: Connection, since: float) -> None:
-        """A firewall, or a host that is gone without a word, silences all connections at once. Each finding that out by
-        itself, one after the other, would take a minute. One that is only being made says nothing of others."""
+    def _doubt_siblings(self, silent: Connection, since: float) -> None:
+        """End the other connections to an address that have been silent as long. A firewall, or a host that vanished,
+        silences all connections at once; if each found out by itself, one after the other, it would take a minute. A
+        connection that is still being opened says nothing about others."""
         if silent in self._connections:
             for each in list(self._connections):
                 if each.address == silent.address:
@@ -308,7 +312,7 @@ class Client:
     # --- nodes
 
     async def _learn_again(self) -> None:
-        """Ask for the nodes' addresses, or take what was answered a moment ago, be it an error."""
+        """Request the nodes' addresses, or reuse the result of a moment ago, even if it was an error."""
         loop = asyncio.get_running_loop()
         async with self._learning:
             if loop.time() - self._learnt_at >= LEARNT_AGAIN_S:
@@ -343,7 +347,7 @@ class Client:
     # --- versions and answers
 
     def _version(self, connection: Connection, key: ApiKey, ours: Versions) -> int:
-        """The highest version that both speak. Raises KafkaError UNSUPPORTED_VERSION."""
+        """The highest version that both sides support. Raises KafkaError UNSUPPORTED_VERSION."""
         lowest, highest = connection.versions.get(key, (0, -1))
         version = min(ours.highest, highest)
         if version < max(ours.lowest, lowest):
@@ -361,8 +365,8 @@ class Client:
         try:
             return await asyncio.to_thread(decode) if len(answer) > DECODED_APART else decode()
         except MalformedRequest as error:
-            raise self._nonsense(connection, error) from error
+            raise self._unreadable(connection, error) from error
 
-    def _nonsense(self, connection: Connection, error: MalformedRequest) -> SourceUnreachable:
+    def _unreadable(self, connection: Connection, error: MalformedRequest) -> SourceUnreachable:
         connection.abort("its answer could not be read")
         return SourceUnreachable(f"{connection.address} gave an answer that cannot be read: {error}")

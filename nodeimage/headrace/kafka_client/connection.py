@@ -1,13 +1,13 @@
-"""One connection to a Kafka server: requests out, pipelined; answers in, in the order of the requests (as Kafka
-servers give them, and a correlation id proves).
+"""One connection to a Kafka server, with pipelined requests; the server answers them in order, which a correlation id
+proves.
 
-Silence ends it. Each call says how long the server may be silent while the call is the next one to be answered; when
-that time passes without a byte, or ten times that without the whole answer, the connection is closed, all calls on it
-fail, and whoever owns it makes another: so half-open connections are found, and a slow but living network is not
-taken for one. An answer that nobody asked for, or longer than the limit, ends it too.
+Silence ends the connection. Each call says how long the server may be silent while the call is the next to be answered.
+If that time passes without a byte, or ten times that without the whole answer, the connection is closed, all calls on
+it fail, and its owner opens another: so half-open connections are found, and a slow but working network is tolerated.
+An answer without a request, or one that is too long, ends the connection too.
 
-Bounds: `under_way` calls at most, of which no answer is longer than `answer_bytes`; further callers wait. A caller
-that goes away leaves its place taken until its answer has come. There is no task: one timer, and the callers.
+Bounds: at most `under_way` calls, of which no answer is longer than `answer_bytes`; further callers wait. The place of
+a cancelled call stays occupied until its answer has arrived. There is no task: one timer, and the callers.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from headrace.kafka_client.exchange import Exchange
 from headrace.wire.primitives import Buffer
 
 SILENCES: Final = 10
-"""So many times its silence may a call take, where bytes trickle in."""
+"""How many times its allowed silence a call may take if bytes trickle in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server may cost us, whatever it does. Seconds and bytes."""
+    """Bounds on the time and memory that a server may cost, whatever it does. Seconds and bytes."""
 
     connect_s: float = 10.0
-    """For connecting, TLS, versions and authentication together."""
+    """Limit for connecting, TLS, versions and authentication together."""
     silence_s: float = 15.0
-    """Of calls that say nothing else."""
+    """Default of the silence that a call allows."""
     answer_bytes: int = 128 << 20
     under_way: int = 64
-    """Calls on one connection."""
+    """Unanswered calls on one connection."""
 
 
 class _Waiting:
-    """A call that is not answered yet."""
+    """An unanswered call."""
 
     __slots__ = ("future", "next_since", "silence_s")
 
@@ -48,11 +48,11 @@ class _Waiting:
         self.future = future
         self.silence_s = silence_s
         self.next_since = 0.0
-        """Loop time since when it is the next one to be answered."""
+        """Loop time since which the call is the next to be answered."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection; `connection_setup` makes them. Made on the loop's thread, and used there only."""
+    """A connection to a server, opened by `connection_setup`. Used on the loop's thread only."""
 
     def __init__(
         self,
@@ -62,22 +62,23 @@ class Connection(asyncio.BufferedProtocol):
         silent: Callable[["Connection", float], None],
         client_id: str = "headrace-link",
     ) -> None:
-        """`address`: for messages. `silent`: see `open_connection`."""
+        """`address`: shown in messages. `silent`: see `open_connection`."""
         self.address = address
         self._silent = silent
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the server speaks: API key to (lowest, highest) version."""
+        """The versions that the server supports: API key to (lowest, highest) version."""
         self.hint = ""
-        """What may be the matter if the server just closes the connection before its next answer."""
+        """A likely reason if the server closes the connection before its next answer."""
         self.is_to_itself = False
-        """Connected to its own port: the kernel may choose the very port that nobody listens on as ours."""
+        """Whether the connection is to its own port: the kernel may choose the unused target port as the source
+        port."""
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._exchange = Exchange[_Waiting](client_id=client_id, answer_bytes=limits.answer_bytes)
         self._room = asyncio.Semaphore(limits.under_way)
         self._writable: asyncio.Future[None] | None = None
-        """Resolved when the server reads again; None while it does."""
+        """Resolved when the server reads again; None while the server reads."""
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._life: asyncio.TimerHandle | None = None
@@ -85,22 +86,22 @@ class Connection(asyncio.BufferedProtocol):
         self._retired = False
         self._lost: asyncio.Future[None] = self._loop.create_future()
 
-    # --- for its owner
+    # --- for the owner
 
     @property
     def is_usable(self) -> bool:
-        """Further calls may be made."""
+        """Whether further calls may be made."""
         return self._error is None and not self._retired
 
     @property
     def is_gone(self) -> bool:
-        """The socket is closed."""
+        """Whether the socket is closed."""
         return self._lost.done()
 
     async def call(
         self, api_key: int, version: int, body: Sequence[Buffer], *, silence_s: float | None = None
     ) -> memoryview:
-        """The body of the answer. Raises `SourceUnreachable`, `SourceRefuses`."""
+        """Send a request and return the body of its answer. Raises `SourceUnreachable`, `SourceRefuses`."""
         await self._room.acquire()
         try:
             while self._writable is not None and self._error is None:
@@ -120,23 +121,23 @@ class Connection(asyncio.BufferedProtocol):
         return await future
 
     def retire(self) -> None:
-        """Take no more calls; end when the last has been answered."""
+        """Accept no more calls, and close the connection when the last one has been answered."""
         self._retired = True
         if not self._exchange.under_way:
             self.abort("closed on this side")
 
     def retire_after(self, seconds: float) -> None:
-        """Retire when so much time has passed."""
+        """Retire after `seconds`."""
         if self._life is not None:
             self._life.cancel()
         self._life = self._loop.call_later(seconds, self.retire)
 
     def abort(self, reason: str) -> None:
-        """End at once; calls under way raise `SourceUnreachable`."""
+        """Close the connection at once; calls under way raise `SourceUnreachable`."""
         self._end(SourceUnreachable(f"{self.address}: {reason}"))
 
     def doubt(self, since: float) -> None:
-        """Another connection to the same address has heard nothing since then: nor has this one? Then it ends."""
+        """End the connection if it has received nothing after `since`, as another connection to the same address."""
         if self._heard_at <= since:
             self.abort("as another connection to it, it was silent")
 
@@ -146,28 +147,28 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._lost)
 
     def error(self) -> SourceUnreachable | SourceRefuses:
-        """Why it ended, for one caller to raise."""
+        """The reason for the connection's end, as an error for one caller to raise."""
         return self._error.again() if self._error is not None else SourceUnreachable(f"{self.address}: not connected")
 
     # --- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """See asyncio: the connection is established."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class, of the same shape
-        if self._error is not None:  # given up while it was connecting
+        if self._error is not None:  # aborted while it was connecting
             self._transport.abort()
             return
         own, peer = endpoints(transport)
         self.is_to_itself = peer is not None and peer == own
-        # An idle connection with a host that vanished ends after 25 s.
+        # A connection to a vanished host ends after 25 s of idleness.
         keep_alive(transport.get_extra_info("socket"), idle_s=10, every_s=5, tries=3)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes from the socket go."""
+        """The memory for the next bytes from the socket."""
         return self._exchange.responses.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` came."""
+        """Process the `nbytes` that have arrived."""
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
@@ -181,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(str(error))
 
     def eof_received(self) -> None:
-        """The server sends no more."""
+        """The server has closed its sending side."""
         self._end(self._closed_by_server())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -196,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self._lost.set_result(None)
 
     def pause_writing(self) -> None:
-        """The server does not read: send nothing more."""
+        """The server does not read: send no more requests."""
         if self._writable is None:
             self._writable = self._loop.create_future()
 
@@ -211,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answered(self, waiting: _Waiting, body: memoryview) -> None:
         self._room.release()
         self.hint = ""
-        if not waiting.future.done():  # its caller may have gone
+        if not waiting.future.done():  # the caller may have been cancelled
             waiting.future.set_result(body)
         if self._exchange.under_way:
             self._exchange.next.next_since = self._heard_at
@@ -219,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("closed on this side")
 
     def _watch(self) -> None:
-        """Have a timer run while a call waits; it is not moved with each answer, but when it goes off."""
+        """Run a timer while a call waits; the timer is not moved with each answer, but re-armed when it fires."""
         if self._timer is None and self._exchange.under_way:
             self._timer = self._loop.call_at(self._due(self._exchange.next), self._check)
 

@@ -1,7 +1,7 @@
-"""How a connection comes to be: TCP, TLS, what the server speaks, and SASL, all within one deadline.
+"""Setup of a connection: TCP, TLS, the server's API versions and SASL, all within one deadline.
 
-Where the server lets a session live for a time only (KIP-368), the connection takes no more calls before that ends,
-and its owner makes another.
+If the server limits the life of a session (KIP-368), the connection accepts no more calls before the session ends, and
+its owner opens another.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ async def open_connection(
     limits: Limits,
     silent: Callable[[Connection, float], None],
 ) -> Connection:
-    """A connection that is ready for calls. Raises `SourceUnreachable`, `SourceRefuses`.
+    """Open a connection that is ready for calls. Raises `SourceUnreachable`, `SourceRefuses`.
 
-    `silent` is called when a call is given up, with the loop's time since when nothing was heard.
+    `silent` is called when a call is given up, with the connection and the loop time since which nothing was received.
     """
     connection = Connection(f"{host}:{port}", limits, silent=silent)
     try:
@@ -67,7 +67,7 @@ async def _connect(connection: Connection, host: str, port: int, context: ssl.SS
     except OSError as error:
         hint = " (does it speak TLS there?)" if context is not None and isinstance(error, ConnectionResetError) else ""
         raise SourceUnreachable(f"{host}:{port} cannot be reached: {error.strerror or error}{hint}") from error
-    if connection.is_to_itself:  # the transport may be closed by now, and its socket not be asked any more
+    if connection.is_to_itself:  # kept since the transport, whose socket knows it, may be closed by now
         raise SourceUnreachable(f"{host}:{port} cannot be reached: nobody listens there")
 
 

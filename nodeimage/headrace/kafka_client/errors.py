@@ -1,12 +1,13 @@
-"""What is wrong with a source as a whole. What a source answers to one call is a KafkaError with the answer's code."""
+"""Errors of a source as a whole. An error in the answer to one call is a KafkaError with the answer's code."""
 
 from headrace.base.errors import Code, HeadraceError
 
 
 class SourceUnreachable(HeadraceError):
-    """No answer that can be used: nothing listens, the connection ended, silence, or bytes that are not Kafka's.
+    """There was no usable answer: nothing listens, the connection ended, silence, or bytes that are not Kafka's
+    protocol.
 
-    Nothing is known of what was asked: it may have been done. Try again later.
+    The outcome of the call is unknown: it may have been executed. Retrying later may succeed.
     """
 
     code = Code.BROKER_NOT_AVAILABLE
@@ -14,21 +15,21 @@ class SourceUnreachable(HeadraceError):
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
-        """There was silence until the deadline; else something said that nobody answers."""
+        """Whether the deadline passed in silence; otherwise there was a sign that nobody answers."""
 
     def again(self) -> "SourceUnreachable":
-        """The same, for another caller to raise."""
+        """A copy of the error for another caller to raise."""
         return SourceUnreachable(str(self), timed_out=self.timed_out)
 
 
 class SourceRefuses(HeadraceError):
-    """The source is there and refuses the credentials, or offers no security that both accept.
+    """The source is reachable but refuses the credentials, or has no security setting that both sides accept.
 
-    Trying again is of no use before somebody changes one side.
+    Retrying is useless until one side is reconfigured.
     """
 
     code = Code.CLUSTER_AUTHORIZATION_FAILED
 
     def again(self) -> "SourceRefuses":
-        """The same, for another caller to raise."""
+        """A copy of the error for another caller to raise."""
         return SourceRefuses(str(self))

@@ -1,11 +1,11 @@
-"""A Kafka server's bytes, cut into responses. No sockets.
+"""Cuts a Kafka server's bytes into responses. No sockets.
 
     response => length INT32, then that many bytes (`wire.header` reads their header)
 
-Small responses come through a staging buffer and are copied out of it. A large one gets memory of its own as soon as
-its length is known, and the socket then reads right into it: batches of a fetch are never copied. Either way the
-memory belongs to whoever gets the response, may be written to, and lives as long as any slice of it; but who asks for
-the next response may name other memory for a large one.
+Small responses pass through a staging buffer and are copied out of it. A large response gets memory of its own as soon
+as its length is known, and the socket then reads directly into it: batches of a fetch are never copied. Either way the
+memory belongs to the receiver of the response, is writable, and lives as long as any slice of it. The caller that asks
+for the next response may supply the memory for a large one.
 """
 
 import mmap
@@ -17,24 +17,25 @@ from headrace.base.errors import MalformedRequest
 
 _STAGING: Final = 64 << 10
 _LARGE: Final = 16 << 10
-"""A longer response that has not come whole gets memory of its own."""
+"""Size above which an incomplete response gets memory of its own."""
 _MAPPED: Final = 4 << 20
-"""A longer one gets mapped memory, which costs nothing before its bytes come: lengths are easy to claim."""
+"""Size above which a response gets mapped memory, which costs nothing before the bytes arrive: a server can claim any
+length."""
 _ALERT: Final = b"\x15\x03"
-"""How an alert of TLS begins."""
+"""The first bytes of a TLS alert."""
 _LENGTH = struct.Struct(">i")
 
 Allocate = Callable[[int], memoryview]
-"""Gives memory of so many bytes."""
+"""Returns memory for the given number of bytes."""
 
 
 def fresh_memory(length: int) -> memoryview:
-    """Memory that nobody else has."""
+    """New memory of `length` bytes."""
     return memoryview(mmap.mmap(-1, length) if length > _MAPPED else bytearray(length))
 
 
 class ResponseReader:
-    """Bytes in, responses out; one longer than `limit` bytes is refused as soon as its length is known."""
+    """Turns bytes into responses; a response longer than `limit` bytes is refused as soon as its length is known."""
 
     __slots__ = ("_end", "_large", "_large_end", "_staging", "_start", "limit")
 
@@ -44,11 +45,11 @@ class ResponseReader:
         self._start = 0
         self._end = 0
         self._large: memoryview | None = None
-        """All behind the length of a large response that is coming."""
+        """The memory of the large response that is being received, without its length field."""
         self._large_end = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty once `next` has given None."""
+        """The memory for the next bytes; never empty once `next` has returned None."""
         if self._large is not None:
             return self._large[self._large_end :]
         if self._start == self._end:
@@ -60,17 +61,15 @@ class ResponseReader:
         return self._staging[self._end :]
 
     def came(self, count: int) -> None:
-        """`count` bytes came into what `get_buffer` gave last."""
+        """Note that `count` bytes were written to the memory that `get_buffer` returned last."""
         if self._large is not None:
             self._large_end += count
         else:
             self._end += count
 
     def next(self, allocate: Allocate = fresh_memory) -> memoryview | None:
-        """The next whole response, or None; then `allocate` gives its memory, if it is large.
-
-        Raises `MalformedRequest`.
-        """
+        """The next whole response; None if it is incomplete, in which case `allocate` supplies its memory if it is
+        large."""
         if self._large is not None:
             if self._large_end < len(self._large):
                 return None

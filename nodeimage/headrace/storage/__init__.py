@@ -1,1 +1,1 @@
-"""The disk: retention, garbage collection of chunks, regrouping, scrub, closing of chunks."""
+"""Disk space: retention, garbage collection of chunks, regrouping, scrub, closing of chunks."""

@@ -1,7 +1,7 @@
-"""Closing chunks: full ones, and early the open one where enough of it is dead, so that it can be given back.
+"""Closing of chunks: full chunks, and open chunks early if enough of them is dead, so that dead bytes can be freed.
 
-Every replica closes its own, and only below what is committed there: a cut never meets a closed chunk in normal life.
-A chunk that cannot be closed keeps no other waiting.
+Every replica closes its own chunks, and only below its committed position, so in normal operation a truncation never
+reaches a closed chunk. A chunk that cannot be closed does not delay the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,30 +18,31 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 from headrace.storage.retention_rules import Share
 
 EARLY_EVERY_S = 20.0
-"""How often the open chunk is looked at for dead bytes, where it has grown or something of it may have died."""
+"""Seconds between two checks of open chunks for dead bytes, for chunks that have grown or of which something may have
+died."""
 AGAIN_S: Final = 60.0
-"""So long nobody looks whole at one of which some had outlived its time, and too little: what came since may have."""
+"""Seconds for which an open chunk is not scanned again although some of its records had expired at the last scan, but
+too few of them; records that were added later may have expired since."""
 WORTH_CLOSING: Final = 1024 * 1024
-"""Dead bytes in the open chunk for which it is closed early, so that they can be given back."""
+"""Dead bytes for which an open chunk is closed early, so that they can be freed."""
 WORTH_CLOSING_AT_LIMIT: Final = 64 * 1024
-"""The same where the volume is at its size limit, and so takes no records that would fill the chunk. All that a chunk
-has is worth it there, however little it is."""
+"""Dead bytes for which an open chunk is closed early while the volume is at its size limit: no more records arrive to
+fill the chunk. A chunk that is entirely dead is closed at any size then."""
 
 
-class _Looked(NamedTuple):
-    """When an open chunk was looked at whole, and what of it would have to be otherwise for another look to tell more
-    than is known."""
+class _Scan(NamedTuple):
+    """The last scan of an open chunk, with the facts that must change before another scan can find more."""
 
     log: ContainerLog
     start: int
     rules: Mapping[StreamNumber, StreamRetention]
     lives_until: int
-    """When the first of its records that were not dead will be, in milliseconds since 1970."""
+    """When the first of the chunk's live records will expire, in milliseconds since 1970."""
     again_at: float
 
 
 class ChunkClosing:
-    """Closes this node's chunks."""
+    """Closes the chunks of this node's replicas."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, inventory: ChunkInventory, chunk_gc: ChunkGc) -> None:
         self._runtime = runtime
@@ -49,17 +50,19 @@ class ChunkClosing:
         self._inventory = inventory
         self._chunk_gc = chunk_gc
         self._early_due = 0.0
-        self._looked: dict[ContainerId, _Looked] = {}
-        """A chunk may hold a hundred thousand idle topics, which cost something only where something happens."""
+        self._scans: dict[ContainerId, _Scan] = {}
+        """The last scan of each open chunk. A chunk may hold a hundred thousand idle topics, which should cost
+        something only if something changes."""
         self._oldest: dict[ContainerId, tuple[ContainerLog, int, Position, Mapping[StreamNumber, int]]] = {}
-        """Of an open chunk that begins and ended there: how old the records of each stream are at most."""
+        """By container, an open chunk's log, start and end, and the upper bound on the age of each stream's records in
+        it."""
 
     def look_early(self) -> None:
-        """Much may have died: look at the open chunks in the next round."""
+        """Check the open chunks in the next round, since many records may have died."""
         self._early_due = 0.0
 
     async def close_full(self) -> None:
-        """Close the chunks that are full."""
+        """Close the full chunks."""
         for held in self._inventory.held():
             for chunk in held.log.chunks_to_close(held.committed):
                 key = (held.id, chunk.start)
@@ -86,9 +89,9 @@ class ChunkClosing:
                     self._inventory.failed((held.id, chunks[-1].start), error)
                 else:
                     self._inventory.done((held.id, chunks[-1].start))
-        gone = (self._looked.keys() | self._oldest.keys()) - {held.id for held in here}
+        gone = (self._scans.keys() | self._oldest.keys()) - {held.id for held in here}
         for each in gone:
-            self._looked.pop(each, None)
+            self._scans.pop(each, None)
             self._oldest.pop(each, None)
 
     async def _close_early_one(self, held: Held, chunk: Chunk) -> None:
@@ -98,12 +101,13 @@ class ChunkClosing:
             return
         if closing:
             if any(share.bytes for share in await self._inventory.shares(held, chunk)):
-                # Nothing is written behind these, and while they stand in an open chunk nothing younger can expire.
+                # Nothing more is written to this container, and while these records are in an open chunk, nothing
+                # younger can expire.
                 close_open(held, chunk)
             return
         dead = self._chunk_gc.dead_in_open(held, chunk)
         if dead is None or await self._may_expire(held, chunk):
-            dead = await self._look(held, chunk)
+            dead = await self._scan(held, chunk)
         if dead and dead >= (WORTH_CLOSING_AT_LIMIT if at_limit else WORTH_CLOSING):
             close_open(held, chunk)
         elif dead and at_limit:
@@ -111,8 +115,8 @@ class ChunkClosing:
             if dead >= sum(share.bytes for share in shares):
                 close_open(held, chunk)
 
-    async def _look(self, held: Held, chunk: Chunk) -> int:
-        """Look at all of an open chunk; bytes of it that are dead."""
+    async def _scan(self, held: Held, chunk: Chunk) -> int:
+        """Scan a whole open chunk; returns its dead bytes."""
         again_at = self._runtime.loop.time() + AGAIN_S
         shares = await self._inventory.shares(held, chunk)
         owners = await self._inventory.owners(shares)
@@ -120,12 +124,11 @@ class ChunkClosing:
         rules = await self._catalog.query(lambda reader: reader.streams.retention_of(streams))
         gone, expired, lives_until = _dead(shares, owners, rules, self._runtime.now())
         self._chunk_gc.looked_at_open(held, chunk, gone)
-        self._looked[held.id] = _Looked(held.log, chunk.start, rules, lives_until, again_at)
+        self._scans[held.id] = _Scan(held.log, chunk.start, rules, lives_until, again_at)
         return gone + expired
 
     async def _may_expire(self, held: Held, chunk: Chunk) -> bool:
-        """Whether some of an open chunk may have outlived a rule since it was looked at whole. Costs little where
-        nothing can have."""
+        """Whether records of an open chunk may have expired since its last scan. Cheap if none can have."""
         oldest = await self._oldest_in(held, chunk)
         if not oldest:
             return False
@@ -134,7 +137,7 @@ class ChunkClosing:
         now = self._runtime.now()
         if not any(_outlives(rules, stream, newest, now) for stream, newest in oldest.items()):
             return False
-        looked = self._looked.get(held.id)
+        looked = self._scans.get(held.id)
         return (
             looked is None
             or looked.log is not held.log
@@ -145,7 +148,7 @@ class ChunkClosing:
         )
 
     async def _oldest_in(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
-        """See ChunkInventory.oldest; read again only where something was written since."""
+        """As ChunkInventory.oldest, but read again only if something was written since."""
         end = held.log.end
         known = self._oldest.get(held.id)
         if known is not None and known[0] is held.log and known[1:3] == (chunk.start, end):
@@ -168,7 +171,7 @@ def _dead(
     rules: Mapping[StreamNumber, StreamRetention],
     now: int,
 ) -> tuple[int, int, int]:
-    """(bytes that have no owner, bytes that have outlived their time, when the first of the others will have)."""
+    """(bytes without an owner, expired bytes, the time at which the first of the other records will expire)."""
     gone, expired, lives_until = 0, 0, NEVER
     for share in shares:
         owner = owners.get(share.partitionlet)
@@ -189,7 +192,7 @@ def _is_at_limit(held: Held) -> bool:
 
 
 def close_open(held: Held, chunk: Chunk) -> None:
-    """End the open chunk, if `chunk` still is that."""
+    """Close the open chunk early, if `chunk` is still the open one."""
     chunks = held.log.chunks()
     if chunks and chunk is chunks[-1] and chunk.end is None:
         held.log.close_open_chunk()

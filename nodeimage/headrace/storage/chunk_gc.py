@@ -1,15 +1,15 @@
-"""Garbage collection of chunks: the step that frees bytes. Closed chunks without live records are dropped; dead bytes
-are punched out of the others.
+"""Garbage collection of chunks, the step that frees bytes: drops closed chunks without live records, and punches dead
+bytes out of the others.
 
-Every replica collects its own chunks, by the catalog of its own node: what is dead there is dead by a committed command
-(invariant 12). A catalog may lag behind the containers, and tables that a snapshot replaced may be older than they
-were: partitionlets that it does not know yet are not dead. Before a chunk is dropped, the leader appends again what a
-later reader needs of it, the state of idempotent producers; a follower keeps the chunk until that frame has arrived.
+Every replica collects its own chunks, by the catalog of its own node: records are dead because of a committed command
+(invariant 12). A catalog may lag behind the containers, and tables restored from a snapshot may be older than before:
+partitionlets that the catalog does not know yet are not dead. Before a chunk is dropped, the leader appends again what
+later readers need of it, the state of idempotent producers; a follower keeps the chunk until that frame has arrived.
 
-The work follows what died (dead_records.py): partitionlets that lost records are looked for in the chunks of their
-containers, by ids; a chunk is looked at whole where it is not known what of it died, such as one of a replica that is
-being made. What has been looked for is kept over a restart (gc_mark.py). Once a minute at most one chunk is looked at
-whole all the same, one after the other, so that nothing which slipped through stays for ever.
+The work is proportional to what died (dead_records.py): partitionlets that lost records are searched, by id, in the
+chunks of their containers. A chunk is scanned as a whole if it is not known what of it died, as for a replica that is
+being built. What has been searched is stored for the next start (gc_mark.py). In addition one chunk after the other is
+scanned, at most one per minute, so that nothing that was missed stays forever.
 """
 
 import asyncio
@@ -39,50 +39,50 @@ from headrace.tables.deaths import UNKNOWN, Died
 log = structlog.get_logger()
 
 WORTH_PUNCHING: Final = 1024 * 1024
-"""Dead bytes for which a closed chunk's share of a partition is given back in part."""
+"""Dead bytes for which a part of a closed chunk's share of a partition is freed."""
 AGAIN_S: Final = 30.0
-"""How long a chunk is left alone that has to wait for its container's leader."""
+"""Seconds for which a chunk that has to wait for its container's leader is left alone."""
 CHECK_S: Final = 60.0
 CHECK_SHARE: Final = 1000
-"""Between two chunks that are looked at although nothing is known to have died in them: so many seconds at least, and
-so many times what the last one took."""
+"""The minimum pause between two routine scans, as a multiple of the last scan's duration; it is at least `CHECK_S`
+seconds."""
 
 
 class ChunkGc:
-    """Frees dead bytes: drops and punches this node's closed chunks."""
+    """Frees dead bytes: drops and punches the closed chunks of this node's replicas."""
 
     def __init__(
         self, *, runtime: Runtime, catalog: Catalog, inventory: ChunkInventory, mark: Path | None = None
     ) -> None:
-        """`mark`: the file that is kept over a restart; None: none is."""
+        """`mark`: the file in which progress is stored for the next start; None: progress is not stored."""
         self._runtime = runtime
         self._catalog = catalog
         self._inventory = inventory
         self._mark = mark
-        self._is_stored_of = UNKNOWN
-        self._not_stored = False
-        self._is_unknown = False
-        """The rows were replaced before anything was loaded."""
+        self._stored_deaths = UNKNOWN
+        self._store_failed = False
+        self._rows_were_replaced = False
+        """Whether the rows were replaced before the mark was loaded."""
         self._dead = DeadRecords()
         self._deaths = UNKNOWN
-        """The count of the tables, of which all has been told here."""
+        """The tables' count of deaths up to which all deaths have been reported here."""
         self._regrouped: set[ChunkKey] = set()
         self._postponed: dict[ChunkKey, float] = {}
-        """Chunks that wait for their container's leader, and when they are looked at again."""
+        """Chunks that wait for their container's leader, and when they are tried again."""
         self._checked: ChunkKey = (ContainerId(-1), -1)
         self._check_at = runtime.loop.time() + CHECK_S
         self.freed_bytes = 0
         self.dropped = 0
-        """Whole chunks."""
+        """Whole chunks that were dropped."""
         self.looks = 0
-        """Chunks that were looked at whole."""
+        """Chunks that were scanned as a whole."""
         self.searches = 0
-        """Chunks in which partitionlets were looked for."""
+        """Chunks in which single partitionlets were searched."""
 
     # --- what died
 
     async def load(self) -> None:
-        """Take up what the process before has looked for. Before `died` is told anything."""
+        """Load the progress of the previous process. Must be called before the first `died`."""
         catalog = self._catalog
         if self._deaths == UNKNOWN:
             self._deaths = catalog.died_at_open.total
@@ -95,41 +95,41 @@ class ChunkGc:
             log.warning("all chunks are looked at again", reason=str(error))
             known = None
         before = catalog.deaths_at_open
-        if known is None or before == UNKNOWN or before > known or self._is_unknown:
-            self._dead.forget()  # what died in between is not known
+        if known is None or before == UNKNOWN or before > known or self._rows_were_replaced:
+            self._dead.forget()  # deaths in between are not known
             return
-        self._is_stored_of = known
+        self._stored_deaths = known
         self._dead.died(catalog.died_at_open.pairs)
 
     def died(self, died: Died) -> None:
-        """Partitionlets lost records."""
+        """Note that partitionlets lost records."""
         self._deaths = died.total
         self._dead.died(died.pairs)
 
     def anything_died(self) -> None:
-        """Any records may have died, anywhere."""
+        """Note that any records may have died, in any chunk."""
         self._deaths = self._catalog.deaths
-        self._is_unknown = True
+        self._rows_were_replaced = True
         self._dead.everything()
 
     def closed(self, key: ChunkKey) -> None:
-        """A chunk was closed."""
+        """Note that a chunk was closed."""
         known = self._dead.get(key[0])
-        if known is not None and key[1] < known.looked_until:  # after younger ones: what died since may be in it
+        if known is not None and key[1] < known.looked_until:  # closed late: records in it may have died
             known.look_at(key[1])
 
     def regrouped(self, key: ChunkKey) -> None:
-        """A chunk was regrouped: its dead bytes lie together now, so that more of them can be freed."""
+        """Note that a chunk was regrouped: its dead bytes are contiguous now, so more of them can be freed."""
         self._regrouped.add(key)
 
     def dead_in_open(self, held: Held, chunk: Chunk) -> int | None:
-        """Bytes of an open chunk that have lost their owner; None: it has to be looked at whole."""
+        """Bytes of an open chunk whose partitionlets have lost their owner; None: the chunk has to be scanned."""
         known = self._dead.of(held.id, held.log)
         known.opened(chunk.start)
         return known.open_dead
 
     def looked_at_open(self, held: Held, chunk: Chunk, dead: int) -> None:
-        """An open chunk was looked at whole, as `dead_in_open` asked for; so much of it is dead."""
+        """Note the result of the scan of an open chunk for which `dead_in_open` asked: its dead bytes."""
         known = self._dead.of(held.id, held.log)
         if known.open_start == chunk.start:
             known.open_dead = dead
@@ -137,7 +137,7 @@ class ChunkGc:
     # --- the step
 
     async def step(self) -> None:
-        """Look at the chunks in which something has died."""
+        """Collect the chunks in which something has died."""
         now = self._runtime.loop.time()
         held_here = self._inventory.data()
         for (container, start), due in list(self._postponed.items()):
@@ -149,13 +149,13 @@ class ChunkGc:
         self._dead.keep({held.id for held in held_here})
         await self._store()
         for held, known in known_of:
-            # What a leader has behind where it began, this process has written.
+            # What a leader has beyond the position at which it began was written by this process.
             known.goes_on(end=held.log.end if held.led is None else held.led.opened_at, current=held.is_current)
-            await self._look_in(held, known)
+            await self._collect_container(held, known)
         await self._check_one(held_here)
         await self._store()
 
-    async def _look_in(self, held: Held, known: ContainerDeaths) -> None:
+    async def _collect_container(self, held: Held, known: ContainerDeaths) -> None:
         now = self._runtime.loop.time()
         sought = known.take_sought(now)
         try:
@@ -175,7 +175,7 @@ class ChunkGc:
                     await self._attempt(held, known, chunk, self._collect_some(held, chunk, ids))
                 if is_new:
                     known.closed(chunk.end, now)
-            await self._look_in_open(held, known, sought)
+            await self._count_open(held, known, sought)
         except BaseException:
             known.seek_again(sought)
             raise
@@ -199,8 +199,8 @@ class ChunkGc:
         else:
             self._inventory.done(key)
 
-    async def _look_in_open(self, held: Held, known: ContainerDeaths, sought: Sought) -> None:
-        """Count what died of the open chunk."""
+    async def _count_open(self, held: Held, known: ContainerDeaths, sought: Sought) -> None:
+        """Count the dead bytes of the open chunk."""
         chunks = held.log.chunks()
         if not chunks or chunks[-1].end is not None:
             return
@@ -215,7 +215,7 @@ class ChunkGc:
             known.open_dead = sum(share.bytes for share in shares if _is_dead(share, owners))
 
     async def _check_one(self, here: Iterable[Held]) -> None:
-        """Look at the next chunk in turn."""
+        """Scan the next chunk in turn, if it is time."""
         now = self._runtime.loop.time()
         if now < self._check_at:
             return
@@ -231,9 +231,9 @@ class ChunkGc:
         self._check_at = ended + max(CHECK_S, CHECK_SHARE * (ended - now))
 
     async def _store(self) -> None:
-        """Keep for a later start what is known now, if that is something else than before."""
+        """Store the progress for the next start, if it has changed."""
         path = self._mark
-        if path is None or not (self._dead.changed or self._is_stored_of != self._deaths):
+        if path is None or not (self._dead.changed or self._stored_deaths != self._deaths):
             return
         postponed: dict[ContainerId, list[int]] = {}
         for container, start in self._postponed:
@@ -244,26 +244,26 @@ class ChunkGc:
             await self._inventory.blocking(lambda: gc_mark.store(path, content))
         except FAILURES as error:
             self._dead.changed = True
-            if not self._not_stored:
+            if not self._store_failed:
                 log.warning("what chunks were looked at is not kept", error=str(error))
-            self._not_stored = True
+            self._store_failed = True
         else:
-            self._is_stored_of = deaths
-            self._not_stored = False
+            self._stored_deaths = deaths
+            self._store_failed = False
 
     # --- one chunk
 
     async def _collect(self, held: Held, chunk: Chunk) -> None:
-        """Look at all of a chunk."""
-        if chunk.end is None or chunk.end > held.committed:  # of a log that has just been opened
-            self._look_later(held, chunk)
+        """Scan a whole chunk, and free what is dead in it."""
+        if chunk.end is None or chunk.end > held.committed:  # the log has just been opened
+            self._postpone_scan(held, chunk)
             return
         self.looks += 1
         blocking = self._inventory.blocking
         shares = await self._inventory.shares(held, chunk)
         owners = await self._inventory.fates(shares)
         if owners is None:
-            self._look_later(held, chunk)
+            self._postpone_scan(held, chunk)
             return
         dead, whole = await blocking(lambda: gone(shares, owners=owners))
         if whole:
@@ -272,9 +272,9 @@ class ChunkGc:
             await self._punch(held, chunk, shares, owners, dead)
 
     async def _collect_some(self, held: Held, chunk: Chunk, partitionlets: Collection[PartitionletId]) -> None:
-        """Look at what a chunk holds of these alone."""
+        """Free what is dead of these partitionlets in a chunk."""
         if chunk.end is None or chunk.end > held.committed:
-            self._look_later(held, chunk)
+            self._postpone_scan(held, chunk)
             return
         self.searches += 1
         shares = await self._inventory.shares_of(held, chunk, partitionlets)
@@ -282,7 +282,7 @@ class ChunkGc:
             return
         owners = await self._inventory.fates(shares)
         if owners is None:
-            self._look_later(held, chunk)
+            self._postpone_scan(held, chunk)
             return
         dead, _ = gone(shares, owners=owners)
         if not dead and chunk.punched:
@@ -292,7 +292,7 @@ class ChunkGc:
         else:
             await self._collect(held, chunk)
 
-    def _look_later(self, held: Held, chunk: Chunk) -> None:
+    def _postpone_scan(self, held: Held, chunk: Chunk) -> None:
         self._dead.of(held.id, held.log).look_at(chunk.start)
 
     async def _drop(
@@ -318,7 +318,7 @@ class ChunkGc:
     ) -> None:
         blocking = self._inventory.blocking
         newly = dead
-        # A share of which some live on is worth the record of it only where it gives back much.
+        # A partly live share is worth punching, and recording, only if that frees many bytes.
         freed = await blocking(lambda: held.log.punchable(chunk, newly))
         live = {share.partitionlet for share in shares if share.first < newly.get(share.partitionlet, -1) <= share.last}
         if freed < WORTH_PUNCHING and live:
@@ -331,7 +331,7 @@ class ChunkGc:
                 self._postpone(held, chunk)
                 newly = {partitionlet: kept for partitionlet, kept in newly.items() if partitionlet not in kept_back}
                 freed = await blocking(lambda: held.log.punchable(chunk, newly))
-        if freed or not chunk.punched:  # not punched: a crash may have come between the record of it and the bytes
+        if freed or not chunk.punched:  # not punched: a crash may have hit between the record and the punching
             self.freed_bytes += await blocking(lambda: held.log.punch(chunk, newly if freed else {}))
 
     def _postpone(self, held: Held, chunk: Chunk) -> None:
@@ -344,14 +344,14 @@ class ChunkGc:
         partitionlets: Collection[PartitionletId],
         owners: Mapping[PartitionletId, Owner],
     ) -> set[PartitionletId]:
-        """See that what open partitionlets know of their producers from a chunk is known behind it too.
+        """Make sure that the producer state of open partitionlets in a chunk is also known from later frames.
 
-        The leader appends it anew. Those whose state would be lost: where another node leads, and of partitionlets that
-        are sealed in this chunk, whose roll is not over.
+        The leader appends such state again. Returns the partitionlets whose state would be lost: those led by another
+        node, and those that are sealed in this chunk and whose roll is not over.
         """
         led = held.led
 
-        def wanting() -> tuple[set[PartitionletId], list[tuple[PartitionletId, bytes]]]:
+        def missing_state() -> tuple[set[PartitionletId], list[tuple[PartitionletId, bytes]]]:
             lost: set[PartitionletId] = set()
             anew = []
             for partitionlet in partitionlets:
@@ -368,7 +368,7 @@ class ChunkGc:
                         anew.append((partitionlet, msgspec.msgpack.encode(carried(tail.producers))))
             return lost, anew
 
-        lost, anew = await self._inventory.blocking(wanting)
+        lost, anew = await self._inventory.blocking(missing_state)
         if led is not None and anew:
             await asyncio.gather(
                 *(

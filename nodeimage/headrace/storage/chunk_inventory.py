@@ -1,7 +1,7 @@
 """The inventory that all steps of maintenance share: this node's replicas, what their chunks hold, and who owns it.
 
-A closed chunk is read once and summarized in a note, since most rounds have nothing to do with most chunks. All of it
-belongs to the loop thread, except functions marked [blocking].
+A closed chunk is read once and summarized in a note, since most rounds have nothing to do with most chunks. Everything
+runs on the loop thread, except functions marked [blocking].
 """
 
 import os
@@ -29,11 +29,11 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 ChunkKey = tuple[ContainerId, int]
-"""A container, and the position at which a chunk of it starts."""
+"""A container, and the start position of one of its chunks."""
 
 
 class Held(NamedTuple):
-    """A replica of this node. `led`: the container, where this node leads it."""
+    """A replica of this node. `led`: its container, if this node leads it."""
 
     id: ContainerId
     log: ContainerLog
@@ -41,15 +41,16 @@ class Held(NamedTuple):
     led: Leader | None
     kick: Callable[[], None]
     is_current: bool = True
-    """What comes into it comes when it is written: it is not being made, nor far behind."""
+    """Whether records arrive when they are written: the replica is neither being built nor far behind."""
 
 
 FAILURES = (HeadraceError, OSError, sqlite3.Error)
-"""What a step may end with; it is tried again in the next round."""
+"""Errors with which a step may end; it is retried in the next round."""
 
 
 class _Note(NamedTuple):
-    """A closed chunk as it was last read: by stream, the smallest of its partitionlets' largest timestamps."""
+    """What is known of a closed chunk that was read: by stream, the smallest of its partitionlets' largest
+    timestamps."""
 
     body: Body
     oldest: Mapping[StreamNumber, int]
@@ -67,14 +68,14 @@ class ChunkInventory:
         catalog_id: ContainerId,
         suspect: Callable[[ContainerId], None],
     ) -> None:
-        """`catalog_id`: the container that holds no records; `suspect` is told of replicas that seem damaged."""
+        """`catalog_id`: the container without records; `suspect` is called for replicas that seem damaged."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
         self._suspect = suspect
         self._notes: dict[ChunkKey, _Note] = {}
         self._failing: dict[ChunkKey, str] = {}
-        """Chunks of which nothing can be given back, and why."""
+        """Chunks of which nothing can be freed, and why."""
         self.catalog_id = catalog_id
 
     async def blocking(self, work: Callable[[], T]) -> T:
@@ -84,7 +85,7 @@ class ChunkInventory:
     # --- replicas
 
     def held(self) -> list[Held]:
-        """Every replica here that is not about to go."""
+        """All replicas of this node, except those that are being deleted."""
         cluster = self._cluster
         led = dict(cluster.replicas.led)
         found = [Held(each.id, each.log, each.committed, each, each.kick) for each in led.values()]
@@ -96,7 +97,7 @@ class ChunkInventory:
         return found
 
     def data(self) -> list[Held]:
-        """Those that hold records."""
+        """The replicas that hold records."""
         return [each for each in self.held() if each.id != self.catalog_id]
 
     def led(self) -> list[Leader]:
@@ -106,12 +107,12 @@ class ChunkInventory:
     # --- chunks
 
     def known_oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
-        """As `oldest`, of a closed chunk, where it has been found out before."""
+        """As `oldest`, for a closed chunk that was read before; else None."""
         note = self._notes.get((held.id, chunk.start))
         return None if note is None or note.body is not chunk.body else note.oldest
 
     async def oldest(self, held: Held, chunk: Chunk) -> Mapping[StreamNumber, int] | None:
-        """By stream that a chunk has records of, how old they are at most; None: it is damaged."""
+        """By stream, an upper bound on the age of the chunk's records, as a timestamp; None: the chunk is damaged."""
         known = self.known_oldest(held, chunk)
         if known is None:
             key, body = (held.id, chunk.start), chunk.body
@@ -125,11 +126,11 @@ class ChunkInventory:
         return known
 
     async def shares(self, held: Held, chunk: Chunk, streams: Collection[StreamNumber] | None = None) -> list[Share]:
-        """What a chunk holds of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
+        """A chunk's shares of the partitionlets of `streams`, or of all. Raises `CorruptLog`."""
         return await self.blocking(lambda: _shares_of(held.log, chunk, streams))
 
     async def shares_of(self, held: Held, chunk: Chunk, partitionlets: Collection[PartitionletId]) -> list[Share]:
-        """What a chunk holds of these partitionlets. Raises `CorruptLog`."""
+        """A chunk's shares of these partitionlets. Raises `CorruptLog`."""
 
         def read() -> list[Share]:
             found = held.log.summaries_of(chunk, partitionlets)
@@ -138,11 +139,11 @@ class ChunkInventory:
         return await self.blocking(read)
 
     async def owners(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner]:
-        """The partitions that these belong to; nothing for those that are dead."""
+        """The partitions to which these shares belong; shares without an owner are dead."""
         return await self._catalog.query(lambda reader: reader.chains.owners({share.partitionlet for share in shares}))
 
     async def fates(self, shares: Iterable[Share]) -> dict[PartitionletId, Owner] | None:
-        """As `owners`; None: this node's catalog does not know some of them yet, which are not dead."""
+        """As `owners`; None if this node's catalog does not know some of the partitionlets yet: these are not dead."""
 
         def fates(reader: Reader) -> dict[PartitionletId, Owner] | None:
             partitionlets = {share.partitionlet for share in shares}
@@ -151,9 +152,9 @@ class ChunkInventory:
         return await self._catalog.query(fates)
 
     def failed(self, key: ChunkKey, error: Exception) -> None:
-        """A chunk cannot be closed, read or given back; said once, for as long as it is for the same reason.
+        """Note that a chunk cannot be closed, read or freed; logged once per reason.
 
-        The scrub is told each time: it may have come to nothing before.
+        A suspected replica is reported to the scrub each time, since an earlier scrub may have had no result.
         """
         if self._failing.get(key) != str(error):
             self._failing[key] = str(error)
@@ -162,16 +163,16 @@ class ChunkInventory:
             self._suspect(key[0])
 
     def done(self, key: ChunkKey) -> None:
-        """That could be done with a chunk."""
+        """Note that a step succeeded with a chunk."""
         self._failing.pop(key, None)
 
     def forget(self, key: ChunkKey) -> None:
-        """This chunk is gone."""
+        """Forget a chunk that is gone."""
         self._notes.pop(key, None)
         self._failing.pop(key, None)
 
     def keep(self, chunks: Mapping[ChunkKey, Body]) -> None:
-        """All others are gone."""
+        """Forget all chunks except these."""
         for key in [key for key, note in self._notes.items() if chunks.get(key) is not note.body]:
             del self._notes[key]
         self._failing = {key: reason for key, reason in self._failing.items() if key in chunks}
@@ -182,7 +183,7 @@ def _is_current(replica: LocalReplica) -> bool:
 
 
 def _oldest_of(container_log: ContainerLog, chunk: Chunk) -> dict[StreamNumber, int]:
-    """[blocking]"""
+    """[blocking] See ChunkInventory.oldest."""
     found = container_log.oldest(chunk, bits=PARTITIONLET_BITS, untimed=_written_at(chunk))
     return {StreamNumber(stream): oldest for stream, oldest in found.items() if stream >= 0}
 
@@ -190,7 +191,7 @@ def _oldest_of(container_log: ContainerLog, chunk: Chunk) -> dict[StreamNumber, 
 def _shares_of(
     container_log: ContainerLog, chunk: Chunk, streams: Collection[StreamNumber] | None = None
 ) -> list[Share]:
-    """[blocking]"""
+    """[blocking] See ChunkInventory.shares."""
     return _as_shares(
         chunk,
         [
@@ -202,7 +203,7 @@ def _shares_of(
 
 
 def _as_shares(chunk: Chunk, summaries: Iterable[Summary]) -> list[Share]:
-    """[blocking]"""
+    """[blocking] Summaries as shares; records without a timestamp count as written with their chunk."""
     written = _written_at(chunk)
     return [
         Share(
@@ -217,6 +218,7 @@ def _as_shares(chunk: Chunk, summaries: Iterable[Summary]) -> list[Share]:
 
 
 def _written_at(chunk: Chunk) -> int:
-    """[blocking] Records without a timestamp are as old as their chunk, as in Kafka; in milliseconds."""
+    """[blocking] The chunk's write time, in milliseconds: records without a timestamp count as old as their chunk, as
+    in Kafka."""
     file = chunk.body.opened()
     return int(os.fstat(file.fd).st_mtime * 1000)

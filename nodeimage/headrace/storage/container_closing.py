@@ -1,9 +1,10 @@
-"""Closes containers that are large, and deletes closed ones in which nothing lives. Leaders only.
+"""Closes containers that are large, and deletes closed ones without live records. Leaders only.
 
-A closed container takes no new partitionlet: what is open in it is rolled away, the busy partitions at their next
-batch, the idle ones a few at a time. It is deleted when it has been closed for `REST_S`, so that what was placed there
-by nodes that did not know it yet has arrived, the catalog lets nothing more be placed there, and has nothing that needs
-it. A roll whose target is deleted all the same takes another one (partitions/rolls/steps.py).
+A closed container accepts no new partitionlets. Its open partitionlets are rolled to other containers: busy partitions
+at their next batch, idle ones a few at a time. The container is deleted once it has been closed for `REST_S`, so that
+what was placed in it by nodes that did not know of the closing has arrived, and the catalog neither allows new
+placements nor needs it any longer. A roll whose target is deleted nevertheless chooses another one
+(partitions/rolls/steps.py).
 """
 
 import asyncio
@@ -30,25 +31,25 @@ from headrace.storage.chunk_inventory import FAILURES, ChunkInventory, Held
 log = structlog.get_logger()
 
 MOST_CHUNKS: Final = 60
-"""A container closes with this many: finding an offset is a search over few footers."""
+"""Chunks with which a container closes, so that finding an offset is a search over few footers."""
 ROLLS_AT_ONCE: Final = 256
 ROLLS_S: Final = 5.0
-"""How long a round waits for the rolls that it began; they go on afterwards."""
+"""Seconds that a round waits for the rolls that it started; they continue afterwards."""
 REST_S = 10.0
-"""How long a container has been closed before it is deleted: what was meant for it has arrived by then."""
+"""Seconds between the closing and the deletion of a container, within which everything meant for it arrives."""
 
 
 class ContainerChanges(Protocol):
-    """Changes containers in the cluster store. What fails raises HeadraceError."""
+    """Changes containers in the cluster store. Failures raise HeadraceError."""
 
     async def new(self, volume: str, /) -> object:
-        """Make one, for a volume."""
+        """Create a container for a volume."""
 
     async def close(self, container: Leader, /) -> None:
-        """Have one take no new partitionlets."""
+        """Let a container accept no new partitionlets."""
 
     async def delete(self, container: Leader, /) -> None:
-        """Have one go, with all of its replicas."""
+        """Delete a container with all of its replicas."""
 
 
 class ContainerClosing:
@@ -68,7 +69,7 @@ class ContainerClosing:
         inventory: ChunkInventory,
         wake: Callable[[], None],
     ) -> None:
-        """`container_bytes`: with as many a container closes; `wake`: begin another round soon."""
+        """`container_bytes`: the size at which a container closes; `wake`: begins another round soon."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -80,17 +81,17 @@ class ContainerClosing:
         self._inventory = inventory
         self._wake = wake
         self._closed_at: dict[ContainerId, float] = {}
-        """Since when this node has known, as their leader, that containers are closed."""
+        """The loop time since which this node, as the leader, has known that a container is closed."""
         self._failing: dict[ContainerId, str] = {}
         """Full containers that cannot be closed, and why."""
 
     def left(self, container: ContainerId) -> None:
-        """This node leads a container no more."""
+        """Note that this node no longer leads a container."""
         self._closed_at.pop(container, None)
         self._failing.pop(container, None)
 
     async def close_full(self) -> None:
-        """A container that is large or of many chunks takes no new partitionlets; there is always one that does."""
+        """Close containers that are large or have many chunks; at least one open container remains."""
         failed: set[str] = set()
         for container in self._inventory.led():
             if container.closing or not container.serves or container.volume in failed:
@@ -102,7 +103,7 @@ class ContainerClosing:
                 try:
                     await self._close_one(container)
                 except FAILURES as error:
-                    failed.add(container.volume)  # the next one of it would take as long to fail
+                    failed.add(container.volume)  # the next one of the volume would take as long to fail
                     if self._failing.get(container.id) != str(error):
                         self._failing[container.id] = str(error)
                         log.warning("a full container cannot be closed", container=container.id, error=str(error))
@@ -116,7 +117,7 @@ class ContainerClosing:
         log.info("container closed", container=container.id)
 
     def _has_other(self, container: Leader) -> bool:
-        """Whether there is no need of another: this node drains, or leads one already that is fresh."""
+        """Whether no new container is needed: this node drains, or already leads another one with room."""
         cluster = self._cluster
         node = cluster.node(cluster.node_id)
         others = [each for each in cluster.open_data(volume=container.volume) if each.container_id != container.id]
@@ -129,7 +130,7 @@ class ContainerClosing:
         return False
 
     async def delete_empty(self) -> None:
-        """Roll partitions out of closed containers, and delete those that nobody needs."""
+        """Roll partitions out of closed containers, and delete containers that nobody needs."""
         for held in self._inventory.data():
             container = held.led
             if container is not None and container.closing and container.serves:
@@ -147,7 +148,7 @@ class ContainerClosing:
             if len(rows) == ROLLS_AT_ONCE:
                 self._wake()
                 return
-        closed_at = self._closed_at.get(container.id)  # None: this node has ceased to lead it meanwhile
+        closed_at = self._closed_at.get(container.id)  # None: this node ceased to lead it meanwhile
         if closed_at is None or self._runtime.loop.time() < closed_at + REST_S:
             return
         chunks = [chunk for chunk in container.log.chunks() if chunk.end is not None or container.log.end > chunk.start]
@@ -155,7 +156,7 @@ class ContainerClosing:
             close_open(held, chunks[-1])
             return
         here = {share.partitionlet for chunk in chunks for share in await self._inventory.shares(held, chunk)}
-        # What was placed here before is applied when it is, and nothing is placed here afterwards.
+        # Once this is applied, all earlier placements in the container are applied, and there are no later ones.
         await self._catalog.submit(RetireContainer(container.id))
         if await self._catalog.query(lambda reader: _is_needed(reader, container.id, here)):
             return
@@ -187,7 +188,8 @@ class ContainerClosing:
 
 
 def _is_needed(reader: Reader, container: ContainerId, here: set[PartitionletId]) -> bool:
-    """[blocking] Whether a partitionlet lives, opens or is about to open in a container; `here`: those with frames."""
+    """[blocking] Whether a partitionlet lives, opens or is about to open in a container; `here`: the partitionlets with
+    frames in it."""
     return bool(
         reader.chains.open_in(container, limit=1)
         or reader.chains.owners(here)

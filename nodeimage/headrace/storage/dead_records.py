@@ -1,13 +1,13 @@
-"""What garbage collection of chunks still has to look for, and where it has looked: pure bookkeeping.
+"""The bookkeeping of chunk garbage collection: what it still has to search, and where it has searched. Pure.
 
-Of each container with a replica here: the partitionlets that lost records and have not been looked for, which of its
-closed chunks have been looked at, and whether what comes into it came when it was written. So the work follows what
-died, never what a node holds.
+For each container with a replica on this node: the partitionlets that lost records and have not been searched, which of
+its closed chunks have been searched, and whether its records arrived when they were written. So the work is
+proportional to what died, never to what a node holds.
 
-A chunk that closes need not be looked at whole where all of it came when it was written: what died since then is known.
-It is looked for in younger chunks for a while too (`recent`), since nodes hear of a death and get the last records of
-the dead at different times. Where it is not known what died (`everything`), or too much did to name it, all chunks are
-looked at.
+A chunk that closes need not be scanned if all of it arrived when it was written: deaths since then are known. Dead
+partitionlets are also searched in younger chunks for a while (`recent`), since nodes hear of a death and receive the
+last records of the dead at different times. If it is not known what died (`everything`), or too many partitionlets died
+to be listed, all chunks are scanned.
 """
 
 from array import array
@@ -20,26 +20,27 @@ from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, PartitionletId, Position
 
 MOST_SOUGHT: Final = 1 << 16
-"""Partitionlets of one container that are looked for one by one; of more, all chunks of the container are looked at."""
+"""Partitionlets of one container that are searched individually; if more died, all of its chunks are scanned."""
 RECENT_S: Final = 600.0
 RECENT_CHUNKS: Final = 2
-"""For so long, and in so many chunks that close after it, what died is looked for."""
+"""What died is also searched in the chunks that close next: in at least this many, and for at least `RECENT_S`
+seconds."""
 _VERSION: Final = 1
 
 Sought = frozenset[PartitionletId] | None
-"""Partitionlets that lost records; None: too many to name."""
+"""Partitionlets that lost records; None: too many to list."""
 NOTHING: Final[frozenset[PartitionletId]] = frozenset()
 
 
 def joined(one: Sought, other: Sought) -> Sought:
-    """Both."""
+    """The union of both; None if it is too large to list."""
     if one is None or other is None or len(one) + len(other) > MOST_SOUGHT:
         return None
     return one | other if one and other else one or other
 
 
 class Kept(NamedTuple):
-    """What a later start needs to know of a container. `sought`: their ids as an array's bytes; None: all chunks."""
+    """A container's state as stored for the next start. `sought`: the ids as an array's bytes; None: all chunks."""
 
     container: int
     looked_until: int
@@ -58,7 +59,8 @@ _decode = msgspec.msgpack.Decoder(_File).decode
 
 
 class ContainerDeaths:
-    """Of one replica. `log`: which it is; another one, of the same container, has been looked at nowhere."""
+    """The state of one replica. `log` identifies it: another replica of the same container has not been searched
+    yet."""
 
     __slots__ = (
         "_current_from",
@@ -78,49 +80,49 @@ class ContainerDeaths:
         self._records = records
         self.log = log
         self.looked_until = 0
-        """Closed chunks that end here or before have been looked at, all but the `unseen`."""
+        """Position up to which closed chunks have been searched, except those in `unseen`."""
         self.unseen: frozenset[int] = frozenset()
-        """Starts of chunks that are to be looked at whole."""
+        """Starts of chunks that must be scanned as a whole."""
         self.sought: Sought = NOTHING
-        """Not looked for yet."""
+        """Partitionlets that have not been searched yet."""
         self.recent: Sought = NOTHING
-        """Looked for in what was closed by then."""
+        """Partitionlets that were searched in the chunks that were closed at the time."""
         self.open_start = -1
         self.open_dead: int | None = None
-        """Bytes of the chunk that begins there and is open which are known to be dead; None: it has to be looked at."""
+        """Dead bytes of the open chunk that begins at `open_start`; None: it has to be scanned."""
         self._current_from: Position | None = None
-        """Frames from here on came when they were written; None: what comes now is older."""
+        """Frames from this position on arrived when they were written; None: frames that arrive now are older."""
         self._died_at = 0.0
         self._recent_chunks = 0
-        """Closed since."""
+        """Chunks that closed since partitionlets became `recent`."""
 
     def goes_on(self, *, end: Position, current: bool) -> None:
-        """What comes behind `end` comes when it is written, or not so."""
+        """Note whether frames beyond `end` arrive when they are written."""
         if not current:
             self._current_from = None
         elif self._current_from is None:
             self._current_from = end
 
     def is_known(self, start: int) -> bool:
-        """Whether what of a chunk that begins there is dead is among what is known to have died."""
+        """Whether all deaths in a chunk that begins at `start` are among the known ones."""
         return self._current_from is not None and start >= self._current_from and self.recent is not None
 
     def seek(self, partitionlets: Iterable[PartitionletId]) -> None:
-        """These lost records."""
+        """Search for these partitionlets, which lost records."""
         self.seek_again(frozenset(partitionlets))
 
     def seek_again(self, sought: Sought) -> None:
-        """They have not been looked for everywhere."""
+        """Search for partitionlets that have not been searched everywhere."""
         self.sought = joined(self.sought, sought)
         self._records.changed = True
 
     def seek_all(self) -> None:
-        """What lost records is not known."""
+        """Scan all chunks, since it is not known what lost records."""
         self.seek_again(None)
         self.open_dead = None
 
     def take_sought(self, now: float) -> Sought:
-        """What is to be looked for now; it is recent from now on."""
+        """The partitionlets to search now; they become `recent`."""
         sought, self.sought = self.sought, NOTHING
         if sought is None or sought:
             self.recent = joined(self.recent, sought)
@@ -130,18 +132,18 @@ class ContainerDeaths:
         return sought
 
     def look_at(self, start: int) -> None:
-        """A closed chunk is to be looked at whole."""
+        """Note that a closed chunk must be scanned as a whole."""
         self.unseen |= {start}
         self._records.changed = True
 
     def looks_at(self, start: int) -> None:
-        """It is being looked at."""
+        """Note that a chunk is being scanned."""
         if start in self.unseen:
             self.unseen -= {start}
             self._records.changed = True
 
     def closed(self, end: int, now: float) -> None:
-        """A chunk that closed has been looked at, or is to be."""
+        """Note that a chunk that has closed was searched, or is registered for a scan."""
         self.looked_until = max(self.looked_until, end)
         self._recent_chunks += 1
         if self._recent_chunks > RECENT_CHUNKS and now >= self._died_at + RECENT_S:
@@ -149,29 +151,29 @@ class ContainerDeaths:
         self._records.changed = True
 
     def opened(self, start: int) -> None:
-        """This chunk is open."""
+        """Note which chunk is open."""
         if start != self.open_start:
             self.open_start = start
             self.open_dead = 0 if self.is_known(start) else None
 
     def kept(self, container: ContainerId, postponed: Collection[int]) -> Kept:
-        """For a later start."""
+        """The state to store for the next start."""
         ids = None if self.sought is None else array("q", sorted(self.sought)).tobytes()
         return Kept(container, self.looked_until, sorted(self.unseen.union(postponed)), ids)
 
 
 class DeadRecords:
-    """Of all containers with a replica here."""
+    """The state of all containers with a replica on this node."""
 
     def __init__(self) -> None:
         self._containers: dict[ContainerId, ContainerDeaths] = {}
         self._unclaimed: dict[ContainerId, set[PartitionletId]] = {}
-        """Of containers that nobody has asked for since: they may have no replica here."""
+        """Deaths in containers that have not been requested by `of` since: they may have no replica on this node."""
         self.changed = False
-        """What a later start needs may be something else than before."""
+        """Whether the state to store for the next start may have changed."""
 
     def died(self, pairs: "array[int]") -> None:
-        """Containers and partitionlets, in turns: these lost records."""
+        """Note that partitionlets lost records. `pairs`: container and partitionlet ids, alternating."""
         found: dict[ContainerId, set[PartitionletId]] = {}
         for at in range(0, len(pairs), 2):
             found.setdefault(ContainerId(pairs[at]), set()).add(PartitionletId(pairs[at + 1]))
@@ -183,15 +185,15 @@ class DeadRecords:
                 self._unclaimed.setdefault(container, set()).update(partitionlets)
 
     def everything(self) -> None:
-        """Any record may have died, anywhere."""
+        """Note that any record may have died, in any container."""
         self._unclaimed.clear()
         for each in self._containers.values():
             each.seek_all()
 
     def of(self, container: ContainerId, log: object) -> ContainerDeaths:
-        """Of a replica, whose log this is."""
+        """The state of the replica with this log; a new one if it is another replica than before."""
         known = self._containers.get(container)
-        if known is not None and known.log is None:  # of the process before
+        if known is not None and known.log is None:  # loaded from the previous process
             known.log = log
         if known is None or known.log is not log:
             known = self._containers[container] = ContainerDeaths(self, log)
@@ -200,11 +202,11 @@ class DeadRecords:
         return known
 
     def get(self, container: ContainerId) -> ContainerDeaths | None:
-        """As `of`, if anything is known."""
+        """The state of a container's replica, if there is any."""
         return self._containers.get(container)
 
     def keep(self, containers: Collection[ContainerId]) -> None:
-        """There are no other replicas here."""
+        """Forget all containers except these."""
         self._unclaimed.clear()
         for gone in self._containers.keys() - set(containers):
             del self._containers[gone]
@@ -213,13 +215,13 @@ class DeadRecords:
     # --- over a restart
 
     def encode(self, deaths: int, postponed: Mapping[ContainerId, Collection[int]]) -> bytes:
-        """What a later start needs. `deaths`: the count of the tables, of which all is told here; `postponed`: starts
-        of chunks that are to be looked at again."""
+        """The state to store for the next start. `deaths`: the tables' count up to which all deaths are included;
+        `postponed`: starts of chunks that must be scanned again."""
         kept = [each.kept(id_, postponed.get(id_, ())) for id_, each in sorted(self._containers.items())]
         return _encode(_File(_VERSION, deaths, kept))
 
     def decode(self, raw: bytes) -> int:
-        """Take up what `encode` gave before the restart; the count of the tables then. Raises CorruptLog."""
+        """Load the state that `encode` returned before the restart; returns its count of deaths. Raises CorruptLog."""
         try:
             file = _decode(raw)
         except msgspec.MsgspecError as error:
@@ -234,6 +236,6 @@ class DeadRecords:
         return file.deaths
 
     def forget(self) -> None:
-        """Nothing is known of any."""
+        """Forget everything."""
         self._containers.clear()
         self._unclaimed.clear()

@@ -1,10 +1,10 @@
 """How much of the disk the node may use: its quota, and the reserve that new chunks leave free.
 
-The reserve is what a full node lives on: the catalog's own log, and the few frames that have to be written before
-bytes can be given back, may use it (`from_reserve`); records may not.
+The reserve keeps a full node working: the catalog's own log, and the few frames that must be written before bytes can
+be freed, may use it (`from_reserve`); records may not.
 
-The filesystem's figures do not tell of all that bounds it (a user's or a project's quota): what counts is whether a
-file gets its bytes.
+The filesystem's figures do not show every limit (such as a user's or a project's quota): what counts is whether a file
+gets its bytes.
 """
 
 import os
@@ -35,10 +35,10 @@ class DiskRoom:
         self._folder = folder
         self._sizes = sizes
         self.refused = False
-        """There was no room for something; whoever looks takes it back."""
+        """Whether room was refused since the flag was last reset, which its reader does."""
 
     def check(self, length: int, *, from_reserve: bool = False) -> None:
-        """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
+        """[blocking] Raises `StorageFull` if there is no room for `length` more bytes."""
         free = self.free()
         if free - length < (0 if from_reserve else self._sizes.disk_reserve):
             self.refused = True
@@ -50,9 +50,8 @@ class DiskRoom:
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
 
     def check_copy(self, length: int) -> None:
-        """[blocking] Raise `StorageFull` if a file of `length` more bytes, of which there will be another one should
-        this one not be made, leaves less than half of the reserve. Says nothing of whether records find room.
-        """
+        """[blocking] Raises `StorageFull` if a copy of `length` bytes, which can be skipped in favor of another one,
+        would leave less than half of the reserve. Does not affect whether records find room."""
         free, kept = self.free(), self._sizes.disk_reserve // 2
         if free - length < kept:
             raise StorageFull(
@@ -60,11 +59,11 @@ class DiskRoom:
             )
 
     def lacked(self) -> None:
-        """A file did not get its bytes, although `check` had let it."""
+        """Note that a file did not get its bytes, although `check` had allowed it."""
         self.refused = True
 
     def has(self, length: int) -> bool:
-        """[blocking] Whether a file gets `length` bytes; it gives them back at once."""
+        """[blocking] Whether a file gets `length` bytes; they are freed at once."""
         try:
             with (
                 put_off_without_descriptors(self._folder),
@@ -77,7 +76,7 @@ class DiskRoom:
         return True
 
     def measure(self) -> tuple[int, int]:
-        """[blocking] (bytes that the containers occupy, bytes that they may occupy beside those)."""
+        """[blocking] (bytes that the containers occupy, further bytes that they may occupy)."""
         used = self.used()
         left = self.free() - self._sizes.disk_reserve
         if self._sizes.disk_quota:
@@ -91,7 +90,7 @@ class DiskRoom:
 
     def used(self) -> int:
         """[blocking] Bytes that the containers occupy on the disk: without holes, and without files that are about to
-        take a chunk's place."""
+        replace a chunk."""
         total = 0
         for folder, _, names in os.walk(self._folder / "containers", onerror=_unless_gone):
             for name in names:
@@ -105,7 +104,7 @@ class DiskRoom:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A folder that cannot be listed for another reason than that it has gone must not count as an empty one."""
+    """Raise the error unless the folder is gone: an unreadable folder must not count as an empty one."""
     if lacks_descriptors(error):
         raise out_of_descriptors(error.filename, error) from error
     if not isinstance(error, FileNotFoundError):
@@ -119,9 +118,9 @@ class ReservedRoom:
         self._room = room
 
     def check(self, length: int, *, from_reserve: bool = True) -> None:
-        """[blocking] Raise `StorageFull` if `length` more bytes are too many."""
+        """[blocking] Raises `StorageFull` if there is no room for `length` more bytes."""
         self._room.check(length, from_reserve=True)
 
     def lacked(self) -> None:
-        """As `DiskRoom.lacked`."""
+        """See `DiskRoom.lacked`."""
         self._room.lacked()

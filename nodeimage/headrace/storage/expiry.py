@@ -1,12 +1,13 @@
-"""Expiry: a committed command moves the log starts of records that have outlived their time or their partition's size.
+"""Expiry: committed commands move the log starts over records that exceed their time to live or their partition's size
+limit.
 
-Nothing is freed here: chunk_gc.py does so afterwards. Only leaders expire, each the records in its own containers.
-Chunks of which nothing can have expired are not read. A size limit also counts what other nodes lead of the partition;
-they are asked now and then, and count as empty where they do not answer: that keeps more than the limit, never less.
-Committed offsets of groups that have been empty for long expire as well.
+Nothing is freed here: chunk_gc.py does so afterwards. Only leaders expire records, each in its own containers. Chunks
+in which nothing can have expired are not read. A size limit also counts what other nodes lead of the partition; they
+are asked periodically, and count as empty if they do not answer, which keeps more than the limit, never less. Committed
+offsets of groups that have been empty for long expire as well.
 
-Age is counted by the cluster's time (control.cluster_clock), so that a node whose own clock is ahead drops nothing
-early. While the cluster's time is not known, since too few nodes have been heard, nothing is too old.
+Age is measured by the cluster's time (control.cluster_clock), so that a node whose own clock is ahead drops nothing
+early. While the cluster's time is unknown, because too few nodes have been heard, nothing is too old.
 """
 
 import asyncio
@@ -30,19 +31,20 @@ from headrace.storage.chunk_inventory import ChunkInventory, Held
 from headrace.storage.retention_rules import PartitionKey, Share, expired, rule_of
 
 COMMANDS_AT_ONCE: Final = 500
-"""Log starts of one command: some 15 ms to apply."""
+"""Log starts in one command, which takes some 15 ms to apply."""
 OFFSETS_KEPT_S: Final = 7 * 24 * 3600
 OFFSETS_EVERY_S: Final = 3600.0
 READING_S: Final = 0.5
-"""Of a round, for indexes of closed chunks that were not read yet: after a start all of them are."""
+"""Seconds of a round for reading the indexes of closed chunks that were not read yet: after a start, all of them."""
 NEVER: Final = Millis(-(1 << 62))
-"""When all is younger than any time to live."""
+"""A time at which every record is younger than any time to live."""
 ELSEWHERE_EVERY_S: Final = 30.0
-"""How often other nodes are asked how much they hold of partitions with a size limit."""
+"""Seconds between two requests to other nodes for what they hold of partitions with a size limit."""
 
 
 class Expiry:
-    """Moves log starts of containers that this node leads, and forgets committed offsets and what was deleted."""
+    """Moves log starts in containers that this node leads, expires committed offsets, and removes rows of deleted
+    topics."""
 
     def __init__(
         self,
@@ -61,13 +63,13 @@ class Expiry:
         self._remote_reads = remote_reads
         self._inventory = inventory
         self._elsewhere: dict[PartitionKey, int] = {}
-        """Bytes that other nodes lead of partitions that lie here too."""
+        """Bytes that other nodes lead of partitions that also lie on this node."""
         self._elsewhere_due = 0.0
         self._committed_offsets_due = runtime.loop.time() + OFFSETS_EVERY_S
         self._forgetting: asyncio.Task[None] | None = None
 
     async def step(self) -> None:
-        """Move the log starts of what has expired in closed chunks."""
+        """Move the log starts over what has expired in closed chunks."""
         oldest: list[tuple[Held, Chunk, Mapping[StreamNumber, int]]] = []
         until = self._runtime.loop.time() + READING_S
         for held in self._inventory.data():
@@ -77,7 +79,7 @@ class Expiry:
                 found = self._inventory.known_oldest(held, chunk)
                 if found is None:
                     if self._runtime.loop.time() >= until:
-                        break  # younger ones expire after it
+                        break  # younger chunks expire after it
                     found = await self._inventory.oldest(held, chunk)
                 if found is not None:  # else it is damaged
                     oldest.append((held, chunk, found))
@@ -102,8 +104,8 @@ class Expiry:
         elsewhere = await self._bytes_elsewhere(shares, owners, rules)
 
         def due_starts() -> list[LogStart]:
-            seen = {**owners, **_behind_gaps(shares, owners, logs)}
-            # A partition's records may lie in several containers: by offset they are in order.
+            seen = {**owners, **_owners_after_gaps(shares, owners, logs)}
+            # A partition's records may lie in several containers: sorting by offset puts them in order.
             return expired(sorted(shares, key=_first), owners=seen, rules=rules, now=now, elsewhere=elsewhere)
 
         starts = await self._inventory.blocking(due_starts)
@@ -116,7 +118,7 @@ class Expiry:
         owners: Mapping[PartitionletId, Owner],
         rules: Mapping[StreamNumber, StreamRetention],
     ) -> Mapping[PartitionKey, int]:
-        """What other nodes lead of the partitions with a size limit whose oldest records lie here."""
+        """The bytes that other nodes lead of the partitions with a size limit whose oldest records lie on this node."""
         limited: dict[PartitionKey, int] = {}
         for share in shares:
             owner = owners.get(share.partitionlet)
@@ -155,7 +157,7 @@ class Expiry:
                 after = (await self._catalog.submit(ExpireSomeOffsets(before=before, after=after))).after
 
     async def forget_deleted(self) -> None:
-        """Have the rows of deleted streams and topics go, where this node leads the catalog. Goes on by itself."""
+        """Start to remove the rows of deleted streams and topics in the background, if this node leads the catalog."""
         if self._forgetting is not None and not self._forgetting.done():
             return
         leads = self._inventory.catalog_id in self._led
@@ -163,14 +165,15 @@ class Expiry:
             self._forgetting = self._runtime.spawn(self._forget_all())
 
     async def _forget_all(self) -> None:
-        """One command after the other, so that others come in between. The next round goes on behind an error."""
+        """Remove rows one command after the other, so that other commands can come in between. The next round continues
+        after an error."""
         more = True
         while more and self._inventory.catalog_id in self._led:
             more = (await self._catalog.submit(ForgetDeleted(), here=True)).more
 
 
 def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNumber, oldest: int, now: int) -> bool:
-    """Whether anything of `stream` in a chunk may have outlived a rule."""
+    """Whether records of `stream` in a chunk may exceed a rule."""
     rule = rules.get(stream)
     if rule is None:
         return False
@@ -178,10 +181,10 @@ def _may_expire(rules: Mapping[StreamNumber, StreamRetention], stream: StreamNum
     return any((each.ttl_ms > 0 and oldest + each.ttl_ms <= now) or each.bytes >= 0 for each in every)
 
 
-def _behind_gaps(
+def _owners_after_gaps(
     shares: Iterable[Share], owners: Mapping[PartitionletId, Owner], logs: Mapping[PartitionletId, ContainerLog]
 ) -> dict[PartitionletId, Owner]:
-    """[blocking] Of copies with a gap at their log start: their owners, with the log start at the gap's end."""
+    """[blocking] The owners of copies with a gap at their log start, with the log start moved to the end of the gap."""
     first: dict[PartitionletId, int] = {}
     for share in shares:
         if share.last >= 0 and (owner := owners.get(share.partitionlet)) is not None and share.last >= owner.log_start:
@@ -193,7 +196,7 @@ def _behind_gaps(
             try:
                 older = logs[partitionlet].read(partitionlet, owner.log_start, limit=begin, max_bytes=1)
             except CorruptLog:
-                continue  # there is something
+                continue  # there are records
             if not older:
                 found[partitionlet] = owner._replace(log_start=Offset(begin))
     return found

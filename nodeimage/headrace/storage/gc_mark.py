@@ -1,10 +1,10 @@
-"""The file that tells a later start what garbage collection of chunks has looked for, and where.
+"""The file that stores, for the next start, what garbage collection of chunks has searched, and where.
 
     head      64 bytes, kind b"GCMK" (log/files.py)
     64  u32   crc         CRC-32C of what follows
     68  ...   dead_records.DeadRecords.encode
 
-It may be lost, or older than what the node did: then chunks are looked at again. Blocking.
+The file may be lost or outdated: then chunks are searched again. Blocking.
 """
 
 import os
@@ -20,12 +20,12 @@ MARK_KIND: Final = b"GCMK"
 
 
 def store(path: Path, content: bytes) -> None:
-    """Replace the mark, durably. Raises `StorageFull`, OSError; then the old one stands."""
+    """Replace the mark durably. Raises `StorageFull`, OSError; the old mark then remains."""
     replace_file(path, [FileHead(MARK_KIND, 0).encode(), crc32c(content).to_bytes(4, "little"), content])
 
 
 def load(path: Path) -> bytes | None:
-    """What was stored last; None: nothing ever was. Raises `CorruptLog`, OSError."""
+    """The content that was stored last; None if nothing was stored. Raises `CorruptLog`, OSError."""
     try:
         file = OpenFile.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -46,7 +46,8 @@ log = structlog.get_logger()
 
 EVERY_S = 5.0
 REPLICAS_A_ROUND: Final = 500
-"""Of more replicas here, rounds that nothing asks for come less often in proportion: each looks at all of them."""
+"""Replicas up to which routine rounds come at every `EVERY_S`; with more replicas they come less often in proportion,
+since each round checks all of them."""
 
 
 class Maintenance(ReplicaListener):
@@ -71,8 +72,8 @@ class Maintenance(ReplicaListener):
         mark: Path | None = None,
         regroup_enabled: bool = True,
     ) -> None:
-        """`changes`: how containers are made, closed and deleted; `catalog_id`: the one that holds no records; `mark`:
-        where it is kept over a restart what dead records were looked for."""
+        """`changes`: creates, closes and deletes containers; `catalog_id`: the container without records; `mark`: the
+        file that stores over a restart what garbage collection has searched."""
         self._runtime = runtime
         self._cluster = cluster
         self._volume_limits = volume_limits
@@ -110,14 +111,14 @@ class Maintenance(ReplicaListener):
         )
         self._regrouping = Regrouping(runtime=runtime, disk_reserve=settings.disk_reserve, done=self._chunk_regrouped)
 
-    # --- what others tell
+    # --- notifications
 
     def container_led(self, _container: Leader) -> None:
-        """This node leads a container from now on."""
+        """See ReplicaListener."""
         self._wake.set()
 
     def container_left(self, container: Leader) -> None:
-        """This node no longer leads a container; it may follow."""
+        """See ReplicaListener."""
         self._container_closing.left(container.id)
 
     def chunk_full(self, _container: ContainerId) -> None:
@@ -129,16 +130,16 @@ class Maintenance(ReplicaListener):
         self._wake.set()
 
     def bytes_died(self) -> None:
-        """Records of partitionlets that the catalog has told of have died, for now all of them."""
+        """Note that records of partitionlets that the catalog has reported have died, on this node too."""
         self._chunk_closing.look_early()
         self._wake.set()
 
     def rows_replaced(self) -> None:
-        """All rows may be other ones: any records may have died."""
+        """Note that all rows may have been replaced, so any records may have died."""
         self._chunk_gc.anything_died()
         self.bytes_died()
 
-    # --- what others ask
+    # --- queries
 
     @property
     def catalog_id(self) -> ContainerId:
@@ -152,12 +153,12 @@ class Maintenance(ReplicaListener):
 
     @property
     def dropped(self) -> int:
-        """Whole chunks given back since the start."""
+        """Whole chunks dropped since the start."""
         return self._chunk_gc.dropped
 
     @property
     def chunk_looks(self) -> int:
-        """Chunks looked at for dead bytes since the start, whole or for single partitionlets."""
+        """Chunks searched for dead bytes since the start, as a whole or for single partitionlets."""
         return self._chunk_gc.looks + self._chunk_gc.searches
 
     @property
@@ -166,33 +167,33 @@ class Maintenance(ReplicaListener):
         return self._chunk_gc.freed_bytes
 
     def open_containers(self) -> list[Leader]:
-        """The containers led here that take new partitionlets."""
+        """The containers that this node leads and that accept new partitionlets."""
         return [container for container in self._inventory.led() if not container.closing]
 
     # --- life
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task."""
         self._cluster.replicas.add_replica_listener(self)
         self._task = self._runtime.spawn(self._run())
 
     async def load(self) -> None:
-        """Before `start`: take up what the process before has looked for."""
+        """Load what the previous process has searched. Must be called before `start`."""
         await self._chunk_gc.load()
 
     async def close(self) -> None:
-        """Stop; a helper process is ended (its work is redone later)."""
+        """Stop the task; a regrouping process is ended, and its work is redone later."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._regrouping.close()
 
     async def pass_now(self) -> None:
-        """One round, at once: for an admin who just deleted something, and for tests."""
+        """Run one round at once: for an admin who has just deleted something, and for tests."""
         await self._round()
 
     def _chunk_regrouped(self, key: ChunkKey) -> None:
-        """A chunk's dead bytes lie together now, so that more of them can be freed."""
+        """Note that a chunk's dead bytes are contiguous now, so that more of them can be freed."""
         self._chunk_gc.regrouped(key)
         self._wake.set()
 
@@ -238,7 +239,7 @@ class Maintenance(ReplicaListener):
                         "a step of looking after the disk failed, it is tried again", step=name, error=str(error)
                     )
                 except Exception:
-                    # A fault of ours must not end the one task that gives disk space back.
+                    # A programming error must not end the one task that frees disk space.
                     log.exception("a step of looking after the disk went wrong", step=name)
 
     async def _regroup(self) -> None:
@@ -246,8 +247,8 @@ class Maintenance(ReplicaListener):
             await self._regrouping.step(self._inventory.data())
 
     async def _forget_gone(self) -> None:
-        """Notes of chunks that are not here any more, which would keep their files open; and of containers to which
-        nothing but seals is written any more, what rests in memory, and large chunks that were to come."""
+        """Forget chunks that are gone, whose notes would keep their files open; and in closed containers, to which only
+        seals are still written, release batches in memory and large spare chunks."""
         here: dict[ChunkKey, Body] = {}
         rested: list[tuple[ContainerLog, list[Spare]]] = []
         for held in self._inventory.held():
@@ -263,13 +264,14 @@ class Maintenance(ReplicaListener):
         self._inventory.keep(here)
         self._regrouping.forget(lambda key: key not in here)
         if rested:
-            await self._inventory.blocking(partial(_make_smaller, rested))
+            await self._inventory.blocking(partial(_shrink_spares, rested))
 
 
-def _make_smaller(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:
-    """[blocking] Small spare chunks instead of these, for the seals of idle partitions: these leave a full disk, too.
+def _shrink_spares(rested: Sequence[tuple[ContainerLog, Sequence[Spare]]]) -> None:
+    """[blocking] Replace large spare chunks by small ones, for the seals of idle partitions, so that seals find room on
+    a full disk too.
 
-    Raises StorageFull: logs that lack one make room for one themselves.
+    Raises StorageFull; logs that lack a spare chunk make room for one themselves.
     """
     for _, spares in rested:
         for spare in spares:

@@ -1,8 +1,10 @@
-"""Whether what a chunk knows of an open partitionlet is known behind it too, so that the chunk may go. [blocking]
+"""Whether a chunk's producer state of an open partitionlet is also known from later frames, so that the chunk may be
+dropped. [blocking]
 
-What the chunk's frames tell of idempotent producers must be told by committed frames behind it: by those of closed
-chunks, or by the control frame in which the container's leader carries the state on when its own chunk goes. Chunks end
-elsewhere on each replica, so it is the state itself that is compared. What may yet be cut does not count.
+What the chunk's frames record about idempotent producers must be recorded in committed frames after it: in closed
+chunks, or in the control frame by which the container's leader carries the state on when its own chunk is dropped.
+Chunk boundaries differ between replicas, so the state itself is compared. Frames that may still be truncated do not
+count.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from headrace.storage.chunk_inventory import Held
 
 
 class _Batch(NamedTuple):
-    """One batch of one producer, and the producer's epoch at that."""
+    """One batch of one producer, with the producer's epoch at that time."""
 
     producer: int
     epoch: int
@@ -25,14 +27,14 @@ class _Batch(NamedTuple):
 
 
 def is_carried_on(held: Held, chunk: Chunk, partitionlet: PartitionletId) -> bool:
-    """Whether nothing that is known of an open partitionlet's producers would be lost with a closed chunk."""
+    """Whether dropping a closed chunk would lose nothing of an open partitionlet's producer state."""
     assert chunk.end is not None
     if not any(part.producers(partitionlet) or part.controls(partitionlet) for part in chunk.body.parts):
         return True
     known = _newest(_batches(held, partitionlet, 0))
     behind = _newest(_batches(held, partitionlet, chunk.end))
     forgotten: list[int] = []
-    if held.led is None or len(known) > MOST_KNOWN:  # the leader, which may know of fewer, carries no others on
+    if held.led is None or len(known) > MOST_KNOWN:  # the leader may know fewer producers, and carries only those on
         forgotten = to_forget({producer: batches[-1].base_offset for producer, (_, batches) in known.items()})
     return all(behind.get(producer) == known[producer] for producer in known.keys() - set(forgotten))
 
@@ -43,7 +45,7 @@ def is_sealed_in(chunk: Chunk, partitionlet: PartitionletId) -> bool:
 
 
 def _batches(held: Held, partitionlet: PartitionletId, behind: int) -> Iterator[_Batch]:
-    """What frames at or behind a position tell."""
+    """The batches that frames at or after a position record."""
     for chunk in held.log.closed_chunks():
         if chunk.start >= behind:
             for part in chunk.body.parts:

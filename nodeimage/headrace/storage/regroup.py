@@ -1,11 +1,12 @@
-"""Regrouping: closed chunks of many partitionlets are put in order by a helper process, one at a time.
+"""Regrouping: helper processes sort closed chunks by partitionlet, one chunk at a time.
 
-The helper writes the chunk anew beside the old one (headrace.log.regroup); readers go on in the old file until the new
-one is taken up. A helper that fails or is killed leaves the chunk as it was; it is tried again later. Helpers leave the
-disk to who acknowledges for a part of each round, except of a replica that has many chunks to regroup.
+The process writes a new file beside the old one (headrace.log.regroup); readers continue with the old file until the
+new one is opened. A process that fails or is killed leaves the chunk unchanged; it is retried later. The processes
+pause for a part of each round and leave the disk to writes that are being acknowledged, except for a replica that has
+many chunks to regroup.
 
-The new one takes room beside the old one, as much as still lives there. It may take half of the reserve: afterwards all
-that is dead can be given back. The other half is the catalog's.
+The new file takes as much room beside the old one as is still live in it. It may use half of the reserve, since
+afterwards everything dead can be freed. The other half is the catalog's.
 """
 
 import math
@@ -23,26 +24,27 @@ from headrace.storage.chunk_inventory import ChunkKey, Held
 log = structlog.get_logger()
 
 REGROUP_RETRY_S = 60.0
-"""How long a chunk is left alone after its regrouping, or the look at whether it needs any, failed."""
+"""Seconds for which a chunk is left alone after regrouping it, or checking whether it needs it, has failed."""
 PAUSES_S = 5.0
-"""Of all helpers of a round: everything else of it waits for them, such as what expires, and chunks that are full."""
+"""Seconds of pauses of all processes in one round: the other steps wait for them, such as expiry and closing of full
+chunks."""
 HURRY_CHUNKS = 4
-"""So many chunks of one replica that wait are a debt that grows: no pauses."""
+"""Chunks of one replica that wait to be regrouped above which processes do not pause, because the backlog grows."""
 
 
 class Regrouping:
-    """Regroups this node's chunks, one at a time."""
+    """Regroups the chunks of this node's replicas, one at a time."""
 
     def __init__(self, *, runtime: Runtime, disk_reserve: int, done: Callable[[ChunkKey], None]) -> None:
-        """`disk_reserve`: bytes, see disk_room; `done` is told of each chunk that has been regrouped."""
+        """`disk_reserve`: bytes, see disk_room; `done` is called for each chunk that has been regrouped."""
         self._runtime = runtime
         self._disk_reserve = disk_reserve
         self._done = done
         self._helper: ChildProcess | None = None
         self._again_at: dict[ChunkKey, float] = {}
-        """When a chunk may be looked at again."""
+        """When a chunk may be tried or checked again; never (inf) if it needs no regrouping."""
         self._roomy = True
-        """The disk had room for the last one that was to be regrouped."""
+        """Whether the disk had room for the last chunk that was to be regrouped."""
         self.regrouped = 0
 
     async def step(self, replicas: Iterable[Held]) -> None:
@@ -52,12 +54,12 @@ class Regrouping:
             await self._regroup_one(held, pauses_s=PAUSES_S / len(behind))
 
     def forget(self, keys: Callable[[ChunkKey], bool]) -> None:
-        """These chunks are gone."""
+        """Forget the chunks for which `keys` returns True: they are gone."""
         for key in [key for key in self._again_at if keys(key)]:
             del self._again_at[key]
 
     async def close(self) -> None:
-        """End a helper that is at work; what it does is redone later."""
+        """End a running process; its work is redone later."""
         if self._helper is not None:
             await self._helper.stop()
 
@@ -70,7 +72,7 @@ class Regrouping:
             if chunk.end > held.committed:
                 return
             self._again_at[key] = self._runtime.loop.time() + REGROUP_RETRY_S
-            look = partial(_look, held.log, chunk, leave=self._disk_reserve // 2)
+            look = partial(_check, held.log, chunk, leave=self._disk_reserve // 2)
             needed, roomy = await self._runtime.loop.run_in_executor(self._runtime.executor, look)
             if not needed:
                 self._again_at[key] = math.inf
@@ -100,14 +102,15 @@ class Regrouping:
             return
 
     def _waiting(self, held: Held) -> int:
-        """Chunks of a replica that need regrouping, as far as is known."""
+        """The number of a replica's chunks that need regrouping, as far as known."""
         return sum(
             not chunk.body.regrouped and self._again_at.get((held.id, chunk.start)) != math.inf
             for chunk in held.log.closed_chunks()
         )
 
 
-def _look(log: ContainerLog, chunk: Chunk, *, leave: int) -> tuple[bool, bool]:
-    """[blocking] Whether a closed chunk needs regrouping, and whether there is room for that, and `leave` bytes."""
+def _check(log: ContainerLog, chunk: Chunk, *, leave: int) -> tuple[bool, bool]:
+    """[blocking] Whether a closed chunk needs regrouping; and if so, whether there is room for that and `leave` bytes
+    beyond."""
     needed = log.needs_regroup(chunk)
     return needed, needed and log.has_room_to_regroup(chunk, leave=leave)

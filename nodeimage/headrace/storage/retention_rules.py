@@ -1,12 +1,11 @@
-"""Retention by time and size: pure functions that decide how far log starts move, and what of a chunk is dead then.
+"""Retention by time and size: pure functions that decide how far log starts move, and what of a chunk is then dead.
 
 Nothing is moved or freed here: expiry.py moves log starts, chunk_gc.py frees the bytes.
 
-Time: a partition's records are expired up to the end of the last run of chunks whose newest record is older than the
-time to live (Kafka's rule, with chunks for segments). Size: as many of the oldest records as exceed the limit. Log
-starts only move over what is contiguous, from the oldest record on; a chunk's share of a partitionlet expires whole or
-stays whole. Where a partition's records lie in containers of several leaders, each moves the start over its own, in
-turn.
+Time: a partition's records expire, from the oldest on, in all chunks whose newest record is older than the time to live
+(Kafka's rule, with chunks in place of segments). Size: as many of the oldest records expire as exceed the limit. Log
+starts only move over contiguous records, from the oldest on; a chunk's share of a partitionlet expires as a whole or
+not at all. If a partition's records lie in containers of several leaders, each moves the start over its own, in turn.
 
 Knows nothing of files: callers pass what each chunk holds, who owns it, and the rules.
 """
@@ -19,11 +18,11 @@ from headrace.catalog.chains import LogStart
 from headrace.catalog.rows import Owner, Retention, StreamRetention
 
 PartitionKey = tuple[bytes, int]
-"""Topic id and partition."""
+"""Topic id and partition number."""
 
 
 class Share(NamedTuple):
-    """What one chunk holds of one partitionlet. `bytes` counts its data frames."""
+    """One chunk's share of one partitionlet: offsets from `first` to `last`. `bytes` counts its data frames."""
 
     partitionlet: PartitionletId
     first: int
@@ -35,7 +34,7 @@ class Share(NamedTuple):
 def rule_of(
     rules: Mapping[StreamNumber, StreamRetention], partitionlet: PartitionletId, topic: int
 ) -> Retention | None:
-    """The rule for a topic's number; None if its stream is gone."""
+    """The retention rule of a topic, by its number; None if its stream is gone."""
     stream = rules.get(stream_of(partitionlet))
     return None if stream is None else stream.overrides.get(topic, stream.rule)
 
@@ -48,9 +47,9 @@ def expired(
     now: int,
     elsewhere: Mapping[PartitionKey, int] | None = None,
 ) -> list[LogStart]:
-    """The log starts that move. `shares`: of all closed chunks, oldest first; `now` in milliseconds.
+    """The log starts that move. `shares`: those of all closed chunks, oldest first; `now` in milliseconds.
 
-    `elsewhere`: bytes that other nodes lead of partitions with a size limit, which count as the newest.
+    `elsewhere`: bytes that other nodes lead of partitions with a size limit; they count as the newest.
     """
     starts: dict[PartitionKey, int] = {}
     moved: set[PartitionKey] = set()
@@ -65,11 +64,12 @@ def expired(
         key = (owner.topic_id, owner.partition)
         start = starts.setdefault(key, owner.log_start)
         if share.first > start or share.last < start:
-            continue  # older records stay, so these do; or they are gone already
+            continue  # older records stay, so these stay too; or they are gone already
         too_old = rule.ttl_ms > 0 and share.max_timestamp + rule.ttl_ms <= now
         too_much = excess.get(key, 0) >= share.bytes
         if too_old or too_much:
-            # What an unclean recovery brought back behind the end of a sealed one is no record of the partition.
+            # Records beyond the end of a sealed partitionlet, restored by an unclean recovery, do not belong to the
+            # partition.
             starts[key] = share.last + 1 if owner.end < 0 else min(share.last + 1, owner.end)
             moved.add(key)
             if key in excess:
@@ -84,7 +84,7 @@ def _excess(
     rules: Mapping[StreamNumber, StreamRetention],
     elsewhere: Mapping[PartitionKey, int],
 ) -> dict[PartitionKey, int]:
-    """By partition with a size limit, how many bytes it has above it."""
+    """By partition that exceeds its size limit, the excess in bytes."""
     held: dict[PartitionKey, int] = {}
     limits: dict[PartitionKey, int] = {}
     for share in shares:
@@ -99,7 +99,8 @@ def _excess(
 
 
 def gone(shares: Iterable[Share], *, owners: Mapping[PartitionletId, Owner]) -> tuple[dict[int, int], bool]:
-    """Of one chunk: the first kept offset of each partitionlet of which something is dead, and whether all is."""
+    """For one chunk: the first live offset of each partitionlet of which something is dead, and whether all of the
+    chunk is dead."""
     dead: dict[int, int] = {}
     whole = True
     for share in shares:

@@ -1,10 +1,10 @@
 """Scrub: read everything back and check every checksum, in a helper process of low priority.
 
-One scrub at a time, over every replica of this node, one after the other; what it finds is kept for `status` and goes
-to the log. A replica whose log is cut or begun anew meanwhile is read again: what was found may be of files that went.
-A replica that is damaged is made anew where others have what it holds (invariant 14). One that could not be read, by
-clients, to feed a follower or to give space back, is scrubbed at once, and again later where no damage was found and it
-still cannot be read.
+One scrub runs at a time, over all replicas of this node, one after the other; findings are logged and kept for
+`status`. A replica whose log is truncated or recreated meanwhile is read again, as findings may be of files that are
+gone. A damaged replica is rebuilt if others have what it holds (invariant 14). A replica that could not be read (by
+clients, to feed a follower or to free space) is scrubbed at once, and again later if no damage was found and it still
+cannot be read.
 """
 
 import asyncio
@@ -29,17 +29,18 @@ from headrace.log.scrub import EXIT_NEWER
 log = structlog.get_logger()
 
 MOST_FINDINGS = 100
-"""Findings kept; all of them go to the log."""
+"""Findings that are kept; all findings are logged."""
 SUSPECT_AGAIN_S = 60.0
-"""How long a replica that could not be read is not scrubbed again for that, once it has been."""
+"""Seconds after its scrub for which a replica that could not be read is not scrubbed again for that reason."""
 OUTPUT_BYTES = 16 << 20
-"""Kept of what the scrub of one replica says: some hundred thousand findings. Its status tells of damage anyway."""
+"""Bytes of output that are kept from the scrub of one replica, some hundred thousand findings. The exit status reports
+damage in any case."""
 TRIES = 3
-"""For a replica whose files change under the scrub."""
+"""Attempts at a replica whose files change during the scrub."""
 
 
 class Scrub(ReplicaListener):
-    """The scrub of one node: under way, or how the last one ended."""
+    """The scrub of one node: the one under way, or the result of the last."""
 
     def __init__(self, *, runtime: Runtime, replicas: Replicas) -> None:
         self._runtime = runtime
@@ -56,11 +57,12 @@ class Scrub(ReplicaListener):
         """Findings since the start."""
         self._containers = 0
         self._suspects: dict[ContainerId, float] = {}
-        """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again."""
+        """Replicas that were scrubbed because they could not be read, and until when they are not scrubbed again for
+        that."""
         replicas.add_replica_listener(self)
 
     def start(self) -> None:
-        """Begin, unless one is under way."""
+        """Start a scrub, unless one is under way."""
         if self._task is None or self._task.done():
             self._state, self._began, self._took = "running", time.monotonic(), 0.0
             self._done = self._frames = self._bytes = 0
@@ -68,16 +70,16 @@ class Scrub(ReplicaListener):
             self._task = self._runtime.spawn(self._run())
 
     def suspect(self, container_id: ContainerId) -> None:
-        """A replica here could not be read: see what is wrong with it, unless that is known or being seen to."""
+        """Scrub a replica that could not be read, unless its damage is known or a scrub is under way or recent."""
         now = self._runtime.loop.time()
         replica = self._replicas.replica(container_id)
         if replica is None or self._replicas.is_damaged(container_id) or now < self._suspects.get(container_id, now):
             return
         self._suspects[container_id] = math.inf
-        self._runtime.spawn(self._suspected(replica))
+        self._runtime.spawn(self._scrub_suspect(replica))
 
     def read_failed(self, error: Exception, container: ContainerId) -> None:
-        """A read from disk failed, for whatever reason."""
+        """Log a failed read from disk, and scrub the replica if its log is corrupt."""
         log.error("read failed", container=container, error=repr(error))
         if isinstance(error, CorruptLog):
             self.suspect(container)
@@ -88,11 +90,11 @@ class Scrub(ReplicaListener):
 
     @property
     def running(self) -> bool:
-        """A scrub of everything is under way."""
+        """Whether a scrub of all replicas is under way."""
         return self._state == "running"
 
     def status(self) -> dict[str, object]:
-        """How it stands; `findings` are one line each."""
+        """The progress and the findings (one line each) of the scrub, or of the last one."""
         return {
             "state": self._state,
             "containers": self._containers or len(self._replicas.all()),
@@ -114,20 +116,20 @@ class Scrub(ReplicaListener):
         self._containers = len(replicas)
         try:
             for replica in replicas:
-                await self._one(replica)
+                await self._scrub_one(replica)
                 self._done += 1
         finally:
             self._took = time.monotonic() - self._began
             self._state = "ended" if self._done == len(replicas) else "broken off"
         log.info("scrub ended", findings=len(self._findings), bytes=self._bytes, seconds=round(self._took, 1))
 
-    async def _suspected(self, replica: LocalReplica) -> None:
+    async def _scrub_suspect(self, replica: LocalReplica) -> None:
         try:
-            await self._one(replica)
+            await self._scrub_one(replica)
         finally:
             self._suspects[replica.id] = self._runtime.loop.time() + SUSPECT_AGAIN_S
 
-    async def _one(self, replica: LocalReplica) -> None:
+    async def _scrub_one(self, replica: LocalReplica) -> None:
         for _ in range(TRIES):
             container_log = replica.log
             lines, status = await self._read(str(container_log.folder), container_log.synced)
@@ -137,7 +139,7 @@ class Scrub(ReplicaListener):
         else:
             return
         for line in lines:
-            self._take(replica.id, json.loads(line))
+            self._process_record(replica.id, json.loads(line))
         if status == -signal.SIGBUS:
             self._found(replica.id, "the disk cannot read all of it")
         if status in (1, -signal.SIGBUS):  # 1: it has findings
@@ -148,7 +150,7 @@ class Scrub(ReplicaListener):
             self._found(replica.id, f"the scrub itself failed with status {status}")
 
     async def _read(self, folder: str, synced: Position) -> tuple[list[bytes], int]:
-        """What the helper process says of a folder, one record a line, and how it ended."""
+        """The helper process's output for a folder, one record per line, and its exit status."""
         program = [sys.executable, "-m", "headrace.log.scrub"]
         arguments = [folder, "--json", f"--synced={synced}", f"--parent={os.getpid()}"]
         try:
@@ -162,7 +164,7 @@ class Scrub(ReplicaListener):
             del lines[-1]
         return lines, ended.status
 
-    def _take(self, container: int, record: dict[str, object]) -> None:
+    def _process_record(self, container: int, record: dict[str, object]) -> None:
         if "finding" in record:
             self._found(container, str(record["finding"]))
         else:

@@ -1,9 +1,9 @@
-"""Volumes with a size limit: how much their containers hold, and which take no records because it is too much.
+"""Volumes with a size limit: how much their containers hold, and which refuse records because the limit is exceeded.
 
-A container counts once, however many replicas it has, with what its leader's files occupy; room that is only
-preallocated does not count. Every node looks every few seconds, for the containers that it leads, so a volume may come
-to hold what was written meanwhile beyond its limit. Records are refused with a storage error then, which clients try
-again; reads go on, and writes too once time to live, deletes or a higher limit have made room.
+A container counts once, however many replicas it has, with the bytes of its leader's files; preallocated but unused
+room does not count. Every node checks the containers that it leads every few seconds, so a volume may exceed its limit
+by what was written meanwhile. Records are then refused with a storage error, upon which clients retry; reads continue,
+and so do writes once time to live, deletes or a higher limit have made room.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from headrace.store.records import NodeRecord
 log = structlog.get_logger()
 
 ASK_S: Final = 1.0
-"""For a node that has not answered by then, what was last heard counts."""
+"""Seconds after which, for a node that has not answered, its last answer counts."""
 
 
 class VolumeLimits:
-    """Knows what volumes hold. `step` sets `Leader.refuses` of those led here."""
+    """Measures what volumes hold. `step` sets `Leader.refuses` of the containers that this node leads."""
 
     def __init__(self, *, runtime: Runtime, cluster: ClusterClient, catalog_id: ContainerId) -> None:
-        """`catalog_id`: the container that no limit holds for."""
+        """`catalog_id`: the container to which no limit applies."""
         self._runtime = runtime
         self._cluster = cluster
         self._catalog_id = catalog_id
         self._known: dict[ContainerId, int] = {}
-        """As last heard: what a node that does not answer led counts on."""
+        """By container, the last known size, which still counts for nodes that do not answer."""
 
     async def step(self) -> None:
-        """Look at the volumes that have a limit, and let containers refuse records, or take them again."""
+        """Measure the volumes that have a limit, and let containers refuse records or accept them again."""
         view = self._cluster.view
         limited = {name: each.size_limit for name, each in view.volumes.items() if each.size_limit}
         held = await self.by_volume() if limited else {}
@@ -52,7 +52,7 @@ class VolumeLimits:
             container.refuses = f"volume {container.volume!r} holds {size} bytes, and may hold {limit}" if over else ""
 
     async def by_volume(self) -> Mapping[str, int]:
-        """Bytes that each volume holds."""
+        """The bytes that each volume holds."""
         here, *there = await asyncio.gather(self.led_here(), *(self._led_by(node) for node in self._others()))
         for found in (here, *there):
             self._known.update(found)
@@ -66,7 +66,7 @@ class VolumeLimits:
         return held
 
     async def led_here(self) -> dict[ContainerId, int]:
-        """Bytes by container that this node leads."""
+        """The bytes of each container that this node leads."""
         on_disk = await bytes_on_disk(self._runtime, self._cluster.replicas)
         return {
             container.id: max(0, on_disk.get(container.id, 0) - container.log.unused_bytes)

@@ -54,14 +54,14 @@ async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
     (held,) = [each.log for each in data(node) if each.log.end > MIB]
     start, closing = held.chunks()[-1].start, node.parts.maintenance._chunk_closing
-    whole, looks = closing._look, 0
+    whole, looks = closing._scan, 0
 
     async def counted(*given: Any) -> Any:
         nonlocal looks
         looks += given[0].log is held
         return await whole(*given)
 
-    monkeypatch.setattr(closing, "_look", counted)
+    monkeypatch.setattr(closing, "_scan", counted)
     for _ in range(5):
         await node.parts.maintenance.pass_now()
     assert looks <= 1, "where it was written to before anybody counted what of it died"

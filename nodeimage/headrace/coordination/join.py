@@ -89,7 +89,7 @@ def _join_as_new_instance(group: Group, request: Join, *, token: Token, suffix: 
             )
         group.store_return(member, token=token, result=result)
     else:
-        group.rebalance_unless_preparing(f"static member {request.instance_id} came back", now)
+        group.rebalance_unless_preparing(f"static member {request.instance_id} returned", now)
 
 
 def _join_again(group: Group, request: Join, *, token: Token, now: int) -> None:
@@ -106,7 +106,7 @@ def _join_again(group: Group, request: Join, *, token: Token, now: int) -> None:
         group.answer(token, as_joined(group, member))
         return
     group.update(member, request, token)
-    reason = f"member {member.member_id} joins again: {request.reason or 'no reason given'}"
+    reason = f"member {member.member_id} rejoins: {request.reason or 'no reason given'}"
     group.rebalance_unless_preparing(reason, now)
 
 

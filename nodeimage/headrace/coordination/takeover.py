@@ -239,7 +239,7 @@ async def _warm(service: GroupService) -> None:
     try:
         await service.warm()
     except HeadraceError as error:
-        log.warning("not all groups were loaded; the others are when they are asked for", reason=str(error))
+        log.warning("not all groups were loaded; the others are loaded on demand", reason=str(error))
 
 
 def _not_here() -> KafkaError:

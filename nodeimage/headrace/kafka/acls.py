@@ -220,7 +220,7 @@ def _item(place: Place, text: str | None, ids: Mapping[str, bytes]) -> AccessIte
 
 
 def _busy() -> KafkaError:
-    return KafkaError(Code.REQUEST_TIMED_OUT, "others change these expressions all the time; try again")
+    return KafkaError(Code.REQUEST_TIMED_OUT, "these expressions are being changed concurrently; try again")
 
 
 # --- requests

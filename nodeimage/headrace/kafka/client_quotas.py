@@ -110,7 +110,7 @@ def _components(asked: Sequence[Any]) -> dict[str, tuple[int, str | None]]:
             raise _invalid(f"{kind}: an exact match has a name, the others have none")
         found[kind] = (each.match_type, each.match)
     if "ip" in found and len(found) > 1:
-        raise _invalid("quotas of an ip are of nothing else, so no filter is of both")
+        raise _invalid("an ip has quotas of its own, so a filter cannot name it together with a user or client id")
     return found
 
 
@@ -187,7 +187,7 @@ def _value(key: str, value: float) -> float:
     if key in (*_BYTES, Key.CONNECTIONS) and not value.is_integer():
         raise _invalid(f"{key} is {value:g}; it is a whole number")
     if value > (2**31 - 1 if key == Key.CONNECTIONS else 2**63 - 1):
-        raise _invalid(f"{key} is {value:g}, which is too much")
+        raise _invalid(f"{key} is {value:g}, which is too large")
     return value
 
 

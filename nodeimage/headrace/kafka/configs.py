@@ -317,7 +317,7 @@ class ConfigApis:
                 ResourceType.BROKER: "a node's settings are given when it starts and cannot be altered; a stream's"
                 " policy can: headrace stream alter",
                 ResourceType.BROKER_LOGGER: "the log levels of a node are given when it starts and cannot be altered",
-                ResourceType.CLIENT_METRICS: "metrics of clients are not gathered",
+                ResourceType.CLIENT_METRICS: "client metrics are not collected",
                 ResourceType.GROUP: "groups have no configs of their own",
             }
             raise KafkaError(Code.INVALID_REQUEST, what[ResourceType(kind)])

@@ -168,7 +168,7 @@ class CreateTopicsApis:
                 if one.partitions > room:
                     raise KafkaError(
                         Code.POLICY_VIOLATION,
-                        f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request; ask in several",
+                        f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request; use several requests",
                     )
                 room -= one.partitions
                 wanted.append(one)
@@ -352,7 +352,8 @@ def _assigned_count(assignments: Sequence[Any], *, nodes: int) -> int:
     indexes = sorted(assignment.partition_index for assignment in assignments)
     if indexes != list(range(len(indexes))):
         raise KafkaError(
-            Code.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered 0, 1, 2, … without gaps or doubles"
+            Code.INVALID_REPLICA_ASSIGNMENT,
+            "assigned partitions must be numbered 0, 1, 2, … without gaps or duplicates",
         )
     if len(indexes) > MAX_PARTITIONS:
         raise KafkaError(Code.INVALID_PARTITIONS, f"{len(indexes)} partitions; allowed are 1 to {MAX_PARTITIONS}")

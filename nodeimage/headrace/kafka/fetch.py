@@ -638,4 +638,4 @@ def _ignore_wake() -> None:
 
 
 def _left() -> KafkaError:
-    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node leads the partition no more")
+    return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")

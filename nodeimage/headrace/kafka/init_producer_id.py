@@ -57,7 +57,7 @@ class ProducerIds:
             try:
                 await self._take()
             except HeadraceError as error:
-                log.warning("the next producer ids are not there yet", left=len(self._ids), reason=str(error))
+                log.warning("the next producer ids cannot be taken yet", left=len(self._ids), reason=str(error))
 
     async def _take(self) -> None:
         block = await self._runtime.loop.run_in_executor(self._runtime.executor, self._block, BLOCK)
@@ -95,6 +95,6 @@ class InitProducerIdApi:
         try:
             return {"error_code": 0, "producer_id": await self._producer_ids.next(), "producer_epoch": 0}
         except HeadraceError as error:
-            log.warning("a producer gets no id", reason=str(error))
+            log.warning("no producer id can be given out", reason=str(error))
             # The only code after which every client retries without looking for a coordinator first.
             return {"error_code": int(Code.COORDINATOR_LOAD_IN_PROGRESS), "producer_id": -1, "producer_epoch": -1}

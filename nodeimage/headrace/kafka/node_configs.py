@@ -35,11 +35,11 @@ _WHY: Final = {
     "sasl.": "clients are not authenticated yet.",
     "ssl.": "connections are not encrypted yet.",
     "delegation.token.": "clients are not authenticated yet.",
-    "group.consumer.": "there are classic groups alone.",
-    "group.share.": "there are classic groups alone.",
-    "group.streams.": "there are classic groups alone.",
+    "group.consumer.": "only classic groups are supported.",
+    "group.share.": "only classic groups are supported.",
+    "group.streams.": "only classic groups are supported.",
     "log.cleaner.": "compaction is not performed yet.",
-    "offsets.topic.": "committed offsets are rows of the catalog, and no topic.",
+    "offsets.topic.": "committed offsets are rows of the catalog, not records of a topic.",
     "log.segment.": "all partitions of a container share its chunks, so a partition has no segments of its own.",
 }
 """By name prefix, why a config has no effect."""
@@ -146,12 +146,12 @@ def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
     policy, why = facts.defaults, " From the policy of the default stream."
     ttl, limit = retention_of_ttl(policy.ttl_ms), retention_of_limit(policy.retention_bytes)
     yield "auto.create.topics.enable", str(policy.auto_create).lower(), f"Topics are made on first use.{why}"
-    yield "num.partitions", str(policy.default_partitions), f"Of a new topic.{why}"
+    yield "num.partitions", str(policy.default_partitions), f"Partitions of a new topic.{why}"
     yield "log.retention.ms", ttl, f"Time to live of a record; -1: for ever.{why}"
     yield "log.retention.bytes", limit, f"Limit per partition; -1: none.{why}"
     yield "message.max.bytes", str(policy.max_message_bytes), f"Largest record batch.{why}"
     yield "log.message.timestamp.type", policy.timestamp_type, f"Times of records.{why}"
-    yield "compression.type", policy.compression, f"Batches stay as they come.{why}"
+    yield "compression.type", policy.compression, f"Batches are stored as they are sent.{why}"
     yield (
         "min.insync.replicas",
         str(facts.volume.min_in_sync),
@@ -162,11 +162,11 @@ def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
 
 def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
     """Limits that work as in Kafka, with this node's numbers: name, value, documentation."""
-    yield "connections.max.idle.ms", str(int(IDLE_S * 1000)), "A connection on which nothing comes is closed."
+    yield "connections.max.idle.ms", str(int(IDLE_S * 1000)), "Idle time after which a connection is closed."
     yield "socket.request.max.bytes", str(MAX_REQUEST_BYTES), "The largest request."
     yield "fetch.max.bytes", str(MAX_RESPONSE_BYTES), "Records of one answer to Fetch."
-    yield "max.incremental.fetch.session.cache.slots", str(MAX_SESSIONS), "Fetch sessions that are kept."
-    yield "producer.id.expiration.ms", str(IDLE_MS), "An idempotent producer that sends nothing is forgotten."
+    yield "max.incremental.fetch.session.cache.slots", str(MAX_SESSIONS), "The number of fetch sessions."
+    yield "producer.id.expiration.ms", str(IDLE_MS), "Time after which an idle idempotent producer is forgotten."
     yield (
         "group.initial.rebalance.delay.ms",
         str(groups.initial_rebalance_delay_ms),
@@ -177,7 +177,11 @@ def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
     yield "group.max.size", str(groups.max_size), "Members of a group."
     yield "offset.metadata.max.bytes", str(MAX_METADATA_BYTES), "Metadata of a committed offset."
     yield "offsets.retention.minutes", str(OFFSETS_KEPT_S // 60), "Committed offsets of a group that has been empty."
-    yield "offsets.retention.check.interval.ms", str(int(OFFSETS_EVERY_S * 1000)), "How often these are looked for."
+    yield (
+        "offsets.retention.check.interval.ms",
+        str(int(OFFSETS_EVERY_S * 1000)),
+        "How often expired committed offsets are searched.",
+    )
 
 
 def _fixed() -> Iterator[tuple[str, str, str]]:

@@ -75,7 +75,7 @@ class _Reason(Enum):
     """Why a partition in memory cannot take a batch yet, in words for clients."""
 
     ROLL = "it is about to go on elsewhere"
-    FORWARDING = "as much as may be waits to be passed on to its home"
+    FORWARDING = "too much already waits to be forwarded to its home"
 
 
 _ROLL: Final = _Reason.ROLL
@@ -134,7 +134,7 @@ class ProduceApi:
         if session.refusals is not None:
             session.refusals.expire()
             if session.refusals.too_many:
-                log.warning("too many batches are refused to one client, which is cut off", peer=session.peer)
+                log.warning("client disconnected, since too many of its batches are refused", peer=session.peer)
                 slot.lose()
                 return
             if not session.refusals:
@@ -479,7 +479,7 @@ class ProduceApi:
             if partition.is_doubtful(header, known):
                 self._batch_comparison.compare(partition, header, batch, known, source=session.number, name=part.topic)
                 raise KafkaError(
-                    Code.LEADER_NOT_AVAILABLE, f"whether {part.topic} has this batch is looked up; try again"
+                    Code.LEADER_NOT_AVAILABLE, f"it is being checked whether {part.topic} has this batch; try again"
                 )
             partition.producers.heard(producer_id, source=session.number, name=part.topic)
             # Invariant 11: the answer to a duplicate waits until the original is committed.
@@ -644,7 +644,7 @@ def _checked(produce: ProduceRequest) -> tuple[ProduceRequest, bool]:
 def _keyless(part: PartitionRecords, checked: Checked) -> InvalidRecords:
     reason = "a record of a compacted topic needs a key"
     return InvalidRecords(
-        f"{len(checked.keyless)} records without a key, which {part.topic} is compacted by",
+        f"{len(checked.keyless)} records without a key, but {part.topic} is compacted by key",
         [(index, reason) for index in checked.keyless],
     )
 

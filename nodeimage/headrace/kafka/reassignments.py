@@ -24,7 +24,7 @@ from headrace.wire.primitives import bounded
 PREFERRED: Final = 0
 """The election type for preferred leaders (KIP-460); 1 is unclean."""
 
-_FORBIDDEN: Final = KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED, "it takes the cluster's admin")
+_FORBIDDEN: Final = KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED, "only administrators of the cluster may do this")
 _Where = Placed | KafkaError | None
 """The placement of a partition's newest records; None if no leader is known."""
 
@@ -167,7 +167,9 @@ def _elected(kind: int, where: _Where) -> KafkaError:
     if where is not None:
         return KafkaError(Code.ELECTION_NOT_NEEDED, "it has a leader; the controller spreads leaders by itself")
     if kind == PREFERRED:
-        return KafkaError(Code.PREFERRED_LEADER_NOT_AVAILABLE, "no replica that is in sync answers; it waits for one")
+        return KafkaError(
+            Code.PREFERRED_LEADER_NOT_AVAILABLE, "no in-sync replica answers; the partition waits for one"
+        )
     return KafkaError(
         Code.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         "a replica that may lack acknowledged records leads only by an explicit command: headrace recover-unclean",

@@ -111,7 +111,7 @@ class SaslConnection(Connection):
         """See Connection."""
         super().buffer_updated(nbytes)
         if not self.is_proven and self.parked and self._end - self._start >= UNPROVEN_ROOM_BYTES // 2:
-            self.fail("it sends on before its authentication is answered")
+            self.fail("it sent more before its authentication was answered")
 
     def drop(self) -> None:
         """See Connection."""
@@ -136,7 +136,7 @@ class SaslConnection(Connection):
         elif key == _AUTHENTICATE:
             pass
         elif self.exchange.is_under_way:
-            raise NotAuthenticated(f"{_describe_key(key)} came before the authentication under way was over")
+            raise NotAuthenticated(f"{_describe_key(key)} was sent before the authentication under way had ended")
         elif self.is_proven:
             if self.exchange.is_expired:
                 raise NotAuthenticated("the session's lifetime is over, and the client has not authenticated again")

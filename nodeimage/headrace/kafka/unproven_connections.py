@@ -33,11 +33,11 @@ LIMIT_S: Final = 10.0
 MOST_HELD: Final = 8 << 20
 LOG_EVERY_S: Final = 60.0
 
-TOO_MANY: Final = f"there are {MOST} that have not authenticated"
-TOO_MANY_OF_ADDRESS: Final = f"there are {MOST_OF_ADDRESS} of its address that have not authenticated"
-MADE_WAY: Final = "it waited for its client, and others came"
+TOO_MANY: Final = f"{MOST} connections have not authenticated yet"
+TOO_MANY_OF_ADDRESS: Final = f"{MOST_OF_ADDRESS} connections from its address have not authenticated yet"
+MADE_WAY: Final = "it waited for its client, and made way for another connection"
 TOO_LATE: Final = f"it did not authenticate within {LIMIT_S:.0f} s"
-TOO_LARGE: Final = "its message was the largest, and there was no memory for all"
+TOO_LARGE: Final = "its message was the largest, and there was too little memory for all"
 
 
 class Member(Protocol):

@@ -95,7 +95,9 @@ class UpdateFeaturesApi:
             )
             return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {what}")
         if level > at and kind != UPGRADE:
-            return KafkaError(Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {level} is above it, and no downgrade")
+            return KafkaError(
+                Code.INVALID_UPDATE_VERSION, f"{FEATURE} is {at}: {level} is above it, which is not a downgrade"
+            )
         try:
             await self._store(lambda store: features.ask_for(store, level, validate_only=True))
         except HeadraceError as error:

@@ -134,7 +134,7 @@ class BrokerConnection(Closing):
         try:
             error, versions = api_versions.decode_v0_response(self.call(ApiKey.API_VERSIONS, 0, b""))
             if error:
-                raise ConnectionError(f"{self.address} tells no versions: error {error}")
+                raise ConnectionError(f"{self.address} did not report its API versions: error {error}")
             steps = authentication.steps(security, security.mechanism, address=self.address, versions=versions)
             following: authentication.Request | authentication.Authenticated = next(steps)
             while isinstance(following, authentication.Request):
@@ -257,7 +257,7 @@ def _tls(plain: socket.socket, context: ssl.SSLContext, host: str, address: str)
             f"{address} has a certificate that is not trusted: {error.verify_message} (ssl.ca.location)"
         ) from error
     except (ssl.SSLEOFError, ConnectionError) as error:
-        raise ConnectionError(f"{address} ended while TLS began ({_WANTS_NO_TLS})") from error
+        raise ConnectionError(f"{address} closed the connection during the TLS handshake ({_WANTS_NO_TLS})") from error
     except ssl.SSLError as error:
         raise _tls_failure(address, error) from error
     except OSError as error:

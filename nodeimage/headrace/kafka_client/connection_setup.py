@@ -60,7 +60,9 @@ async def _connect(connection: Connection, host: str, port: int, context: ssl.SS
     except ssl.SSLCertVerificationError as error:
         raise SourceRefuses(f"{host}:{port} has a certificate that is not trusted: {error.verify_message}") from error
     except ssl.SSLEOFError as error:
-        raise SourceUnreachable(f"{host}:{port} ended while TLS began (does it speak TLS there?)") from error
+        raise SourceUnreachable(
+            f"{host}:{port} closed the connection during the TLS handshake (does it speak TLS there?)"
+        ) from error
     except ssl.SSLError as error:
         why = "it speaks no TLS" if error.reason == "WRONG_VERSION_NUMBER" else str(error.reason or error)
         raise SourceRefuses(f"{host}:{port} did not agree on TLS: {why}") from error
@@ -76,7 +78,7 @@ async def _learn_versions(connection: Connection) -> None:
     answer = await connection.call(ApiKey.API_VERSIONS, 0, [b""])
     error, connection.versions = api_versions.decode_v0_response(answer)
     if error:
-        raise SourceUnreachable(f"{connection.address} tells no versions: error {error}")
+        raise SourceUnreachable(f"{connection.address} did not report its API versions: error {error}")
     connection.hint = "does it want SASL (security.protocol SASL_PLAINTEXT or SASL_SSL), or has the user no right?"
 
 

@@ -225,9 +225,9 @@ class DeadRecords:
         try:
             file = _decode(raw)
         except msgspec.MsgspecError as error:
-            raise CorruptLog(f"what chunks were looked at is not known: {error}") from error
+            raise CorruptLog(f"the mark of garbage collection cannot be decoded: {error}") from error
         if file.version != _VERSION:
-            raise CorruptLog(f"what chunks were looked at was written by version {file.version}")
+            raise CorruptLog(f"the mark of garbage collection was written by version {file.version}")
         for kept in file.containers:
             known = self._containers[ContainerId(kept.container)] = ContainerDeaths(self, None)
             known.looked_until = kept.looked_until

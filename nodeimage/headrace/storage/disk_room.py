@@ -55,7 +55,7 @@ class DiskRoom:
         free, kept = self.free(), self._sizes.disk_reserve // 2
         if free - length < kept:
             raise StorageFull(
-                f"{free} bytes are free in {self._folder}; of {length} more, the reserve would have to give too many"
+                f"{free} bytes are free in {self._folder}; a copy of {length} bytes would use too much of the reserve"
             )
 
     def lacked(self) -> None:

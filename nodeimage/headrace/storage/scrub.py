@@ -160,7 +160,7 @@ class Scrub(ReplicaListener):
             raise
         lines = ended.output.splitlines()
         if ended.is_cut:
-            log.warning("a scrub has more to say than is kept", folder=folder, lines=len(lines) - 1)
+            log.warning("a scrub has more findings than are kept", folder=folder, lines=len(lines) - 1)
             del lines[-1]
         return lines, ended.status
 

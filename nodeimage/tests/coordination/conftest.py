@@ -1,4 +1,4 @@
-"""Groups' coordinators by hand, and a whole node for what takes over."""
+"""Coordinators of groups driven by the test, and a whole node for take-over."""
 
 import pytest
 

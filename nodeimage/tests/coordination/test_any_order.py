@@ -1,6 +1,6 @@
-"""Whatever clients, time and the catalog do, in any order: the rules that must always hold.
+"""The invariants of groups hold for any order of events from clients, time and the catalog.
 
-Members are played as clients see themselves: each knows its id, its generation and the assignment that it got.
+Members are simulated from the clients' view: each knows its id, its generation and the assignment that it got.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ PROTOCOLS = {
 
 @dataclass(eq=False)
 class Client:
-    """One client process, at most one request under way."""
+    """One client process, with at most one request under way."""
 
     instance: str | None
     known_member: bool
@@ -49,9 +49,9 @@ class Groups(RuleBasedStateMachine):
         self.highest = 0
         self.stored_highest = 0
         self.given: dict[tuple[int, str], set[bytes]] = {}
-        """Assignments handed out, by generation and member."""
+        """Assignments that were answered, by generation and member."""
         self.plans: dict[int, set[bytes]] = {}
-        """The leaders' assignments, by generation; each is tagged with the request that brought it."""
+        """The leaders' assignments, by generation; each is tagged with the request that contained it."""
 
     @initialize(target=clients)
     def begin(self) -> object:
@@ -81,7 +81,7 @@ class Groups(RuleBasedStateMachine):
             skip=client.skip,
             rebalance=rebalance,
         )
-        client.waits_for = token  # an answer to an earlier request would be to a connection that is closed
+        client.waits_for = token  # an answer to an earlier request would go to a closed connection
         self.tokens.add(token)
         self._deliver()
 
@@ -100,7 +100,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def everybody_goes_on(self) -> None:
-        """Each does what a well-behaved client would do next, then time passes and the catalog stores."""
+        """Each client does what a well-behaved client would do next; then time passes and the catalog stores."""
         for client in self.all:
             if client.waits_for is not None:
                 continue
@@ -156,7 +156,7 @@ class Groups(RuleBasedStateMachine):
         self.tokens &= self.machine.answered
         self.highest = self.stored_highest
         for generation in [each for each in self.plans if each > self.stored_highest]:
-            del self.plans[generation]  # nobody got these; their generation will be another one
+            del self.plans[generation]  # nobody got these; their numbers will be used again
 
     @invariant()
     def generation_never_goes_back(self) -> None:
@@ -183,7 +183,7 @@ class Groups(RuleBasedStateMachine):
             assert not len(group.members)
         if group.state in (GroupState.COMPLETING, GroupState.STABLE):
             assert len(group.members)
-            assert len(group.members) <= 4 + 1  # a silent static member may be one too many
+            assert len(group.members) <= 4 + 1  # a silent static member may exceed the limit by one
         if group.state is GroupState.COMPLETING:
             assert not waiting
         instances = [member.instance_id for member in group.members if member.instance_id]

@@ -1,4 +1,4 @@
-"""The coordinator of all groups: signs of life, commits, deleting, and groups that leave memory."""
+"""The coordinator of all groups: heartbeats, commits, deletion, and groups that leave memory."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_consumer_without_a_group_commits_while_the_group_is_empty(machine: Mach
 def test_catalog_fences_by_the_generation_that_it_has(machine: Machine) -> None:
     members, generation = machine.stable(2)
     machine.join(members[0])
-    machine.join(members[1])  # complete, but nobody syncs
+    machine.join(members[1])  # the join is complete, but nobody syncs
     machine.join()
     assert machine.commit(members[0], generation + 1) is Code.NONE
     assert machine.coordinator.stored_generation("g", default=-1) == generation

@@ -73,7 +73,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed(machine: Machine) -> Non
     members, generation = machine.stable(3)
     token = machine.join(members[0], rebalance=20_000)
     passed = 0
-    while machine.waits(token):  # the others live, but do not come
+    while machine.waits(token):  # the others send heartbeats, but do not rejoin
         for member in members[1:]:
             assert machine.heartbeat(member, generation) is Code.REBALANCE_IN_PROGRESS
         machine.pass_time(5_000)
@@ -98,7 +98,7 @@ def test_members_that_send_no_sync_in_time_are_removed(machine: Machine) -> None
     tokens = [machine.join(members[0]), machine.join(members[1])]
     generation = machine.joined(tokens[0]).generation
     waiting = machine.sync(members[1], generation)
-    for _ in range(REBALANCE // 5_000):  # the leader lives, but does not assign
+    for _ in range(REBALANCE // 5_000):  # the leader sends heartbeats, but does not assign
         machine.heartbeat(members[0], generation)
         machine.pass_time(5_000)
     assert machine.synced(waiting).code is Code.REBALANCE_IN_PROGRESS

@@ -1,4 +1,4 @@
-"""Who is let into a group, who gets an id first, who makes the others rejoin, and who simply goes on."""
+"""JoinGroup: who is admitted, who gets an id first, who causes a rebalance, and who simply continues."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Members leave, alone and together, and ids that were handed out are given back."""
+"""Members leave, alone and together, and ids that were handed out are returned."""
 
 from headrace.base.errors import Code
 from headrace.coordination.messages import Departure, GroupState

@@ -1,4 +1,4 @@
-"""Who leads, which protocol wins the vote, and who waits in JoinGroup."""
+"""The leader, the vote for a protocol, and the members that wait in JoinGroup."""
 
 import pytest
 

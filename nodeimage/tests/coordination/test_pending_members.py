@@ -5,7 +5,7 @@ from headrace.coordination.pending_members import Pending
 
 
 class Ids:
-    """The ids of one group, a clock, and when the group was told that one is late."""
+    """The ids of one group, a clock, and the times at which the group learnt of an expired id."""
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()

@@ -1,4 +1,4 @@
-"""Groups among several nodes: where they live, and how they go on at the next coordinator."""
+"""Groups in a cluster of several nodes: where they are coordinated, and how the next coordinator continues."""
 
 import asyncio
 
@@ -68,7 +68,7 @@ async def test_groups_live_where_the_catalog_is_led(brokers: list[NodeParts], to
         assert await commit(other, joined, 6) == Code.NOT_COORDINATOR
         described = await ask(other, ApiKey.DESCRIBE_GROUPS, 5, groups=["g"])
         assert described.groups[0].error_code == Code.NOT_COORDINATOR
-        with pytest.raises(KafkaError) as ended:  # which ends the client's connection
+        with pytest.raises(KafkaError) as ended:  # this ends the client's connection
             await committed_offset(other)
         assert ended.value.code is Code.NOT_COORDINATOR
         listed = await ask(other, ApiKey.LIST_GROUPS, 4, states_filter=[])

@@ -1,4 +1,4 @@
-"""What the catalog keeps of a group, and how the group goes on from it."""
+"""The stored form of a group, and how the group continues from it."""
 
 import msgspec
 

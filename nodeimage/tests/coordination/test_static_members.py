@@ -1,4 +1,4 @@
-"""Members with a group.instance.id (KIP-345): they come back without a rebalance, and fence their doubles."""
+"""Members with a group.instance.id (KIP-345): they return without a rebalance, and fence their duplicates."""
 
 from headrace.base.errors import Code
 from headrace.coordination.messages import Departure, GroupState, Protocol

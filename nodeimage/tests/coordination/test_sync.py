@@ -1,4 +1,4 @@
-"""The leader brings the assignments, and each member takes its own away."""
+"""SyncGroup: the leader sends the assignments, and each member gets its own."""
 
 from headrace.base.errors import Code
 from headrace.coordination.messages import GroupState

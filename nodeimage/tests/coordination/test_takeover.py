@@ -1,4 +1,5 @@
-"""When there is a group service: not before what earlier coordinators stored is here, and no longer than it may be."""
+"""The lifetime of a group service: not before the state of earlier coordinators is applied, and not longer than
+allowed."""
 
 import asyncio
 
@@ -17,7 +18,7 @@ from headrace.node.parts import NodeParts
 
 @pytest.fixture
 async def container(broker: NodeParts) -> Leader:
-    """The catalog's, whose groups have been taken over."""
+    """The catalog's container, whose groups have been taken over."""
     await broker.coordination.service()
     container = broker.cluster.catalog_container
     assert container is not None
@@ -31,7 +32,7 @@ async def refused(broker: NodeParts) -> Code:
 
 
 def promote(broker: NodeParts, container: Leader, frames: int = 1) -> None:
-    """As if the epoch had begun with so many frames that are not committed yet."""
+    """Pretend that the epoch began with this many uncommitted frames."""
     broker.coordination.container_left(container)
     container.state.epoch_start = Position(container.log.end + frames)
     broker.coordination.container_led(container)
@@ -94,7 +95,7 @@ async def test_who_waits_for_a_rebalance_learns_that_the_coordinator_is_another_
     assert await refused(broker) is Code.NOT_COORDINATOR
     with pytest.raises(KafkaError):
         broker.coordination.present  # noqa: B018
-    with pytest.raises(KafkaError) as late:  # it came to the service before that was closed
+    with pytest.raises(KafkaError) as late:  # it reached the service before the service was closed
         await service.join(join)
     assert late.value.code is Code.NOT_COORDINATOR
 

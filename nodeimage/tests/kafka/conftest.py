@@ -12,7 +12,7 @@ __all__ = ["append", "ask", "broker", "node", "orders"]
 
 @pytest.fixture
 async def secured(broker: NodeParts) -> SecuredNode:
-    """A node whose security is on."""
+    """A node with security on."""
     found = SecuredNode(broker)
     await found.secure()
     return found

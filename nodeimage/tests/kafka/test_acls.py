@@ -1,4 +1,4 @@
-"""ACLs through Kafka's APIs: refusals by name, edits at one time, and librdkafka's own admin client."""
+"""ACLs through Kafka's APIs: refusals with reasons, concurrent edits, and librdkafka's own admin client."""
 
 import asyncio
 from typing import Any
@@ -62,7 +62,7 @@ def of(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def plant(secured: SecuredNode) -> SecuredNode:
-    """With a stream and a topic in it."""
+    """A secured node with a stream and a topic in it."""
     catalog = secured.parts.catalog
     await catalog.submit(CreateStream("/s", StreamPolicy(), Millis(1)))
     await catalog.submit(CreateTopics([NewTopic("/s", "t", TOPIC_ID, 1, {}, [ContainerId(2)], [Epoch(1)])], Millis(1)))
@@ -239,7 +239,7 @@ async def test_of_many_edits_at_one_time_none_is_lost(plant: SecuredNode) -> Non
     users = [f"user-{index}" for index in range(20)]
     foreign = [
         plant.access("group", f"g-{index}", "consume", "u:x") for index in range(20)
-    ]  # written as another node's, in between
+    ]  # a concurrent edit, as if by another node
     done = await asyncio.gather(*(create(plant, row(principal=f"User:{each}")) for each in users), *foreign)
     assert all(each == [(Code.NONE, "")] for each in done[: len(users)])
     found = (await expressions(plant))["topic", "/s:t", "produce"]

@@ -1,4 +1,4 @@
-"""The more clients have much to read, the less each is answered."""
+"""The more clients have a backlog, the smaller is each answer."""
 
 from types import SimpleNamespace
 from typing import Any

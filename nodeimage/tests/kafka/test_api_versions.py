@@ -1,4 +1,5 @@
-"""Which APIs a node answers: what its modules declare, what ApiVersions tells of it, and what clients make of that."""
+"""The APIs that a node answers: what its modules declare, what ApiVersions reports, and what clients conclude from
+it."""
 
 import asyncio
 from typing import Final
@@ -66,13 +67,14 @@ KAFKA_3_5: Final = """
 30:3 31:3 32:4 33:2 34:2 35:4 36:2 37:3 38:3 39:2 40:2 41:3 42:2 43:2 44:1 45:0 46:0 47:0 48:1 49:1 50:0 51:0 60:0 61:0
 65:0 66:0
 """
-"""The APIs of Kafka 3.5 that franz-go's kversion goes by, key:highest version."""
+"""The APIs of Kafka 3.5 from which franz-go's kversion guesses a release, as key:highest version."""
 
 
 async def test_franz_go_and_what_stands_on_it_take_the_cluster_for_one_above_kafka_3_5(
     told: dict[int, tuple[int, int]],
 ) -> None:
-    """One API less, or an older version, and kversion's guess falls to the release in which that one came."""
+    """With one API missing, or at an older version, kversion would guess the release before the one that introduced
+    it."""
     wanted = [tuple(map(int, each.split(":"))) for each in KAFKA_3_5.split()]
     assert [(key, version) for key, version in wanted if told.get(key, (0, -1))[1] < version] == []
 

@@ -1,4 +1,4 @@
-"""What somebody tries who may not: each attempt by its name, with what it got. Nothing of the other tenant changes."""
+"""Attempts without permission: each by its name, with its result. Nothing of the other tenant changes."""
 
 import asyncio
 import time
@@ -32,14 +32,14 @@ SECRETS, ALIAS, BARE = "/rival:secrets", "rival..secrets", "secrets"
 
 
 class World:
-    """Alice's stream /acme and bob's /rival, with a group of his; a topic of his in the default stream."""
+    """Alice's stream /acme and bob's /rival, with a group of bob's and a topic of bob's in the default stream."""
 
     def __init__(self, parts: NodeParts) -> None:
         self.parts = parts
         self.alice, self.bob, self.root = User(parts, "alice"), User(parts, "bob"), User(parts, "root")
         self.guest = User(parts)
         self.near = User(parts, "alice", default_stream="/rival")
-        """Alice, at a listener where bare names are of bob's stream."""
+        """Alice, at a listener where bare names are those of bob's stream."""
         self.secret_id = b""
         self.audit = AuditTold(parts)
         self.member = ""
@@ -70,7 +70,7 @@ class World:
         assert (await self.commit(self.bob, "rival-app", SECRETS, member=self.member)) == [0]
 
     async def intact(self) -> None:
-        """What is bob's is as it was."""
+        """Check that nothing of bob's has changed."""
         (topic,) = await self.parts.topics.resolve([SECRETS])
         assert isinstance(topic, Topic)
         assert (topic.topic_id, topic.partition_count, topic.configs) == (self.secret_id, 1, {})
@@ -142,7 +142,7 @@ class World:
 
 
 class Attempt(NamedTuple):
-    """What is tried, by its name, and what it gets."""
+    """An attempt, by its name, and its expected result."""
 
     name: str
     makes: Callable[[World], Awaitable[Any]]
@@ -151,20 +151,20 @@ class Attempt(NamedTuple):
 
 
 def batch_with(attributes: int) -> bytearray:
-    """One record that is not packed, whatever its attributes say."""
+    """A batch of one uncompressed record, whatever its attributes say."""
     now = int(time.time() * 1000)
     batch = bytearray(build_batch([(now, None, b"x", [])]))
     batch[22] |= attributes
-    stamp_max_timestamp(batch, now)  # counts the checksum again
+    stamp_max_timestamp(batch, now)  # recomputes the checksum
     return batch
 
 
 GZIP: Final = 1
-"""Who unpacks such a batch finds it corrupt."""
+"""Decompressing such a batch would find it corrupt."""
 
 
 async def cut_off(world: World) -> bool:
-    """By acks=0, to which there is no answer."""
+    """The connection ends, since a request with acks=0 has no answer."""
     slot = world.alice.start_produce(SECRETS, acks=0)
     async with asyncio.timeout(20):
         return await slot.future is None
@@ -178,7 +178,8 @@ async def goes_on_with_bobs_session(world: World) -> tuple[int, list[int]]:
 
 
 async def goes_on_where_names_are_others(world: World) -> tuple[int, list[int]]:
-    """A session whose `secrets` is an own topic, at a listener where that is bob's."""
+    """Continue a fetch session, in which `secrets` is a topic of alice's, at a listener where that name is a topic of
+    bob's."""
     own = User(world.parts, "alice", default_stream="/acme")
     await world.create(own, BARE)
     begun = await own.fetch(BARE, session=(0, 0))
@@ -214,7 +215,7 @@ async def waits_until_it_may_no_longer(world: World) -> list[int]:
 
 
 async def waits_in_a_group_until_it_may_no_longer(world: World) -> tuple[int, int]:
-    """The answer would tell the leader of the group all of its members."""
+    """The answer would reveal all members of the group to its leader."""
     slow = {
         "rebalance_timeout": 1_000,
         "session_timeout": 30_000,
@@ -241,7 +242,7 @@ async def state_of(world: World, group: str) -> str:
 
 
 async def spelt(world: World, *names: str) -> dict[str, tuple[int, int]]:
-    """The error, and how many partitions are told of."""
+    """The error, and the number of partitions in the answer."""
     found = (await world.alice.metadata(list(names), create=True)).topics
     return {str(each.name): (each.error, len(each.partitions)) for each in found}
 
@@ -345,7 +346,7 @@ ATTEMPTS = [
         "writes records of a transaction without naming one",
         lambda w: w.produce(w.alice, "/acme:orders", batch=batch_with(TRANSACTIONAL_BIT)),
         [ID_53],
-        is_audited=False,  # of the batch, whoever it is
+        is_audited=False,  # refused because of the batch, whoever sends it
     ),
     Attempt(
         "has the node unpack a batch that it may not write",
@@ -379,7 +380,7 @@ ATTEMPTS = [
         "goes on with the fetch session of another user",
         goes_on_with_bobs_session,
         (Code.FETCH_SESSION_ID_NOT_FOUND, []),
-        is_audited=False,  # as a session that there is not
+        is_audited=False,  # like a session that does not exist
     ),
     Attempt("ends the fetch session of another user", ends_bobs_session, 0, is_audited=False),
     Attempt("adds a topic of another tenant to an own session", adds_to_an_own_session, [TOPIC_29]),
@@ -413,7 +414,7 @@ ATTEMPTS = [
         "looks it up by spellings that no topic has",
         lambda w: spelt(w, *ODD_SPELLINGS),
         dict.fromkeys(ODD_SPELLINGS, (17, 0)),
-        is_audited=False,  # they name nothing
+        is_audited=False,  # the requests name nothing
     ),
     Attempt(
         "looks up one that is not there",
@@ -426,7 +427,7 @@ ATTEMPTS = [
         "lists all topics",
         lambda w: names_listed(w.alice),
         ["/acme:orders"],
-        is_audited=False,  # a list leaves out, and says nothing
+        is_audited=False,  # a list leaves topics out silently
     ),
     Attempt("lists all topics without having proved anything", lambda w: names_listed(w.guest), [], is_audited=False),
     Attempt(
@@ -459,7 +460,7 @@ ATTEMPTS = [
         "goes on with a fetch session where its bare names mean others' topics",
         goes_on_where_names_are_others,
         (Code.FETCH_SESSION_ID_NOT_FOUND, []),
-        is_audited=False,  # as a session that there is not
+        is_audited=False,  # like a session that does not exist
     ),
     Attempt("rolls it by its bare name, by the admin API", rolls_by_bare_name, TOPIC_29),
     # groups
@@ -665,7 +666,7 @@ def test_each_attempt_has_a_name_of_its_own() -> None:
 
 
 async def test_whose_topics_they_are_may_do_all_of_it(world: World) -> None:
-    """The same requests of bob's show that it is the user that they are refused for."""
+    """Bob's successful requests show that alice's are refused because of the user."""
     bob, name = world.bob, "/rival:more"
     assert await world.produce(bob, ALIAS) == [0]
     assert await bob.fetch_codes(world.secret_id) == [0]

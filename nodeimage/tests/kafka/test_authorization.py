@@ -1,4 +1,4 @@
-"""What Kafka's operations need, in which words a refusal comes, and that every API asks."""
+"""The permissions that Kafka's operations need, the wording of refusals, and that every API checks."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -334,7 +334,7 @@ def test_nothing_is_kept_where_the_audit_hears_of_each_time() -> None:
 
 
 class Asked(NamedTuple):
-    """A request of an API, the codes of its answer, and the code of a client that may do nothing."""
+    """A request of an API, the codes of its answer, and the code for a client without permissions."""
 
     fields: Mapping[str, Any]
     codes: Callable[[Any], list[int]]
@@ -346,7 +346,7 @@ def whole(answer: Any) -> list[int]:
 
 
 def each_of(*path: str, code: str = "error_code") -> Callable[[Any], list[int]]:
-    """The codes of a list in a list in ... an answer."""
+    """The codes in nested lists of an answer."""
 
     def found(answer: Any) -> list[int]:
         level = [answer]
@@ -459,14 +459,14 @@ CHECKED: Mapping[ApiKey, Asked] = {
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Asked({"transactional_ids": ["x"]}, each_of("transaction_states"), ID_REFUSED),
 }
-"""Each in its newest version."""
+"""A request of each API in its newest version."""
 
 LISTS = {
     ApiKey.LIST_GROUPS: "leaves out the groups that the client may not describe",
     ApiKey.METADATA: "a topic that is named is refused, and a list leaves out what the client may not describe",
 }
 BY_PARTITION = {ApiKey.PRODUCE, ApiKey.FETCH}
-"""With a codec of their own; see test_produce, test_fetch and test_attempts."""
+"""APIs with a codec of their own; see test_produce, test_fetch and test_attempts."""
 
 OPEN: Mapping[ApiKey, str] = {
     ApiKey.API_VERSIONS: "says what this version is, before anybody has proved anything",
@@ -483,7 +483,7 @@ OPEN: Mapping[ApiKey, str] = {
     ApiKey.EXPIRE_DELEGATION_TOKEN: "there are none: refused to everybody",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "there are none: refused to everybody",
 }
-"""What answers everybody alike, and why it may."""
+"""APIs that answer everybody alike, and why they may."""
 ELSEWHERE: Mapping[ApiKey, str] = {
     ApiKey.DESCRIBE_ACLS: "test_acls",
     ApiKey.CREATE_ACLS: "test_acls",
@@ -494,7 +494,7 @@ ELSEWHERE: Mapping[ApiKey, str] = {
     ApiKey.ALTER_CLIENT_QUOTAS: "test_client_quotas",
     ApiKey.HEADRACE_ADMIN: "each of its methods declares what it takes: tests/admin",
 }
-"""What has tests of its own for it."""
+"""APIs whose authorization has tests of its own."""
 
 
 def test_there_is_no_api_of_which_nobody_has_said_what_it_asks(broker: NodeParts) -> None:

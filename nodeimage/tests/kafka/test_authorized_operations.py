@@ -20,7 +20,7 @@ from headrace.kafka.authorized_operations import (
     ],
 )
 def test_a_bit_stands_for_each_operation_that_the_kind_of_resource_has(operations: int, bits: set[int]) -> None:
-    """By Kafka's AclEntry.supportedOperations."""
+    """As in Kafka's AclEntry.supportedOperations."""
     assert operations == sum(1 << bit for bit in bits)
 
 

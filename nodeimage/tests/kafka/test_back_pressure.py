@@ -1,4 +1,4 @@
-"""Whether more waits for the disk than memory should hold, and until when."""
+"""Whether more bytes are pending for the disk than memory should hold, and until when."""
 
 import asyncio
 from types import SimpleNamespace

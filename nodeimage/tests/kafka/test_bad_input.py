@@ -1,4 +1,4 @@
-"""What clients get for input that is wrong: the code that they expect. Nothing is lost by it."""
+"""Invalid input gets the error code that clients expect, and nothing is lost by it."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def batch(*values: bytes, **fields: Any) -> bytearray:
 
 
 def of_records(count: int, said: int) -> bytes:
-    """A batch of `count` records, the header of which says another number."""
+    """A batch of `count` records whose header says another number."""
     made = batch(*[b"v"] * count)
     made[57:61], made[23:27] = struct.pack(">i", said), struct.pack(">i", said - 1)
     made[17:21] = struct.pack(">I", crc32c(bytes(made[21:])))
@@ -74,7 +74,7 @@ def of_records(count: int, said: int) -> bytes:
 
 
 def changed(at: int, raw: bytes, *, seal: bool = True) -> bytes:
-    """A sound batch with bytes changed; `seal` counts its CRC again."""
+    """A valid batch with bytes changed; `seal` recomputes its CRC."""
     made = batch(b"a", b"b")
     made[at : at + len(raw)] = raw
     if seal:
@@ -197,7 +197,7 @@ def test_names_of_headers_may_be_any_bytes_in_batches_as_large_as_librdkafka_mak
 
 
 def test_a_largest_time_that_is_told_wrongly_is_put_right(client: Client, topic: str) -> None:
-    """Some clients leave the first one there; a look-up by time would not find the others."""
+    """Some clients leave the first record's timestamp there; a look-up by time would not find the others."""
     sent = build_batch([(1000, None, b"a", []), (9000, None, b"b", [])])
     sent[35:43] = struct.pack(">q", 1000)
     sent[17:21] = struct.pack(">I", crc32c(bytes(sent[21:])))
@@ -207,7 +207,7 @@ def test_a_largest_time_that_is_told_wrongly_is_put_right(client: Client, topic:
 
 
 def test_no_batch_is_longer_than_what_can_be_replicated(client: Client, topic: str) -> None:
-    """Whatever the topic's own limit; a batch with a token has none."""
+    """The limit holds whatever the topic's own limit; a batch with a token has no topic limit."""
     room = (
         MOST_PAYLOAD_BYTES - len(batch(bytes(64 * MIB), producer_id=-2, producer_epoch=0, base_sequence=0)) + 64 * MIB
     )
@@ -391,7 +391,7 @@ def test_lengths_that_are_claimed_and_idle_connections_cost_no_memory(new_cluste
     idle = [socket.create_connection((cluster.host, cluster.port)) for _ in range(300)]
     for sock in idle:
         sock.sendall(struct.pack(">i", 99 * MIB) + b"\x00\x00")
-    for sock in idle[:150]:  # of a request that fits into the buffer nothing more comes either
+    for sock in idle[:150]:  # requests that fit into the buffer stay incomplete too
         sock.sendall(b"x" * 2_000)
     claims = [socket.create_connection((cluster.host, cluster.port)) for _ in range(200)]
     for sock in claims:
@@ -437,7 +437,7 @@ def test_a_client_that_asks_for_much_and_never_reads_costs_one_answer(new_cluste
 
 
 def _storage_error(client: Client, topic: str, size: int) -> bool:
-    """Sends until the node refuses for want of room; every other outcome fails."""
+    """Send until the node refuses for lack of room; every other outcome fails."""
     for _ in range(400):
         result = client.send(topic, bytes(batch(b"x" * size)))
         if result.error == Code.KAFKA_STORAGE_ERROR:
@@ -447,7 +447,7 @@ def _storage_error(client: Client, topic: str, size: int) -> bool:
 
 
 def _until_stored(client: Client, topic: str, value: bytes, *, within: float = 60) -> int:
-    """Sends until the node takes it; the offset."""
+    """Send until the node accepts the batch; returns the offset."""
     deadline = time.monotonic() + within
     while True:
         result = client.send(topic, bytes(batch(value)))
@@ -480,7 +480,7 @@ def _can_mount() -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Any:
-    """A file system of 96 MiB of its own."""
+    """A separate file system of 96 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = (
@@ -548,7 +548,7 @@ def test_on_a_full_disk_reads_go_on_and_writes_come_back_with_room(new_cluster: 
 
 
 def _fill(ballast: Path) -> None:
-    """Writes until not one block is left."""
+    """Write until not a single block is free."""
     with ballast.open("wb", buffering=0) as file:
         for size in (MIB, 4096, 1):
             try:
@@ -566,7 +566,7 @@ AS_NOBODY = f"import os, headrace.node.process; os.setgid(65534); os.setuid(6553
 
 
 def _start(data: Path, store: Path, *, program: str = NODE) -> "subprocess.CompletedProcess[str]":
-    """Starts a node that should refuse to."""
+    """Start a node that should refuse to start."""
     return subprocess.run(
         [sys.executable, "-c", program, "--data", str(data), "--store", str(store)],
         capture_output=True,

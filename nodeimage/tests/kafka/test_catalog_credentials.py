@@ -1,4 +1,4 @@
-"""Records of users from the catalog, and what of those that there are not."""
+"""Credentials from the catalog, of users that exist and of users that do not."""
 
 import asyncio
 import sqlite3
@@ -33,7 +33,7 @@ def test_the_salt_of_others_comes_from_the_clusters_secret(broker: NodeParts) ->
 
 
 class Slow:
-    """A catalog whose look-ups wait until they are let go."""
+    """A catalog whose look-ups wait until they are released."""
 
     def __init__(self) -> None:
         self.under_way = 0

@@ -1,4 +1,4 @@
-"""What Kafka's tools are shown of the cluster and its disks, through their bytes."""
+"""What Kafka's tools see of the cluster and its disks, through the bytes of the APIs."""
 
 import pytest
 

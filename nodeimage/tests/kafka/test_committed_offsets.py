@@ -59,7 +59,7 @@ async def test_commit_that_cannot_be_stored_is_to_be_repeated(
 
 
 async def test_a_commit_that_is_too_large_is_refused_and_stops_nobody(ask: Ask, orders: str) -> None:
-    """It would be one frame of the catalog's log, and too long for any follower."""
+    """Its command would be one frame of the catalog's log, too long for any follower."""
     many = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "x" * 4096}] * 8_300
     assert set(codes(await commit(ask, [{"name": orders, "partitions": many}]))) == {Code.INVALID_COMMIT_OFFSET_SIZE}
     assert codes(await commit(ask, committed_offsets(orders, 2))) == [0]
@@ -99,7 +99,7 @@ async def test_committed_offsets_of_several_groups_in_one_request(ask: Ask, orde
 async def test_committed_offsets_of_topics_in_use_are_not_deleted(ask: Ask, broker: NodeParts, orders: str) -> None:
     await broker.topics.resolve(["bills"], create=True)
     await commit(ask, committed_offsets(orders, 1) + committed_offsets("bills", 2))
-    await alone(ask)  # subscribed to orders
+    await alone(ask)  # the group is subscribed to orders
     topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in [orders, "bills", "none"]]
     answer = await ask(ApiKey.OFFSET_DELETE, group_id="g", topics=topics)
     assert codes(answer) == [Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
@@ -138,11 +138,11 @@ async def test_of_several_topics_those_that_a_client_may_read_are_committed_fetc
     names = ["written", "default..orders", "hidden", "none", "a b"]
     topics = [each for name in names for each in committed_offsets(name, 5)]
     assert codes(await commit(alice.ask, topics)) == [
-        refused,  # it may describe the topic, and not read it
+        refused,  # the client may describe the topic, but not read it
         Code.NONE,
         refused,
         refused,
-        Code.UNKNOWN_TOPIC_OR_PARTITION,  # no name
+        Code.UNKNOWN_TOPIC_OR_PARTITION,  # not a valid name
     ]
     assert await fetched(alice.ask, None) == {("orders", 0): 5, ("written", 0): 8}, "what it may describe"
     asked = [{"name": name, "partition_indexes": [0]} for name in names]

@@ -1,4 +1,4 @@
-"""Configs of topics and nodes, through their bytes, on a node with a real catalog."""
+"""Configs of topics and nodes, through the bytes of the APIs, on a node with a real catalog."""
 
 import asyncio
 

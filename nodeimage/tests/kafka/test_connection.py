@@ -29,7 +29,7 @@ TOPIC = "/default:t"
 
 
 class Client:
-    """One socket: requests out, answers in, each by hand."""
+    """One socket, whose requests and answers the test sends and receives one by one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -138,7 +138,7 @@ async def test_requests_without_an_answer_leave_no_gap(connect: Any) -> None:
 async def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
     broker: NodeParts, connect: Any, others: list[bytearray]
 ) -> None:
-    """Nothing else tells its producer to look for another leader."""
+    """Only the end of the connection makes its producer look for another leader."""
     client = await connect()
     client.send(made(client))
     await client.answer()
@@ -242,7 +242,7 @@ async def test_a_client_that_asks_for_much_and_reads_nothing_has_one_answer_in_m
 async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
     broker: NodeParts, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays in memory as long, where the client reads slowly, and the log's end has moved on."""
+    """Such records stay in memory while the client reads slowly, even when the log's end has moved on."""
     client = await connect()
     client.send(made(client))
     await client.answer()
@@ -256,7 +256,7 @@ async def test_what_comes_from_memory_is_no_more_than_what_comes_from_disk(
 
 
 class Begun:
-    """A handler that notes since when each request had waited as it began."""
+    """A handler that records since when each request had been waiting when it started."""
 
     def __init__(self) -> None:
         self.since: list[float] = []
@@ -265,13 +265,13 @@ class Begun:
         self.since.append(session.waiting_since)
 
     def connected(self, session: Connection) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def disconnected(self, session: Connection) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def failed(self, api_key: int, code: int) -> None:
-        """Nothing is counted."""
+        """Does nothing."""
 
 
 def comes(connection: Connection, raw: bytes) -> None:
@@ -307,7 +307,7 @@ async def test_since_when_a_request_waits_is_known_of_those_that_do_not_begin_as
 
 
 async def test_a_fetch_of_nothing_waits_for_nothing(connect: Any) -> None:
-    """By which a consumer ends its session when it is closed; it waits for the answer."""
+    """A consumer that closes ends its session by such a fetch, and waits for the answer."""
     client = await connect()
     nothing = fetch.FetchRequest(60_000, 1, 1, 0, 0, -1, [], [], "")
     client.send(client.request(ApiKey.FETCH, 12, fetch.encode_request(12, nothing)))
@@ -344,7 +344,7 @@ async def test_a_request_behind_a_fetch_that_reads_from_disk_starts_alone(
     async with asyncio.timeout(20):
         while not partition.watchers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    partition.container.log.forget_tail()  # its records are on disk alone by now
+    partition.container.log.forget_tail()  # its records are only on disk now
     under_way: list[int] = []
     most = 0
 
@@ -388,7 +388,7 @@ async def test_of_a_request_no_more_stays_in_memory_than_about_what_was_stored_o
     client = await connect()
     client.send(made(client))
     await client.answer()
-    refused = memoryview(batch(bytes(2 << 20)))  # longer than the topic takes
+    refused = memoryview(batch(bytes(2 << 20)))  # longer than the topic allows
     stored = memoryview(batch(b"x")), memoryview(batch(bytes(500_000)))
     parts = [produce.PartitionRecords(TOPIC, 0, records) for records in (*stored, refused)]
     asked = produce.encode_request(9, produce.ProduceRequest(None, -1, 1000, parts))
@@ -500,7 +500,7 @@ async def test_a_client_that_never_reads_is_not_served_on_and_others_are(broker:
     await client.ids(2)
     sock = socket.create_connection((broker.node.host, broker.node.port))
     try:
-        deaf = Client(client.reader, client.writer)  # its requests; nobody reads what comes back
+        deaf = Client(client.reader, client.writer)  # sends requests, and never reads the answers
         raw = b"".join(fetches(deaf, 0, max_wait_ms=0) for _ in range(2_000))
         sock.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -639,7 +639,7 @@ async def test_a_client_that_has_vanished_is_noticed_by_tcp(broker: NodeParts, c
 
 
 async def _session_of(broker: NodeParts, port: int) -> Any:
-    """The broker's side of the connection from `port`."""
+    """The broker's session of the connection from `port`."""
     async with asyncio.timeout(20):
         while True:
             for session in broker.connections.open:
@@ -658,7 +658,7 @@ async def test_a_client_above_its_quota_waits_and_what_it_sent_is_done_though_it
     loop = asyncio.get_running_loop()
     began = loop.time()
     session.throttle(0.2)
-    session.throttle(0.01)  # the longer counts
+    session.throttle(0.01)  # the longer delay counts
     client.send(sends(client, batch(b"a"), acks=0) + versions(client))
     client.writer.write_eof()
     bystander.send(versions(bystander))

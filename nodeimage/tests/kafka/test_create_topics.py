@@ -1,4 +1,4 @@
-"""CreateTopics and CreatePartitions, through their bytes, on a node with a real catalog."""
+"""CreateTopics and CreatePartitions, through the bytes of the APIs, on a node with a real catalog."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
-"""What a bare name means is the listener's to say: for each API that takes topics' names, and each that gives them.
+"""The listener determines what a bare name means: for each API that takes topic names, and each that returns them.
 
-Two clients use the name `orders`; it is `/default:orders` for one, and `/sensors:orders` for the other. The second
-topic has two partitions and one record, the first has one partition and three records, so that answers tell which of
-them was meant.
+Two clients use the name `orders`: for one it is `/default:orders`, for the other `/sensors:orders`. The second topic
+has two partitions and one record, the first has one partition and three records, so that answers show which topic was
+meant.
 """
 
 import uuid
@@ -51,7 +51,7 @@ class Both:
         return found
 
     async def ends(self) -> dict[str, int]:
-        """By full names, which no client had a part in."""
+        """The ends of both topics, by full names, independently of either client."""
         found = {}
         for path in RECORDS:
             partition = await self.parts.partitions.leader(await self.topic(path), 0)
@@ -138,7 +138,7 @@ async def test_lists_have_topics_of_the_default_stream_by_bare_names_and_others_
 ) -> None:
     (other,) = RECORDS.keys() - {path}
     user = both.users[path]
-    for _ in range(2):  # the second time from what was kept of the answer
+    for _ in range(2):  # the second time from the cached answer
         listed = {each.name: len(each.partitions) for each in (await user.metadata(None)).topics}
         assert listed == {NAME: PARTITIONS[path], f"{other}:{NAME}": PARTITIONS[other]}
         ids = [(await both.topic(each)).topic_id for each in (path, other)]

@@ -1,4 +1,4 @@
-"""What is deleted is gone at once, and its rows go in the background, on a whole node."""
+"""Deleted topics and streams are gone at once, and their rows are removed in the background, on a whole node."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""Fetch sessions while their partitions are looked up, and while other requests come in behind a waiting fetch."""
+"""Fetch sessions while their partitions are looked up, and while other requests arrive behind a waiting fetch."""
 
 import asyncio
 import uuid
@@ -30,7 +30,7 @@ Append = Callable[..., Awaitable[int]]
 
 
 class Answered:
-    """A slot whose answer can be waited for."""
+    """A slot whose answer can be awaited."""
 
     timed = None
     throttle_ms = 0
@@ -40,7 +40,7 @@ class Answered:
         self.is_followed = False
 
     def failed(self, code: int) -> None:
-        """Nothing is counted."""
+        """Does nothing."""
 
     def answer(self, body: list[Buffer]) -> None:
         self.future.set_result(b"".join(bytes(piece) for piece in body))
@@ -97,12 +97,12 @@ async def test_records_that_come_while_a_session_looks_up_another_topic_are_give
 
 
 async def test_a_session_finds_a_topic_that_is_made_after_it_was_asked_for(broker: NodeParts, append: Append) -> None:
-    """A client does not name a partition again whose offset has not moved."""
+    """A client does not name a partition again if its offset has not moved."""
     connection = Connection(broker.dispatcher)
     begun = await ask(broker, connection, (0, 0), {"late": 0}).response()
     assert begun.topics[0].partitions[0].error == Code.UNKNOWN_TOPIC_OR_PARTITION
     ((container, epoch),) = broker.placement.place(1, "default")
-    item = NewTopic("/default", "late", uuid.uuid4().bytes, 1, {}, [container], [epoch])  # as another node makes it
+    item = NewTopic("/default", "late", uuid.uuid4().bytes, 1, {}, [container], [epoch])  # as if by another node
     (outcome,) = await broker.catalog.submit(CreateTopics([item], Millis(1)))
     assert outcome.code is Code.NONE
     found = await ask(broker, connection, (begun.session_id, 1), {}).response()
@@ -177,7 +177,7 @@ async def test_a_fetch_that_waits_is_answered_when_its_session_is_ended(broker: 
     begun = await ask(broker, first, (0, 0), {"t": 0}).response()
     waits = ask(broker, first, (begun.session_id, 1), {}, wait_ms=600_000)
     assert not waits.future.done()
-    again = await ask(broker, second, (begun.session_id, 0), {"t": 0}).response()  # its client begins anew
+    again = await ask(broker, second, (begun.session_id, 0), {"t": 0}).response()  # its client starts a new session
     assert again.session_id != begun.session_id
     assert (await waits.response()).topics == []
     gone = await ask(broker, first, (begun.session_id, 2), {}).response()
@@ -201,7 +201,7 @@ async def test_without_room_for_a_session_all_partitions_are_named_each_time(
 
 
 async def turns_during(work: Awaitable[Any]) -> tuple[Any, int]:
-    """What came of it, and how often others had their turn on the loop meanwhile."""
+    """The result, and how often other tasks had a turn on the loop meanwhile."""
     task, turns = asyncio.ensure_future(work), 0
     while not task.done():
         turns += 1
@@ -263,7 +263,7 @@ async def test_a_fetch_that_may_wait_for_weeks_is_answered_within_minutes(
 
 @pytest.fixture
 async def shared(broker: NodeParts, append: Append) -> str:
-    """A topic of a secured node that alice and those of the group ops may read, with one record."""
+    """A topic of a secured node with one record, which alice and the members of group ops may read."""
     await broker.topics.resolve(["shared"], create=True)
     await append("shared", b"a")
     await put(
@@ -361,7 +361,7 @@ async def test_what_is_read_from_disk_meanwhile_is_not_given_out(
 async def test_an_answer_without_a_session_tells_no_end_of_what_may_no_longer_be_read(
     broker: NodeParts, append: Append, shared: str
 ) -> None:
-    """Its partition is quiet while the fetch waits for another topic's."""
+    """The partition is quiet while the fetch waits for another topic's partition."""
     await secure(broker, on=False)
     await broker.topics.resolve(["own"], create=True)
     await secure(broker)
@@ -430,7 +430,7 @@ async def test_a_longer_request_of_a_replica_is_refused_as_well(
 
 
 async def held_up(broker: NodeParts, append: Append) -> tuple[Connection, Topic]:
-    """A client whose requests are held up for as long as may be, and a topic with a record."""
+    """A client whose requests are delayed for the longest time, and a topic with a record."""
     (topic,) = await broker.topics.resolve(["t"], create=True)
     assert isinstance(topic, Topic)
     await append("t", b"a")

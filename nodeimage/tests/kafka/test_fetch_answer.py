@@ -1,4 +1,4 @@
-"""What an answer to Fetch tells: what is new, and codes that clients understand."""
+"""The content of an answer to Fetch: only news, and only codes that clients handle."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +53,7 @@ def test_a_whole_answer_tells_of_every_partition() -> None:
 
 
 def batches(*counts: int) -> list[bytearray]:
-    """With so many records each, at offsets one behind the other."""
+    """Batches with the given numbers of records, at adjacent offsets."""
     found, first = [], 20
     for count in counts:
         batch = build_batch([(0, None, b"x", [])] * count)

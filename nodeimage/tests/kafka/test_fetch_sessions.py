@@ -1,4 +1,4 @@
-"""How many fetch sessions a node keeps, and whose place a new one may take."""
+"""The number of fetch sessions that a node keeps, and which sessions a new one may replace."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from headrace.wire.fetch import FetchPartition
 
 
 class Clients:
-    """What clients ask of `sessions`, at a time that stands unless it is moved."""
+    """The clients of `sessions`, with a clock that stands still unless the test moves it."""
 
     def __init__(self, *, most: int = 2, most_partitions: int = 100) -> None:
         self.now = 1000.0
@@ -84,7 +84,7 @@ def test_a_session_that_was_closed_meanwhile_takes_no_partition() -> None:
     first = clients.begin(1)
     found = clients.sessions.find(session_id=first.id, epoch=1)
     clients.begin(2)
-    clients.sessions.find(session_id=first.id, epoch=0)  # its client begins anew
+    clients.sessions.find(session_id=first.id, epoch=0)  # its client starts a new session
     found.ask(("t", 5), FetchPartition(5, -1, 0, -1, -1, 1))
     assert not found.interests
     with pytest.raises(KafkaError):

@@ -107,7 +107,7 @@ async def test_every_group_is_coordinated_here(ask: Ask, broker: NodeParts, vers
 
 
 async def test_transactions_have_no_coordinator_yet(ask: Ask) -> None:
-    """The code is final for every client, and one with which Java's and librdkafka show the message."""
+    """The code is final for every client, and Java's client and librdkafka show its message."""
     found = await ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["t"])
     assert found.coordinators[0].error_code == Code.CLUSTER_AUTHORIZATION_FAILED
     assert "transactions are not supported" in found.coordinators[0].error_message
@@ -221,7 +221,7 @@ async def test_waiting_requests_are_answered_when_the_node_stops(broker: NodePar
 async def test_while_the_coordinator_loads_members_live_and_join_again(
     broker: NodeParts, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients do not know the error for it here: aiokafka ends its heartbeats at it, Java's consumer ends."""
+    """Clients do not handle the loading error here: aiokafka stops its heartbeats, and Java's consumer ends."""
 
     async def loads() -> None:
         raise KafkaError(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -296,7 +296,7 @@ async def test_groups_that_lost_their_members_while_the_node_was_down_become_emp
         ask = asker(node.parts)
         await (await node.parts.coordination.service()).warm()
         async with asyncio.timeout(100):
-            while True:  # listing does not load the group, so it is the warm-up that ends its members
+            while True:  # listing does not load the group, so only the warm-up can end its members
                 listed = await ask(ApiKey.LIST_GROUPS, states_filter=["Empty"])
                 if listed.groups:
                     break
@@ -321,7 +321,7 @@ async def test_how_long_a_rebalance_may_last_is_bounded_whatever_a_member_names(
 
 @pytest.fixture
 async def secured(broker: NodeParts, orders: str) -> NodeParts:
-    """Alice and bob may consume; the groups of bob's are his alone."""
+    """Alice and bob may consume; only bob may use bob's groups."""
     await put(
         broker,
         {

@@ -1,4 +1,4 @@
-"""Connections on which nothing happens are closed, the longest first where they are scarce."""
+"""Idle connections are closed; when connections are scarce, the longest idle ones go first."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from headrace.kafka.idle_connections import IdleConnections
 
 
 class Connection:
-    """One that has been quiet since a moment."""
+    """A connection that has been idle since a given time."""
 
     def __init__(self, name: str, idle_since: float = 0.0) -> None:
         self.name = name

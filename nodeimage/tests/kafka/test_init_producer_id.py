@@ -1,4 +1,4 @@
-"""Producer ids: from blocks that are fetched ahead, each given once."""
+"""Producer ids: taken from blocks that are fetched ahead, each given out once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from kit.access import authorization
 
 
 class Blocks:
-    """The cluster store's blocks, of which there are none while it is away."""
+    """The cluster store's blocks, which are unavailable while the store is."""
 
     def __init__(self) -> None:
         self.taken = 0

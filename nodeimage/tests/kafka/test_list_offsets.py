@@ -25,7 +25,7 @@ async def made(broker: NodeParts, name: str) -> Partition:
 
 
 async def rolled(broker: NodeParts, name: str) -> Partition:
-    """The partition, after it went on with a higher leader epoch."""
+    """The partition, after a roll to a higher leader epoch."""
     before = await made(broker, name)
     await broker.rolls.roll(before)
     after = await made(broker, name)
@@ -52,7 +52,7 @@ async def delete_all(ask: Ask, name: str, offset: int) -> None:
 async def test_an_epoch_whose_records_have_expired_ends_where_the_known_ones_begin(
     broker: NodeParts, append: Append, ask: Ask
 ) -> None:
-    """Without an end a consumer takes its position for cut off, and goes on at the latest offset."""
+    """Without an end, a consumer takes its position for truncated, and continues at the latest offset."""
     old = (await made(broker, "t")).leader_epoch
     assert await append("t", b"a", b"b") == 2
     await delete_all(ask, "t", 2)
@@ -113,7 +113,7 @@ async def test_partitions_that_are_being_rolled_are_waited_for_at_the_same_time(
 async def test_batches_are_never_taken_apart_on_the_loop(
     broker: NodeParts, append: Append, ask: Ask, monkeypatch: pytest.MonkeyPatch, timestamp: int, looks: str
 ) -> None:
-    """A batch holds as many records as a client likes, and all others wait for the loop."""
+    """A batch may hold any number of records, and all other clients wait for the loop."""
     await made(broker, "t")
     await append("t", b"a", b"b")
     look = getattr(list_offsets, looks)

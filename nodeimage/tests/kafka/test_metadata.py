@@ -1,4 +1,5 @@
-"""Which topics a client is told of, what it may do with them, and which it makes by asking."""
+"""The topics that a client sees, the operations that it may perform on them, and the topics that it creates by
+asking."""
 
 import pytest
 
@@ -19,7 +20,7 @@ READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESC
 
 @pytest.fixture
 async def secured(broker: NodeParts) -> NodeParts:
-    """A stream that alice reads, with a topic that she may not; one that she writes to in another."""
+    """A stream that alice may read, except one topic; and a topic that she may write to in another stream."""
     for path in ("/read", "/write", "/shut"):
         await broker.catalog.submit(
             CreateStream(path=path, policy=StreamPolicy(auto_create=path != "/shut"), now=Millis(1))
@@ -74,7 +75,7 @@ async def test_a_named_topic_is_refused_whether_it_is_there_or_not_and_the_other
 async def test_operations_are_those_of_each_topic_and_of_each_client(secured: NodeParts) -> None:
     alice, root = User(secured, "alice"), User(secured, "root")
     for asked in (["/read:a", "/write:t"], None):
-        for _ in range(2):  # the second time entries are there
+        for _ in range(2):  # the second time from cached entries
             told = await alice.metadata(asked, 10, operations=True)
             found = {topic.name: topic.operations for topic in told.topics}
             assert found["/read:a"] == bits([READ, DESCRIBE])

@@ -1,4 +1,4 @@
-"""A node's settings as Kafka's tools expect a broker's configs."""
+"""A node's settings in the form of a broker's configs, as Kafka's tools expect them."""
 
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,7 @@ VERSION = 9
 
 
 class Slot:
-    """Notes what becomes of the answer."""
+    """Records what happens to the answer."""
 
     timed = None
 

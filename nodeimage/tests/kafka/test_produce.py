@@ -1,4 +1,4 @@
-"""Produce requests that are large in number of partitions, or whose partition is not ready."""
+"""Produce requests with many partitions, or for partitions that are not ready."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from kit.access import AuditTold, User, put, secure
 
 
 class Answered:
-    """A slot whose answer can be waited for."""
+    """A slot whose answer can be awaited."""
 
     timed = None
     throttle_ms = 0
@@ -31,7 +31,7 @@ class Answered:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def failed(self, code: int) -> None:
-        """Nothing is counted."""
+        """Does nothing."""
 
     def answer(self, body: list[bytes]) -> None:
         self.future.set_result(b"".join(body))
@@ -40,7 +40,7 @@ class Answered:
 async def test_a_request_for_very_many_partitions_lets_others_have_their_turn(broker: NodeParts) -> None:
     (topic,) = await broker.topics.resolve(["t"], create=True)
     assert isinstance(topic, Topic)
-    await broker.partitions.leader(topic, 0)  # nothing has to be waited for
+    await broker.partitions.leader(topic, 0)  # loads the partition, so that the request need not wait
     count, stored = 20_000, (0, 7_000, 19_999)
     batch = build_batch([(int(time.time() * 1000), None, b"x", [])])
     parts = [

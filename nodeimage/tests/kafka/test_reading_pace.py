@@ -1,4 +1,4 @@
-"""Models of clients against the pace at which they are answered, on a clock of their own."""
+"""Models of clients, answered at a reading pace, on a simulated clock."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ RECORD = 100
 
 @dataclass
 class Client:
-    """One that is answered in `answer_s`, and asks for the next answer at once, unless it pauses."""
+    """A client that gets each answer within `answer_s`, and sends the next request at once, unless it pauses."""
 
     answer_s: float = 0.002
     now: float = 1000.0
     read: int = 0
     held_s: float = 0.0
-    """Time for which requests of it were held up."""
+    """Seconds for which its requests were delayed."""
     pauses: int = 0
     pace: ReadingPace | None = None
 
@@ -39,8 +39,8 @@ class Client:
 
 
 def backs_off(client: Client, *, reads: float, seconds: float) -> float:
-    """Bytes a second of a librdkafka consumer whose program reads so fast: it asks for nothing for a second whenever
-    its queue has 100,000 records."""
+    """Bytes per second of a librdkafka consumer whose program reads at a given speed: it sends no requests for a second
+    whenever its queue has 100,000 records."""
     began, before, queued, at = client.now, client.read, 0.0, client.now
     while client.now < began + seconds:
         queued = max(0.0, queued - (client.now - at) * reads)
@@ -76,7 +76,7 @@ def test_a_program_that_becomes_faster_is_answered_faster_in_time() -> None:
 
 
 def test_a_program_that_is_slower_than_the_client_gets_no_less() -> None:
-    """Its queue lasts for longer than the pause."""
+    """The program's queue lasts longer than the pause."""
     client = Client()
     assert backs_off(client, reads=5e6, seconds=100.0) > 4.9e6
 
@@ -108,13 +108,13 @@ def test_one_that_works_on_each_burst_is_held_up_during_one_burst_in_a_while(ans
         client.pause(works_s)
         bursts += 1
     burst_s = answers * client.answer_s
-    # One trial holds up one burst by less than it and its pause together took.
+    # One trial delays one burst by less than the burst and its pause took together.
     assert client.held_s <= 12 * (burst_s + works_s)
     assert client.held_s <= 0.05 * (client.now - 1000.0)
 
 
 def test_one_that_stops_once_is_held_up_for_a_moment_at_most() -> None:
-    """A collection of garbage, a rebalance."""
+    """Such as a garbage collection, or a rebalance."""
     client = Client()
     for _ in range(2000):
         client.fetch()
@@ -132,7 +132,7 @@ def test_no_request_is_held_up_for_long_however_large_the_answer_before_it() -> 
 
 
 def test_what_timers_are_late_is_made_up_for() -> None:
-    """Else each answer would be late by it, and the client below its pace."""
+    """Otherwise each answer would be late by the timer's error, and the client would be slower than its pace."""
     pace = ReadingPace(0.0)
     pace.rate = 1e8
     now, answers = 0.0, 1000

@@ -1,4 +1,4 @@
-"""What Kafka's tools would set of replicas and leaders, through their bytes."""
+"""Reassignments and elections by Kafka's tools, through the bytes of the APIs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What comes in before, during and after authentication, from clients that know the protocol and from others."""
+"""Requests before, during and after authentication, from clients that follow the protocol and from others."""
 
 import asyncio
 import struct
@@ -47,21 +47,21 @@ for name in ("alice", "bob"):
 
 
 class Broker:
-    """Answers everything at once, and knows what it was asked."""
+    """Answers everything at once, and records the requests."""
 
     def __init__(self) -> None:
         self.handled: list[int] = []
         self.connections: list[Connection] = []
         self.waiting: list[Slot] = []
         self.counted: list[tuple[int, int]] = []
-        """(API, error) of what the gate answered."""
+        """(API, error) of each refusal by the gate."""
 
     def failed(self, key: int, code: int) -> None:
         self.counted.append((key, code))
 
     def handle(self, session: Connection, header: RequestHeader, request: memoryview, slot: Slot) -> None:
         self.handled.append(header.api_key)
-        if header.api_key == ApiKey.LIST_OFFSETS:  # answered when the test says so
+        if header.api_key == ApiKey.LIST_OFFSETS:  # answered when the test decides
             self.waiting.append(slot)
         else:
             slot.answer([b"done"], header_version=0)
@@ -79,7 +79,7 @@ class Clock:
 
 
 class Port:
-    """A listener, and connections to it."""
+    """A listener and its connections."""
 
     def __init__(self, credentials: MemoryCredentials, *, max_reauth_ms: int = 0) -> None:
         loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ class Port:
 
 
 class Client:
-    """One connection, whose bytes go in by hand."""
+    """One connection, to which the test feeds bytes."""
 
     def __init__(self, connection: SaslConnection) -> None:
         self.connection = connection
@@ -124,7 +124,7 @@ class Client:
         self.read = 0
 
     def feed(self, raw: bytes) -> None:
-        """As a socket would, for as long as the connection reads."""
+        """Feed bytes as a socket would, while the connection reads."""
         while raw and not self.heard.over and self.heard.reading:
             room = self.connection.get_buffer(-1)
             taken = min(len(room), len(raw))
@@ -133,12 +133,12 @@ class Client:
             raw = raw[taken:]
 
     async def over(self) -> bool:
-        """Whether the connection ends."""
+        """Whether the connection has ended."""
         await until(lambda: self.heard.over)
         return True
 
     async def answer(self) -> bytes:
-        """The next one."""
+        """The next answer."""
         await until(lambda: self.heard.over or len(self.heard.frames()) > self.read)
         assert len(self.heard.frames()) > self.read, "it ended"
         self.read += 1
@@ -183,7 +183,7 @@ async def port() -> AsyncIterator[Port]:
 
 @pytest.fixture
 def no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions may be renewed at once."""
+    """Let sessions be renewed at once."""
     monkeypatch.setattr(sasl_exchange, "LEAST_INTERVAL_MS", 0)
 
 
@@ -453,7 +453,7 @@ async def test_a_session_is_renewed_behind_what_was_asked_before() -> None:
     client = port.connect()
     await client.logs_in()
     until_first = client.connection.principal.until
-    client.feed(request(ApiKey.LIST_OFFSETS, 7))  # which is not answered yet
+    client.feed(request(ApiKey.LIST_OFFSETS, 7))  # not answered yet
     client.feed(request(17, 1, mechanism="PLAIN") + request(36, 2, auth_bytes=ALICE) + request(ApiKey.METADATA, 9))
     await until(lambda: ApiKey.METADATA in port.broker.handled)
     assert len(client.heard.frames()) == 2, "answers wait for the first"
@@ -498,7 +498,7 @@ async def test_nothing_is_taken_between_a_renewals_handshake_and_its_end(port: P
 
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([3, 17, 18, 36]), max_size=8))
 def test_strangers_get_nowhere(pieces: list[bytes | int]) -> None:
-    """Whatever comes without a right token, nothing but ApiVersions is handed on."""
+    """Whatever a client sends without a valid token, only ApiVersions is passed on."""
 
     async def talk() -> None:
         port = Port(CREDENTIALS)

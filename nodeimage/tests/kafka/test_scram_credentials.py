@@ -1,4 +1,4 @@
-"""SCRAM credentials through Kafka's APIs: who may see and set them, what is refused, and what is kept."""
+"""SCRAM credentials through Kafka's APIs: who may see and set them, what is refused, and what is stored."""
 
 import asyncio
 from typing import Any
@@ -142,7 +142,7 @@ async def test_the_audit_hears_of_each_user_and_of_no_secret(secured: SecuredNod
 
 
 async def kept(node: SecuredNode, user: str, mechanism: str) -> ScramCredential:
-    """What the catalog has of a user."""
+    """The credentials of a user that the catalog stores."""
     row = await node.parts.catalog.query(lambda reader: reader.users.credential(user, mechanism))
     assert row is not None
     return ScramCredential(row.salt, row.stored_key, row.server_key, row.iterations)

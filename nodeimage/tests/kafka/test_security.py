@@ -1,4 +1,4 @@
-"""SASL and delegation tokens of a cluster that has neither, through their bytes."""
+"""SASL and delegation tokens of a cluster without either, through the bytes of the APIs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients above their quotas: what is counted, what they are told, and for how long nothing of theirs is started."""
+"""Clients above their quotas: what is counted, which delays answers report, and for how long no requests start."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from headrace.wire.header import read_response_header, request_header
 
 @dataclass
 class Session:
-    """As much of a connection as is looked at."""
+    """The part of a connection that the throttle uses."""
 
     user: str = "alice"
     client_id: str = "app"
@@ -41,7 +41,7 @@ class Session:
 
 
 class Limited:
-    """A throttle on a clock of its own."""
+    """A throttle on a simulated clock."""
 
     def __init__(self, *limits: tuple[Entity, Key, float]) -> None:
         self.now = 0.0

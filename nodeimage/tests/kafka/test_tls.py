@@ -1,4 +1,5 @@
-"""A node's listeners with TLS: requests of all sizes, back-pressure, who a client is, and certificates that change."""
+"""A node's listeners with TLS: requests of all sizes, back-pressure, the client's identity, and certificates that
+change."""
 
 import asyncio
 import contextlib
@@ -38,7 +39,7 @@ async def node(tmp_path: Path, listeners: TlsListeners) -> AsyncIterator[Node]:
 
 
 class Client:
-    """One connection over TLS: requests out, answers in, each by hand."""
+    """One connection over TLS, whose requests and answers the test sends and receives one by one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -84,7 +85,7 @@ class Client:
 
     @property
     def subject(self) -> object:
-        """Of the certificate that it saw, its serial number."""
+        """The serial number of the certificate that the client saw."""
         return self.writer.get_extra_info("peercert")["serialNumber"]
 
 
@@ -132,7 +133,7 @@ async def test_requests_byte_by_byte_and_many_in_one_piece(connect: Connect) -> 
 async def test_large_requests_and_answers_come_whole(connect: Connect) -> None:
     client = await connect()
     client.writer.write(client.made())
-    for _ in range(3):  # each comes into mapped memory, and is refused as a whole
+    for _ in range(3):  # each is received into mapped memory, and refused as a whole
         client.writer.write(client.sends(b"v" * (6 << 20)))
     assert await client.ids(1) == [1]
     assert [b"\0\x0a" in await client.answer() for _ in range(3)] == [True] * 3, "MESSAGE_TOO_LARGE"

@@ -1,4 +1,4 @@
-"""DeleteTopics and DeleteRecords, through their bytes, on a node with a real catalog and log."""
+"""DeleteTopics and DeleteRecords, through the bytes of the APIs, on a node with a real catalog and log."""
 
 import asyncio
 import uuid

@@ -57,7 +57,7 @@ def test_what_clients_ask_all_the_time_has_no_spans() -> None:
             *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.API_VERSIONS),
             *(ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT),
             *(ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP, ApiKey.SASL_AUTHENTICATE),
-            ApiKey.HEADRACE_ADMIN,  # admin_api makes their spans
+            ApiKey.HEADRACE_ADMIN,  # admin_api creates their spans
         }
     )
 

@@ -1,4 +1,4 @@
-"""The APIs of transactions, which there are none of, and of producers, through their bytes."""
+"""The APIs of transactions, which are not supported, and of producers, through their bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many connections may be without authentication, how long, and with how much memory."""
+"""Connections without authentication: limits on their number, time and memory."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from headrace.kafka.unproven_connections import (
 
 
 class Clock:
-    """A loop's clock and timers, moved by hand."""
+    """A loop's clock and timers, moved by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -99,7 +99,7 @@ def test_one_address_has_so_many_and_others_have_theirs(unproven: UnprovenConnec
 def test_at_the_limit_the_one_that_waited_longest_makes_way(unproven: UnprovenConnections, clock: Clock) -> None:
     made = fill(unproven, clock, MOST, "10.0.0.1", "10.0.0.2")
     clock.forward(LEAST_S)
-    unproven.waits(made[0])  # its client has said something
+    unproven.waits(made[0])  # its client has sent a message
     unproven.works(made[1])
     assert Member(unproven, "10.0.0.3").join(clock)
     assert [number for number, each in enumerate(made) if each.ended] == [2]
@@ -148,7 +148,7 @@ def test_beyond_the_memory_for_all_the_largest_ends(unproven: UnprovenConnection
     unproven.hold(other, 1)
     assert [each.ended for each in (small, large, other)] == [False, True, False]
     unproven.hold(other, 0)
-    unproven.hold(large, MOST_HELD * 2)  # it is gone
+    unproven.hold(large, MOST_HELD * 2)  # it has left already
     assert not small.ended
 
 

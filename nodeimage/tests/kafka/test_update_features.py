@@ -1,4 +1,4 @@
-"""The cluster's level as Kafka's tools change it: up, one feature, and never down."""
+"""The cluster's level as Kafka's tools change it: upwards, one feature, and never down."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from kit.access import authorization
 
 
 class Cluster:
-    """At level 1, of versions that support 2."""
+    """A cluster at level 1, whose nodes support level 2."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.raised: list[tuple[int, float]] = []

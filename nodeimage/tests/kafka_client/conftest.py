@@ -17,7 +17,7 @@ CLIENT_TESTS = ("test_client.py", "test_connection.py", "test_connection_setup.p
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The other tests here need one alone."""
+    """The other tests of this package need one loop only."""
     both: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "uvloop": uvloop.new_event_loop,
         "asyncio": asyncio.new_event_loop,

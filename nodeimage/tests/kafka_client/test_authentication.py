@@ -1,4 +1,4 @@
-"""The client's half of SASL, against a server of a few lines."""
+"""The client's half of SASL, against a minimal server."""
 
 import struct
 from collections.abc import Callable
@@ -16,7 +16,7 @@ VERSIONS = {17: (0, 1), 36: (0, 2)}
 
 
 def run(security: Security, answer: Callable[[Request], bytes]) -> tuple[Authenticated, list[Request]]:
-    """How it ends, and what was asked."""
+    """The result, and the requests."""
     assert security.mechanism is not None
     running = steps(security, security.mechanism, address="h:1", versions=VERSIONS)
     asked = [next(running)]

@@ -1,4 +1,4 @@
-"""The client against a real socket, whose other end is a script of this file."""
+"""The client against a real socket, with a scripted server at the other end."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ Answer = Callable[[RequestHeader, bytes], bytes]
 
 @contextmanager
 def server(answer: Answer) -> Iterator[int]:
-    """Serve connections one after the other; `answer` gives the bytes to send, none to hang up."""
+    """Serve connections one after the other; `answer` returns the bytes to send, or none to close the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def exactly(peer: socket.socket, count: int) -> bytes:
@@ -45,7 +45,7 @@ def server(answer: Answer) -> Iterator[int]:
                 peer, _ = listener.accept()
             except OSError:
                 return
-            with peer, suppress(ConnectionError):  # the client may hang up first
+            with peer, suppress(ConnectionError):  # the client may close the connection first
                 while length := exactly(peer, 4):
                     request = exactly(peer, int.from_bytes(length, "big"))
                     header = read_request_header(request)
@@ -205,7 +205,7 @@ LOGIN = {"sasl.username": "alice", "sasl.password": "s3cret"}
 
 
 async def asked(server: FakeKafka, **properties: str) -> object:
-    """What the node answers to a client with these properties."""
+    """The node's answer to a client with these properties."""
 
     def ask() -> object:
         access = Access(security_of({name.replace("_", "."): value for name, value in properties.items()}))
@@ -253,7 +253,7 @@ async def test_a_client_shows_its_certificate(certificates: Certificates, tmp_pa
     trusting = {"security_protocol": "SSL", "ssl_ca_location": certificates.path("ca.pem")}
     async with FakeKafka(answering, context=server_context(certificates, client_authority="ca.pem")) as server:
         assert await asked(server, **trusting, **own)
-        # The server may end the connection before what it said of the certificate was read.
+        # The server may close the connection before its alert about the certificate was read.
         with pytest.raises((SourceRefuses, Unanswered), match=r"wants? a (user, or a )?certificate of the client"):
             await asked(server, **trusting)
 

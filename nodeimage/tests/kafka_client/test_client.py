@@ -1,4 +1,4 @@
-"""The client against a server of this process that misbehaves: every fault is a plain error, and nothing waits on."""
+"""The client against a misbehaving in-process server: every fault raises a clear error, and nothing waits forever."""
 
 import asyncio
 import re
@@ -112,7 +112,7 @@ async def test_silence_is_told_from_refusal(connect: Connect) -> None:
 async def test_one_connection_that_falls_silent_ends_those_to_the_same_node_that_are_as_silent(
     connect: Connect,
 ) -> None:
-    """As where a firewall has forgotten them all: the next call need not find that out anew."""
+    """As after a firewall has dropped them all: the next call need not find that out again."""
     async with FakeKafka(echo) as server:
         client = connect(server, limits=Limits(silence_s=1.0))
         await ask(client, a=1)
@@ -214,7 +214,7 @@ async def test_a_node_that_moved_is_found_at_its_new_address(connect: Connect) -
         await old.stop()
         client._learnt_at = -10.0
         answers = await asyncio.gather(ask(client, NodeId(2)), ask(client, NodeId(2)), return_exceptions=True)
-        if any(isinstance(each, SourceUnreachable) for each in answers):  # they used the connection as it ended
+        if any(isinstance(each, SourceUnreachable) for each in answers):  # they used the connection while it ended
             client._learnt_at = -10.0
             await ask(client, NodeId(2))
         assert new.connections == 1

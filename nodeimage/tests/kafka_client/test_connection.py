@@ -17,7 +17,7 @@ async def test_calls_are_pipelined_and_each_gets_its_own_answer(connect: Connect
         client = connect(server)
         answers = await asyncio.gather(*(ask(client, number=number) for number in range(200)))
         assert [answer["number"] for answer in answers] == list(range(200))
-        assert server.connections == 2  # one to ask who is there, one to the node
+        assert server.connections == 2  # one to learn the nodes, one to the node
 
 
 async def test_batches_of_a_fetch_come_as_views_of_the_answers_own_memory(connect: Connect) -> None:
@@ -56,7 +56,7 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection(connect: Conn
 
 
 async def test_a_slow_network_that_brings_bytes_is_not_taken_for_silence(connect: Connect) -> None:
-    """Each piece comes after half of the silence that is allowed, the whole after several times that."""
+    """Each piece arrives after half of the allowed silence, the whole after several times the allowed silence."""
     limits = Limits(silence_s=4.0)
     async with FakeKafka(echo) as server:
         client = connect(server, limits=limits)

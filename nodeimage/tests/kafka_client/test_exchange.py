@@ -1,4 +1,4 @@
-"""Requests framed and answers matched to them, without a socket."""
+"""Framing of requests and matching of answers, without a socket."""
 
 import struct
 

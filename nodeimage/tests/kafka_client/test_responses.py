@@ -1,4 +1,4 @@
-"""A server's bytes cut into responses, however they come."""
+"""Cutting a server's bytes into responses, whatever pieces they arrive in."""
 
 import struct
 
@@ -11,7 +11,7 @@ from headrace.kafka_client.responses import ResponseReader
 
 
 def feed(reader: ResponseReader, data: bytes, piece: int) -> list[bytes]:
-    """All responses that come of `data`, given in pieces."""
+    """All responses in `data`, which is fed in pieces."""
     found: list[bytes] = []
     at = 0
     while at < len(data):

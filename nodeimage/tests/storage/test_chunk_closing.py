@@ -1,5 +1,5 @@
-"""A chunk or container that cannot be looked after keeps no other waiting; what is done with them is tested with whole
-nodes (tests/storage)."""
+"""A chunk or container that cannot be maintained does not delay the others; the results are tested with whole nodes
+(tests/storage)."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ FAILURES = [DAMAGE, StorageFull("no room on the disk"), OSError(errno.EIO, "inpu
 
 
 class OneChunk:
-    """A log of one chunk: full, or open and as long as is worth a look at what of it is dead."""
+    """A log of one chunk: full, or open and long enough to be scanned for dead bytes."""
 
     def __init__(self, *, full: bool, failure: Exception | None = None) -> None:
         self.start, self.end = 0, 10 << 20
@@ -51,7 +51,7 @@ class OneChunk:
 
 
 class Node:
-    """One that leads these logs' containers. `suspected`: those that the scrub was told of."""
+    """A node that leads these logs' containers. `suspected`: the containers reported to the scrub."""
 
     def __init__(self, *logs: OneChunk, closing: bool = False) -> None:
         self.suspected: list[int] = []
@@ -124,7 +124,7 @@ async def test_damage_is_told_also_of_a_chunk_that_had_no_room_before() -> None:
 
 
 async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scrub_came_to_nothing() -> None:
-    """Its helper was killed. Until damage is found, the replica is not made anew."""
+    """The scrub's helper process was killed. Until damage is found, the replica is not rebuilt."""
     node = Node(OneChunk(full=True, failure=DAMAGE))
     now, damaged = 0.0, set[int]()
     replica = SimpleNamespace(id=1, log=SimpleNamespace(folder="1", synced=0), cycle=SimpleNamespace(is_closed=False))
@@ -148,7 +148,7 @@ async def test_a_chunk_that_stays_damaged_is_scrubbed_again_where_the_first_scru
     scrub._read = read  # type: ignore[method-assign]
 
     async def rounds() -> int:
-        """Two of them; how many scrubs there have been."""
+        """Run two rounds; returns the number of scrubs so far."""
         for _ in range(2):
             await node.closing.close_full()
             await asyncio.sleep(0.001)
@@ -203,7 +203,7 @@ async def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_de
 
 
 async def test_a_full_container_that_cannot_be_closed_keeps_no_other_open() -> None:
-    """For one volume no other container can be made, as its hosts are away, say."""
+    """For example, no other container can be created for one volume because its hosts are down."""
     node = Node(OneChunk(full=True), OneChunk(full=True), OneChunk(full=True))
     node.cluster.node_id, node.cluster.node = 1, lambda _id: None
     node.cluster.open_data = lambda volume: []

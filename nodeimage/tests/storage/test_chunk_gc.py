@@ -1,4 +1,4 @@
-"""What is dead in chunks is given back, and what lives is kept, whatever breaks off in between."""
+"""Dead bytes of chunks are freed and live ones are kept, whatever is interrupted in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ async def test_a_short_stream_gives_its_share_of_common_chunks_back(new_node: Ne
     start, end = await node.call("offsets", f"{LEAVE}:t")
     assert end == 300
     assert start > 150, "what lies in closed chunks has expired"
-    # Of the closed chunks hardly more is left than the other stream's records, which are as many and as long.
+    # Hardly more of the closed chunks is left than the other stream's records, which are as many and as long.
     assert start * 9_000 <= data_bytes(node, closed=True) < start * 9_100 * 1.1 + 100_000
     await node.restart()
     assert await node.call("offsets", f"{LEAVE}:t") == (start, end)
@@ -48,7 +48,7 @@ async def test_what_dies_in_the_open_chunk_is_given_back_without_another_write(n
 async def test_an_open_chunk_that_is_as_it_was_is_not_looked_at_again(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """It may hold a hundred thousand idle topics; what may make some of it dead is noticed all the same."""
+    """The chunk may hold a hundred thousand idle topics; any event that may make some of it dead is still noticed."""
     node = await new_node(chunk_bytes=16 * MIB)
     await streams(node, leave=3_600_000)
     await fill(node, f"{LEAVE}:t", mib=3, time_ms=node.parts.runtime.now())
@@ -88,7 +88,7 @@ async def test_records_deleted_from_the_open_chunk_are_given_back_when_it_closes
     node = await new_node(chunk_bytes=2 * MIB)
     monkeypatch.setattr("headrace.storage.chunk_gc.WORTH_PUNCHING", 100_000)
     count = await fill(node, "/default:small", mib=1, size=10_000)
-    third = count // 3  # less than is worth closing a chunk for
+    third = count // 3  # too little for closing the chunk early
     assert await node.call("delete_records", "/default:small", third) == third
     await node.parts.maintenance.pass_now()
     await fill(node, "/default:other", mib=4)
@@ -168,7 +168,7 @@ async def test_a_crash_at_any_step_of_chunk_gc_keeps_what_lives(new_node: NewNod
 
 
 async def many_chunks(new_node: NewNode, *, topics: int) -> Running:
-    """A node whose closed chunks hold, by container, records of some topics: each lies in one of them."""
+    """A node whose closed chunks hold, by container, records of some topics; each topic lies in one of the chunks."""
     node = await new_node(container_bytes=8 * MIB)
     for serial in range(topics):
         await fill(node, f"/default:t-{serial}", mib=5)
@@ -178,7 +178,7 @@ async def many_chunks(new_node: NewNode, *, topics: int) -> Running:
 
 
 def looks(node: Running) -> tuple[int, int]:
-    """(chunks looked at whole, chunks in which partitionlets were looked for) since the start."""
+    """(chunks scanned as a whole, chunks in which partitionlets were searched) since the start."""
     chunk_gc = node.parts.maintenance._chunk_gc
     return chunk_gc.looks, chunk_gc.searches
 
@@ -206,7 +206,7 @@ async def test_a_restart_looks_for_what_died_and_at_nothing_else(new_node: NewNo
     before = data_bytes(node)
     task = node.parts.maintenance._task
     assert task is not None
-    task.cancel()  # it dies before anything is given back
+    task.cancel()  # the node dies before anything is freed
     await asyncio.gather(task, return_exceptions=True)
     await node.call("delete", "/default:t-1")
     await until_deleted(node)
@@ -238,7 +238,7 @@ async def test_where_the_mark_is_lost_all_chunks_are_looked_at(new_node: NewNode
             mark.unlink()
         case "damaged":
             mark.write_bytes(b"x" * 200)
-        case _:  # as where it died between the death and the mark
+        case _:  # as if it died between the death and the mark
             mark.write_bytes(older)
     await node.start()
     await until(lambda: data_bytes(node) < before - 3 * MIB, what="space given back")

@@ -1,4 +1,4 @@
-"""What closed chunks hold is noted once, and what cannot be done with one is said once."""
+"""The contents of closed chunks are read once, and a failure with a chunk is logged once."""
 
 import os
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ ID = ContainerId(7)
 
 
 class Chunks:
-    """Chunks whose contents the test says, and how often they were read."""
+    """Chunks with contents chosen by the test, and the number of times that they were read."""
 
     def __init__(self) -> None:
         self.held_by_stream = {1: 300, 2: 900}

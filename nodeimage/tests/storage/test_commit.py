@@ -70,7 +70,7 @@ async def test_one_sync_serves_all_that_came_while_the_last_one_ran(new_node: Ne
 
     def slow(path: Path) -> None:
         writes.append(path)
-        time.sleep(0.05)  # a slow disk: what comes meanwhile is the next job
+        time.sleep(0.05)  # a slow disk: what arrives meanwhile forms the next job
 
     log_writes.after(slow)
     clients = [await asyncio.to_thread(Client, node.port) for _ in topics]
@@ -106,7 +106,7 @@ sys.exit(main(sys.argv[2:]))
 
 @contextmanager
 def node_process(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A node of its own process, and its port."""
+    """A node in a process of its own, and its port."""
     ready = folder / "ready.json"
     ready.unlink(missing_ok=True)
     options = ["--data", str(folder / "node-1"), "--store", str(folder / "cluster.sqlite"), "--ready-file", str(ready)]
@@ -127,7 +127,7 @@ def node_process(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen
 
 
 BOTH = pytest.mark.parametrize("pure", [pytest.param("0", marks=NEEDS_NATIVE), "1"])
-"""The native threads, then those of Python."""
+"""The native threads, then Python's."""
 
 
 @BOTH
@@ -184,7 +184,7 @@ sys.exit(main(sys.argv[2:]))
 def test_a_write_that_a_power_cut_tears_costs_nothing_that_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str, seed: int
 ) -> None:
-    """Some sectors of it are on the disk, of several batches."""
+    """Some sectors of the write, which has several batches, are on the disk."""
     monkeypatch.setenv("HEADRACE_PURE", pure)
     tears = tmp_path / "tears"
     good = [b"good %d " % serial + bytes(3000) for serial in range(10)]

@@ -1,4 +1,4 @@
-"""Full containers close, and closed ones in which nothing lives go."""
+"""Full containers are closed, and closed containers without live records are deleted."""
 
 import asyncio
 import shutil
@@ -131,7 +131,7 @@ async def test_what_is_gone_from_the_disk_is_not_kept_open_and_what_rests_not_in
 async def test_a_container_that_takes_nothing_but_seals_has_only_a_small_chunk_ready(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may be as long as all chunks are, and a node has many such containers."""
+    """Spare chunks of other containers may have the full size, and a node has many such containers."""
     monkeypatch.setattr("headrace.node.environment.LogOptions", partial(LogOptions, open_file_bytes=MIB // 4))
     node, first = await with_a_full_container(new_node)
 
@@ -181,7 +181,7 @@ async def test_nothing_is_placed_in_a_deleted_container_by_who_has_not_heard(
         assert int(each.error_code) == Code.LEADER_NOT_AVAILABLE
         assert f"container {gone} takes no new partitions" in each.error_message
 
-    assert await node.call("put", "/default:late", b"v") == 0  # the next try finds one that is there
+    assert await node.call("put", "/default:late", b"v") == 0  # the next attempt finds an existing one
     (topic,) = await node.parts.topics.resolve(["/default:late"])
     assert not isinstance(topic, KafkaError)
     assert topic.partitions[0].container.id == live

@@ -1,4 +1,4 @@
-"""What died is looked for once everywhere, for a while in what is younger, and after a restart if it was not before."""
+"""Deaths are searched everywhere once, for a while in younger chunks, and after a restart if they were not before."""
 
 from array import array
 

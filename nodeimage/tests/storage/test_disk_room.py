@@ -1,4 +1,4 @@
-"""How much of the disk a node may use: its quota, and the reserve that it lives on when all else is full."""
+"""How much of the disk a node may use: its quota, and the reserve that keeps a full node working."""
 
 import os
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Sizes:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What is free on the disk: set `bytes`."""
+    """The bytes that are free on the disk; set `bytes`."""
     told = SimpleNamespace(bytes=1000)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=told.bytes, f_frsize=1))
     return told

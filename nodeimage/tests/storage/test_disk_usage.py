@@ -1,4 +1,4 @@
-"""What replicas occupy on the disk."""
+"""The bytes that replicas occupy on the disk."""
 
 import os
 from pathlib import Path

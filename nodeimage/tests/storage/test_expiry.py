@@ -34,7 +34,8 @@ async def test_the_next_offset_and_producers_survive_the_expiry_of_everything(ne
 
 
 async def test_epochs_begin_no_earlier_than_what_is_kept(new_node: NewNode) -> None:
-    """A consumer at the earliest offset has that epoch checked: did it end before, the log would seem to be cut."""
+    """A consumer at the earliest offset has that epoch checked: if the epoch ended before, the log would seem to be
+    truncated."""
     node = await new_node()
 
     async def earliest() -> tuple[int, int]:
@@ -57,17 +58,17 @@ async def test_epochs_begin_no_earlier_than_what_is_kept(new_node: NewNode) -> N
     await node.call("put", "t", b"c", b"d")
     assert await earliest() == (0, old)
     assert await end_of(old) == (old, 2)
-    await node.call("delete_records", "t", 3)  # in the midst of the epoch that is on
+    await node.call("delete_records", "t", 3)  # in the middle of the present epoch
     offset, epoch = await earliest()
     assert (offset, epoch > old) == (3, True)
     assert await end_of(old) == (old, 3)
     assert await end_of(epoch) == (epoch, 4)
-    await node.restart()  # now both epochs are read from the log
+    await node.restart()  # now both epochs come from the log
     assert await earliest() == (3, epoch)
     assert await end_of(old) == (old, 3)
     assert await end_of(epoch) == (epoch, 4)
     await node.call("put", "t", b"e")
-    await node.call("admin", "roll", topic="t", partition=0)  # and from the seal
+    await node.call("admin", "roll", topic="t", partition=0)  # and now from the seal
     assert await earliest() == (3, epoch)
     assert await end_of(old) == (old, 3)
     assert await end_of(epoch) == (epoch, 4)

@@ -1,4 +1,4 @@
-"""A full disk: reads go on, writes are refused with a storage error, and come back when there is room."""
+"""A full disk: reads continue, writes are refused with a storage error, and resume when there is room."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def fill(node: Running, topic: str = TOPIC) -> int:
-    """Writes until it is refused; the number of records taken."""
+    """Write until the node refuses; returns the number of records accepted."""
     taken = 0
     while True:
         result = await node.call("produce", topic, [b"%08d" % taken + bytes(SIZE)])
@@ -48,7 +48,7 @@ async def fill(node: Running, topic: str = TOPIC) -> int:
 
 
 async def check_full(node: Running, taken: int) -> None:
-    """It reads, refuses, and its catalog still works."""
+    """The node serves reads, refuses writes, and its catalog still works."""
     assert len(await node.call("read", TOPIC)) == taken
     assert (await node.call("produce", TOPIC, [bytes(SIZE)])).error == Code.KAFKA_STORAGE_ERROR
     await node.call("create", f"/default:made-when-full-{taken}-{len(node.parts.topics)}")
@@ -67,7 +67,7 @@ async def wait_for_room(node: Running, topic: str, offset: int) -> None:
 
 
 async def test_the_reserve_is_left_free_and_deleting_makes_room(new_node: NewNode, small_disk: Path) -> None:
-    reserve = 18 * MIB  # the catalog's chunk is 1 MiB here as all others
+    reserve = 18 * MIB  # the catalog's chunk is 1 MiB here, like all others
     node = await new_node(folder=small_disk / "node", disk_reserve=reserve)
     await node.call("create", TOPIC, "/default:other")
     await node.call("put", "/default:other", b"small")

@@ -1,5 +1,5 @@
-"""Copies whose offsets have gaps within partitionlets, and empty batches, as those of a compacted topic: what the disk
-does to logs does not mind them."""
+"""Copies with gaps between offsets within partitionlets, and with empty batches, as those of a compacted topic:
+maintenance of the disk handles them."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ T0 = 1_700_000_000_000
 
 
 class Committed:
-    """Waits for a batch."""
+    """Waits for the commit of a batch."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -48,7 +48,7 @@ async def copies(node: Running, *names: str, stream: str = "/default") -> None:
 
 
 async def copy(node: Running, name: str, records: Log) -> None:
-    """One batch at the offsets that its records have."""
+    """Copy one batch at the offsets of its records."""
     batch = build_batch([(time, None, value, []) for _, value, time in records])
     stamp(batch, Offset(records[0][0]), 1)
     await append(node, name, batch)
@@ -71,9 +71,10 @@ async def append(node: Running, name: str, batch: bytearray) -> None:
 
 
 async def interleaved(node: Running, ends: dict[str, int], *, rounds: int = ROUNDS, since: int = T0) -> dict[str, Log]:
-    """Batches of topics in turn, with gaps of 0 to 5,000 offsets before each, or empty batches; what was added to each.
+    """Append batches of several topics in turn, with gaps of 0 to 5,000 offsets before each, or empty batches; returns
+    the records by topic.
 
-    `ends`: where each topic ends, moves on. `since`: the time of the first records.
+    `ends`: the end of each topic, which is updated. `since`: the time of the first records.
     """
     chance = random.Random(since)
     logs: dict[str, Log] = {name: [] for name in ends}
@@ -94,7 +95,8 @@ async def interleaved(node: Running, ends: dict[str, int], *, rounds: int = ROUN
 
 
 async def check(node: Running, logs: dict[str, Log], stream: str = "/default") -> None:
-    """All records are there; from within a gap the next one is read; times lead to the right offsets."""
+    """Check that all records can be read, that a read within a gap returns the next one, and that look-ups by time are
+    right."""
     chance = random.Random(2)
     for name, log in logs.items():
         topic = f"{stream}:{name}"
@@ -176,7 +178,7 @@ async def test_what_expires_before_a_gap_goes_and_what_lies_behind_it_stays(new_
 
 
 async def test_gaps_do_not_keep_what_has_outlived_its_time(new_node: NewNode) -> None:
-    """A log start moves to the end of what has expired, behind which there may be a gap."""
+    """The log start moves to the end of the expired records, after which there may be a gap."""
     node = await new_node()
     await node.call("admin", "stream.create", path="/short", policy={"ttl_ms": 3_600_000})
     await copies(node, *TOPICS, stream="/short")

@@ -1,4 +1,4 @@
-"""The mark of what garbage collection of chunks has looked for is whole, or refused."""
+"""The mark of chunk garbage collection is read whole, or refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The event loop never waits for a disk, a helper or a long step: it stalls under 50 ms whatever goes on."""
+"""The event loop never waits for a disk, a helper process or a long step: it stalls for less than 50 ms under any
+load."""
 
 import threading
 import time
@@ -15,7 +16,7 @@ SECONDS = 8
 
 @pytest.mark.alone
 def test_the_loop_does_not_stall_under_load_regroup_scrub_expiry_and_rolls(new_cluster: Callable[..., Any]) -> None:
-    """Measures how long the event loop is held up at a time."""
+    """Measures how long the event loop is blocked at a time."""
     sizes = (f"--chunk-bytes={4 * MIB}", f"--partitionlet-bytes={4 * MIB}", f"--container-bytes={64 * MIB}")
     cluster = new_cluster(*sizes, "--disk-reserve=0")
     cluster.admin("stream.create", {"path": "/test/short", "policy": {"ttl_ms": 1000}})
@@ -84,7 +85,7 @@ def test_the_meter_sees_a_stall() -> None:
         await asyncio.sleep(0.05)
         assert lag.shown()["worst"] < 5000
         began = time.process_time()
-        while time.process_time() - began < 0.12:  # the loop is kept busy on purpose
+        while time.process_time() - began < 0.12:  # blocks the loop on purpose
             pass
         await asyncio.sleep(0.03)
         assert lag.shown()["worst"] >= 90

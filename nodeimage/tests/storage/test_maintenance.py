@@ -1,4 +1,4 @@
-"""The disk space of replicas that follow: given back by each node on its own, without losing what only they have."""
+"""Followers free disk space on their own, without losing what only they have."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,8 @@ from kit.pair import Pair, Start, append, read, until
 
 
 async def filled(pair: Pair, name: str, *, mib: int) -> Partition:
-    """A partition of the first node with so many chunks of records; its first batches are an idempotent producer's."""
+    """A partition of the first node with the given number of chunks; its first batches are from an idempotent
+    producer."""
     partition = await pair.create(name)
     for sequence in range(3):
         await append(partition, b"from a producer", producer=77, sequence=sequence)
@@ -40,7 +41,7 @@ def in_sync(broker: NodeParts, follower: LocalReplica, container: ContainerId) -
 
 
 async def same(pair: Pair, partition: Partition) -> None:
-    """Both nodes have and know the same."""
+    """Check that both nodes have the same records and state."""
     leader, follower = partition.container, replica(pair.second, partition.container.id)
     leader.kick()
     await until(lambda: follower.committed == leader.committed == leader.log.end)
@@ -96,7 +97,7 @@ async def test_a_follower_keeps_a_chunk_until_its_leader_has_carried_the_produce
     first = follower.log.closed_chunks()[0]
     task = pair.first.maintenance._task
     assert task is not None
-    task.cancel()  # the leader takes its time
+    task.cancel()  # the leader is slow
     await asyncio.gather(task, return_exceptions=True)
     await expire(pair, partition, partition.high_watermark - 1)
     await pair.second.maintenance.pass_now()
@@ -177,7 +178,7 @@ async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_
 ) -> None:
     monkeypatch.setattr("headrace.storage.chunk_closing.WORTH_CLOSING", 100_000)
     monkeypatch.setattr("headrace.partitions.partitions.SERVES_S", 0.5)
-    monkeypatch.setattr("headrace.container.follower_feed.KEPT_BYTES", 0)  # what is fetched comes from the files
+    monkeypatch.setattr("headrace.container.follower_feed.KEPT_BYTES", 0)  # fetched records come from the files
     pair = await start(2)
     kept = await pair.create("kept")
     partition = await pair.create("again")
@@ -188,7 +189,7 @@ async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_
     container = partition.container
     topic = await pair.topic(pair.second, "again")
     follower = replica(pair.second, container.id)
-    async with pair.second.catalog._applier._turn:  # what is committed from now on is applied there later
+    async with pair.second.catalog._applier._turn:  # commits from now on are applied there later
         async with pair.follows_nothing(container.id) if lost == "the end" else contextlib.nullcontext():
             for _ in range(12):
                 await append(partition, bytes(110_000))
@@ -198,7 +199,7 @@ async def test_no_offset_is_given_again_where_records_have_expired_and_the_next_
             await until(lambda: pair.first.maintenance.freed_bytes > 2 << 20)
         incarnation_before = follower.incarnation
         if lost == "all":
-            pair.second.cluster.replicas.damaged(container.id)  # fetched anew, from what the leader has left
+            pair.second.cluster.replicas.damaged(container.id)  # refetched from what the leader still has
             await until(lambda: follower.incarnation != incarnation_before)
         await until(lambda: in_sync(pair.first, follower, container.id))
         assert (follower.log.load(partition.open).next_offset or 0) < end
@@ -221,7 +222,7 @@ async def test_who_has_followed_without_a_gap_need_not_wait_for_the_catalog(star
     async with pair.second.catalog._applier._turn:
         await pair.hand_over(partition.container.id, pair.second)
         promoted = await pair.second.partitions.leader(topic, 0)
-        # But for rows that were replaced since, as when a catalog is fetched anew: they may be older than they were.
+        # Except rows that were replaced since, as when a catalog is fetched again: they may be older than before.
         pair.second.partitions.rows_replaced()
         with pytest.raises(KafkaError) as behind:
             await pair.second.partitions.leader(other, 0)
@@ -243,7 +244,7 @@ async def test_with_many_replicas_rounds_that_nothing_asks_for_come_less_often(
 
     monkeypatch.setattr(maintains, "_steps", step)
     count = pair.first.cluster.replicas.count
-    monkeypatch.setattr(maintenance, "REPLICAS_A_ROUND", count / 3)  # so each third time
+    monkeypatch.setattr(maintenance, "REPLICAS_A_ROUND", count / 3)  # so every third time
     maintains._wake.set()
     await until(lambda: steps.count("round") >= 2)
     steps.clear()

@@ -1,8 +1,8 @@
-"""A power cut: of what was not synced, any part may be missing. Every acknowledged record is there (invariant 1).
+"""A power cut: of what was not synced, any part may be missing. Every acknowledged record survives (invariant 1).
 
-`Disk` stands between the node and the filesystem and remembers, of each file of the log, what had been synced when,
-and of each folder which names had. `cut` makes the folder that a machine could find after it lost its power: of each
-page either what was synced or what was written, of each name either the synced state or the newest, by chance.
+`Disk` is placed between the node and the filesystem and records what was synced of each file of the log at which time,
+and which names each folder had. `cut` creates a folder as a machine could find it after a loss of power: for each page
+either the synced or the written state, for each name either the synced or the newest state, chosen at random.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ TOPICS = ("/default:cut-a", "/default:cut-b")
 
 
 class Disk:
-    """What is durable of the files below `folder`."""
+    """The durable state of the files below `folder`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,8 @@ class Disk:
             if path.is_dir():
                 self._names[path] = _names(path)
             else:
-                # It is read after the sync, so it may hold more than was synced: no less than a disk could hold.
+                # The content is read after the sync, so it may include more than was synced, but a disk could hold that
+                # too.
                 inode = os.fstat(fd).st_ino
                 if inode not in self._held:  # held open, so that no other file gets its inode
                     self._held[inode] = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
@@ -69,7 +70,7 @@ class Disk:
             os.close(fd)
 
     def cut(self, into: Path, chance: random.Random, *, lose_all: bool) -> None:
-        """Makes `into` what is left of the folder."""
+        """Create in `into` what is left of the folder."""
         with self._lock:
             for folder, synced in self._names.items():
                 if not folder.is_dir():
@@ -112,7 +113,7 @@ def _names(folder: Path) -> dict[str, int]:
 
 
 def add_the_rest(image: Path, home: Path, catalog: Path) -> None:
-    """What SQLite and the node's folder hold, which `Disk` does not see being synced."""
+    """Copy SQLite's files and those of the node's folder, whose syncs `Disk` does not see."""
     shutil.copytree(catalog, image / "node-1" / "catalog", dirs_exist_ok=True)
     for path in home.glob("cluster.sqlite*"):
         shutil.copy(path, image / path.name)
@@ -128,13 +129,13 @@ async def test_acknowledged_records_survive_power_cuts_at_random_moments(
     print(f"seed {seed}")
     chance = random.Random(seed)
     home = tmp_path / "powered"
-    # A helper process's syncs are not seen here: no regrouping while the power is on.
+    # A helper process's syncs are not recorded: no regrouping before the power cut.
     monkeypatch.setattr(ContainerLog, "needs_regroup", lambda *_: False)
     disk = Disk(monkeypatch, home)
     node = await new_node(folder=home, fsync=True, chunk_bytes=400_000, partitionlet_bytes=300_000)
     await node.call("create", *TOPICS)
     catalog_then = tmp_path / "catalog-then"
-    # SQLite syncs from C: the catalog's tables are taken as they were here, long out of date, to be replayed.
+    # SQLite syncs from C: the catalog's tables are taken from an early state, to be replayed.
     shutil.copytree(home / "node-1" / "catalog", catalog_then)
     acknowledged: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
     stopping = threading.Event()

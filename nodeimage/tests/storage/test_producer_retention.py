@@ -1,4 +1,5 @@
-"""A chunk may go once all that it knows of an open partitionlet's producers is known behind it."""
+"""A chunk may be dropped once all producer state that it has of an open partitionlet is also known from later
+frames."""
 
 from types import SimpleNamespace
 from typing import Any

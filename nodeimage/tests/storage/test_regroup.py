@@ -1,4 +1,4 @@
-"""Closed chunks of many partitions are put in order by a helper process, and nobody notices but by speed."""
+"""Closed chunks of many partitions are sorted by a helper process, which clients notice only by faster reads."""
 
 import asyncio
 import signal
@@ -41,14 +41,14 @@ def chunks(node: Running) -> list[Any]:
 
 
 def all_regrouped(node: Running) -> bool:
-    """Whether every chunk that is full has been closed and put in order."""
+    """Whether every full chunk has been closed and regrouped."""
     (container,) = [each for each in node.parts.containers.values() if each.id != node.parts.maintenance.catalog_id]
     full = [chunk for chunk in container.log.chunks() if chunk.end is not None]
     return bool(full) and all(chunk.body.regrouped for chunk in full)
 
 
 def stretches(node: Running, topic_partitionlet: int, chunk: Any) -> int:
-    """How many separate stretches of a chunk a reader of one partition has to fetch."""
+    """The number of separate stretches of a chunk that a reader of one partition has to fetch."""
     places = [place for part in chunk.body.parts for place in part.places(topic_partitionlet, 0)]
     ends = {place.at + place.length for place in places}
     return sum(place.at not in ends for place in places)

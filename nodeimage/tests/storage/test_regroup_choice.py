@@ -1,4 +1,4 @@
-"""When a chunk is looked at again; that regrouping does what it should is tested with whole nodes (tests/storage)."""
+"""When a chunk is checked again; the results of regrouping are tested with whole nodes (tests/storage)."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ def made(executor: ThreadPoolExecutor) -> Regrouping:
 
 
 class OneChunk:
-    """A log of one closed chunk, of which it cannot be read at first whether it needs regrouping; it does not."""
+    """A log of one closed chunk. The first check of whether it needs regrouping fails; it does not need it."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -50,7 +50,7 @@ async def test_a_chunk_that_could_not_be_looked_at_is_looked_at_again_later(monk
 
 
 class ManyChunks:
-    """A log of closed chunks that all need regrouping, but for those that do not; its helper does nothing."""
+    """A log of closed chunks that all need regrouping, except the given ones; its helper process does nothing."""
 
     def __init__(self, waiting: int, *, sound: int = 0) -> None:
         self.waiting = waiting

@@ -1,4 +1,4 @@
-"""Which records are expired: by time, by size, only from the oldest on."""
+"""Which records expire: by time, by size, only from the oldest on."""
 
 from headrace.base.ids import Offset, PartitionletId, StreamNumber, partitionlet_id
 from headrace.catalog.chains import LogStart
@@ -68,7 +68,7 @@ def test_a_chain_expires_from_its_first_partitionlet_on() -> None:
 
 
 def test_a_log_start_does_not_pass_the_end_of_what_is_sealed() -> None:
-    """After an unclean recovery a log may hold batches behind that end which were never acknowledged."""
+    """After an unclean recovery a log may hold batches beyond that end, which were never acknowledged."""
     owners = {ONE: owner()._replace(end=Offset(8)), TWO: owner(first=8)}
     shares = [share(0, 9, at=0), share(8, 19, at=NOW, partitionlet=TWO)]
     assert expired(shares, owners=owners, rules=rules(ttl_ms=1), now=NOW) == [LogStart(TOPIC, 0, Offset(8))]

@@ -101,7 +101,7 @@ async def test_a_crash_at_any_step_of_a_roll_loses_nothing(new_node: NewNode, mo
 async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their producers try again and again, and each try was told with a traceback."""
+    """Their producers keep retrying, and each attempt used to be logged with a traceback."""
     node = await new_node(partitionlet_bytes=1000)
     await node.call("create", TOPIC)
     assert await node.call("put", TOPIC, bytes(2000)) == 0
@@ -126,7 +126,7 @@ async def test_partitions_that_cannot_roll_for_want_of_room_say_so_once(
 
 
 def _photograph_each_step(node: Running, photos: list[tuple[str, Path]], patched: pytest.MonkeyPatch) -> None:
-    """Takes a photo of the disk before and after each command and each control frame."""
+    """Save the state of the disk before and after each command and each control frame."""
     catalog = node.parts.catalog
     submit = catalog.submit
 
@@ -183,7 +183,7 @@ async def test_a_roll_that_waits_for_room_refuses_producers_and_ends_when_there_
 async def test_a_target_that_has_become_full_is_opened_all_the_same(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the partition could go on nowhere, whoever has room: no other target may be chosen."""
+    """Otherwise the partition could not continue anywhere: no other target may be chosen."""
     node = await new_node()
     await node.call("put", TOPIC, b"first")
     (topic,) = await node.parts.topics.resolve([TOPIC])
@@ -205,7 +205,7 @@ async def test_a_target_that_has_become_full_is_opened_all_the_same(
     monkeypatch.setattr(other.log, "room", needs_a_chunk)
     monkeypatch.setattr(ContainerLog, "make_spare", make)
     monkeypatch.setattr(DiskRoom, "check", is_full)
-    topic.partitions[0].container.closing = True  # all rolls choose the other one
+    topic.partitions[0].container.closing = True  # all rolls choose the other container
     rolled = await node.call("admin", "roll", topic=TOPIC)
     assert rolled["container"] == other.id
     assert made == [other.log]
@@ -229,7 +229,7 @@ async def test_an_intent_for_another_container_is_carried_out_where_it_was_meant
         topic_id=partition.topic_id, partition=0, expected_open=partition.open, container=partition.container.id
     )
     await node.parts.catalog.submit(RollIntent(items=[target], now=Millis(0)))
-    partition.container.closing = True  # now all rolls choose the other one
+    partition.container.closing = True  # now all rolls choose the other container
     intended = partition.container.id
     rolled = await node.call("admin", "roll", topic=TOPIC)
     assert rolled["container"] == intended
@@ -250,7 +250,7 @@ async def test_leader_epochs_rise_at_a_roll_after_very_many_restarts(new_node: N
     from headrace.store.sqlite import SqliteStore
 
     store = SqliteStore(node.folder / "cluster.sqlite")
-    for record in container_records.containers(store):  # as a thousand starts leave it
+    for record in container_records.containers(store):  # as after a thousand starts
         container_records.change_container(
             store, record.container_id, lambda now: structs.replace(now, epoch=Epoch(now.epoch + 1000))
         )

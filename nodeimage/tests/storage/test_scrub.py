@@ -1,4 +1,4 @@
-"""Damaged bytes are found by reads and by scrub, and harm nobody but those who ask for them."""
+"""Damaged bytes are found by reads and by scrub, and only readers of those bytes are affected."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ async def filled(new_node: NewNode) -> Running:
 
 
 def flip(node: Running, marker: bytes) -> Path:
-    """Changes a bit some bytes behind `marker` in the one chunk that holds it."""
+    """Flip a bit some bytes after `marker` in the only chunk that contains it."""
     for path in sorted(node.containers.glob("*/*.chunk")):
         content = bytearray(path.read_bytes())
         at = content.find(marker)
@@ -71,7 +71,7 @@ async def test_a_flipped_bit_is_a_storage_error_for_its_readers_alone(new_node: 
 async def test_a_replica_that_the_disk_cannot_read_is_damaged_and_no_failure_of_the_scrub(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A footer that cannot be read, which is mapped, ends the helper by a signal."""
+    """An unreadable footer, which is mapped, ends the helper process by a signal."""
     node = await filled(new_node)
     damaged = []
 
@@ -88,7 +88,7 @@ async def test_a_replica_that_the_disk_cannot_read_is_damaged_and_no_failure_of_
 async def test_what_a_scrub_finds_while_a_log_is_cut_counts_for_nothing(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is cut is zeros for a while, in a log that is the same before and after."""
+    """Truncated bytes are zeros for a while, in a log that is the same object before and after."""
     node = await filled(new_node)
     damaged = []
 
@@ -139,7 +139,7 @@ async def test_a_damaged_index_is_a_storage_error_and_never_taken_for_an_empty_o
 
 
 async def test_a_chunk_whose_end_is_damaged_keeps_its_container_alone_from_being_led(new_node: NewNode) -> None:
-    """Invariant 14: with one replica there is nobody to fetch it from."""
+    """Invariant 14: with one replica there is no other node to fetch it from."""
     node = await filled(new_node)
     await node.stop()
     change(min(node.containers.glob("2/*.chunk")), at=-30)

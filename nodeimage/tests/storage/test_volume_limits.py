@@ -1,5 +1,5 @@
-"""Volumes with a size limit: what they hold over all nodes, which containers refuse records for it, and how they take
-records again once there is room."""
+"""Volumes with a size limit: how much they hold over all nodes, which containers refuse records for it, and how they
+accept records again once there is room."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ LIMIT = 300 << 10
 
 
 class Cluster:
-    """Two nodes: this one, and one that answers with what it leads."""
+    """Two nodes: this one, and one that answers with the containers that it leads."""
 
     node_id = NodeId(1)
 
@@ -31,7 +31,7 @@ class Cluster:
         self.replicas = SimpleNamespace(led={})
         self.on_disk: dict[int, int] = {}
         self.there: dict[int, int] | None = {}
-        """None: it does not answer."""
+        """None if the other node does not answer."""
 
         async def bytes_on_disk(runtime: object, replicas: object) -> dict[int, int]:
             return self.on_disk
@@ -116,7 +116,7 @@ async def test_the_catalog_is_never_refused(cluster: Cluster) -> None:
 
 
 async def filled(new_node: NewNode) -> Running:
-    """A node whose one topic in a volume with a limit holds less than a chunk, and more than the volume may."""
+    """A node whose only topic in a volume with a limit holds less than a chunk, but more than the volume may."""
     node = await new_node(chunk_bytes=4 * MIB)
     await node.call("admin", "volume.create", name="small", size_limit=LIMIT)
     await node.call("admin", "stream.create", path="/small", policy={"volume": "small"})
@@ -130,7 +130,7 @@ async def filled(new_node: NewNode) -> Running:
 
 
 def is_chunk_open(node: Running) -> bool:
-    """Whether the first chunk of the volume's container is the one that grows."""
+    """Whether the first chunk of the volume's container is still open."""
     (container,) = [each for each in node.parts.containers.values() if each.volume == "small"]
     return container.log.chunks()[0].end is None
 
@@ -140,8 +140,8 @@ async def produced(node: Running) -> int:
 
 
 async def takes_records(node: Running) -> bool:
-    """Whether it does after some rounds of looking after the disk: as soon as it does, at the latest after two seconds,
-    in which it hears of other limits."""
+    """Whether the node accepts records after some rounds of maintenance; it has two seconds, in which it learns of
+    other limits."""
     for _ in range(40):
         await node.parts.maintenance.pass_now()
         if await produced(node) == 0:
@@ -151,7 +151,7 @@ async def takes_records(node: Running) -> bool:
 
 
 async def test_room_is_made_though_little_is_dead_and_nothing_fills_the_chunk_in_which_it_is(new_node: NewNode) -> None:
-    """While a volume refuses records, its open chunks stay as they are."""
+    """While a volume refuses records, its open chunks do not grow."""
     node = await filled(new_node)
     await node.call("delete", TOPIC)
     assert await takes_records(node)
@@ -189,7 +189,7 @@ async def test_room_is_made_of_what_was_dead_before_the_volume_came_to_its_limit
     await node.parts.maintenance.pass_now()
     assert is_chunk_open(node), "so little is not worth a chunk, while records are taken"
     await node.call("admin", "volume.alter", name="small", size_limit=MIB)
-    async with asyncio.timeout(10):  # it hears of the limit a little later
+    async with asyncio.timeout(10):  # the node learns of the limit a little later
         while is_chunk_open(node):
             await node.parts.maintenance.pass_now()
             await asyncio.sleep(0.02)

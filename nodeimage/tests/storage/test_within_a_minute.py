@@ -1,4 +1,4 @@
-"""A running node by itself gives the disk of expired records back within a minute of their expiry."""
+"""A running node frees the disk space of expired records by itself within a minute of their expiry."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def test_the_bytes_of_a_short_stream_go_within_a_minute_and_those_of_its_neighbo
     container = max(cluster.data.rglob("containers/*"), key=allocated)
     full = allocated(container)
     kept = 2000 * 3_100
-    # Left may be: what is kept, the chunk that is open and the next one, both preallocated, and what shares blocks.
+    # What may remain: live records, the open chunk and the next one, both preallocated, and data in shared blocks.
     wait_until(
         lambda: client.offsets(LEAVE)[0] > 1000 and allocated(container) < kept * 1.1 + 8.5 * MIB, seconds=TTL_S + 60
     )

@@ -71,7 +71,7 @@ class Coordination:
     def present(self) -> GroupService:
         """The service, if this node coordinates. Raises KafkaError NOT_COORDINATOR."""
         if self._service is None:
-            raise _not_here()
+            raise _not_coordinator()
         return self._service
 
     @property
@@ -113,9 +113,9 @@ class Coordination:
         try:
             async with asyncio.timeout(FIND_S):
                 while (named := self.leader) is not None:
-                    told = await self._named_by(named)
-                    if told is not None and (told == named or await self._named_by(told) == told):
-                        return told
+                    confirmed = await self._named_by(named)
+                    if confirmed is not None and (confirmed == named or await self._named_by(confirmed) == confirmed):
+                        return confirmed
                     self._changed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(ASK_AGAIN_S):
@@ -160,7 +160,7 @@ class Coordination:
                     if self._closed:
                         raise KafkaError(Code.COORDINATOR_NOT_AVAILABLE, "the node is shutting down")
                     if self.elsewhere:
-                        raise _not_here()
+                        raise _not_coordinator()
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -242,5 +242,5 @@ async def _warm(service: GroupService) -> None:
         log.warning("not all groups were loaded; the others are loaded on demand", reason=str(error))
 
 
-def _not_here() -> KafkaError:
+def _not_coordinator() -> KafkaError:
     return KafkaError(Code.NOT_COORDINATOR, "another node coordinates groups; ask for the coordinator")

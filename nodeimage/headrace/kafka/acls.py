@@ -92,9 +92,9 @@ class AclApis:
         if refused is not None:
             return refused
         try:
-            meant = _filter(request, session.default_stream)
+            wanted = _filter(request, session.default_stream)
             (acls,) = await self._runtime.loop.run_in_executor(
-                self._runtime.executor, partial(shown, self._access.rules, [meant], most=MOST_SHOWN)
+                self._runtime.executor, partial(shown, self._access.rules, [wanted], most=MOST_SHOWN)
             )
         except KafkaError as error:
             return refusal(error)
@@ -194,7 +194,7 @@ class AclApis:
 
     async def _delete(self, filters: Sequence[AclFilter | KafkaError], session: Connection) -> list[Fields]:
         for _ in range(TRIES):
-            meant, matched, (edit, errors) = await self._runtime.loop.run_in_executor(
+            filters_or_errors, matched, (edit, errors) = await self._runtime.loop.run_in_executor(
                 self._runtime.executor, _decide, self._access.rules, filters
             )
             _, ids = await self._missing({Object(kind, name) for kind, name, _ in edit.changes})
@@ -207,7 +207,7 @@ class AclApis:
                     refusal(each)
                     if isinstance(each, KafkaError)
                     else {**NO_ERROR, "matching_acls": [_deleted(acl, errors.get(acl)) for acl in acls]}
-                    for each, acls in zip(meant, matched, strict=True)
+                    for each, acls in zip(filters_or_errors, matched, strict=True)
                 ]
         raise _busy()
 
@@ -290,11 +290,11 @@ def _decide(
 
     Raises KafkaError if too many ACLs match.
     """
-    meant = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
-    sound = [each for each in meant if isinstance(each, AclFilter)]
+    resolved = [(without_form(rules, each) or each) if isinstance(each, AclFilter) else each for each in filters]
+    sound = [each for each in resolved if isinstance(each, AclFilter)]
     found = iter(shown(rules, sound, most=MOST_SHOWN))
-    matched = [next(found) if isinstance(each, AclFilter) else [] for each in meant]
-    return meant, matched, revoked(rules, (acl for acls in matched for acl in acls))
+    matched = [next(found) if isinstance(each, AclFilter) else [] for each in resolved]
+    return resolved, matched, revoked(rules, (acl for acls in matched for acl in acls))
 
 
 def _filter(asked: Any, default_stream: str) -> AclFilter:

@@ -123,7 +123,7 @@ class CreateTopicsApis:
             if request.validate_only:
                 outcomes: Sequence[TopicOutcome] = await self._dry_run(wanted)
             else:
-                outcomes = await self._make(wanted, results, timeout_ms=timeout_ms)
+                outcomes = await self._create(wanted, results, timeout_ms=timeout_ms)
         except HeadraceError as error:
             outcomes = [TopicOutcome(Code(error.code), str(error))] * len(wanted)
         whole = len(topics) <= MAX_TOPICS_WITH_CONFIGS
@@ -198,7 +198,7 @@ class CreateTopicsApis:
             TopicOutcome(Code.TOPIC_ALREADY_EXISTS if topic.name.full in existing else Code.NONE) for topic in wanted
         ]
 
-    async def _make(
+    async def _create(
         self, wanted: Sequence[_Wanted], results: list[dict[str, object]], *, timeout_ms: int
     ) -> list[TopicOutcome]:
         """Create all topics by one command; returns one outcome per wanted topic. Where no container is available,
@@ -210,7 +210,7 @@ class CreateTopicsApis:
             if isinstance(places, HeadraceError):
                 results[topic.place] = refusal(places)
                 continue
-            mine = list(islice(places, topic.partitions))
+            assigned = list(islice(places, topic.partitions))
             items.append(
                 NewTopic(
                     stream=topic.name.stream,
@@ -218,8 +218,8 @@ class CreateTopicsApis:
                     topic_id=uuid.uuid4().bytes,
                     partitions=topic.partitions,
                     configs=dict(topic.configs),
-                    container_ids=[container for container, _ in mine],
-                    container_epochs=[epoch for _, epoch in mine],
+                    container_ids=[container for container, _ in assigned],
+                    container_epochs=[epoch for _, epoch in assigned],
                 )
             )
             await turn(index)

@@ -97,7 +97,7 @@ class FetchApi:
         self.authorization = authorization
         self.throttle = throttle
         self.read_failed = read_failed
-        self._looking: asyncio.Task[None] | None = None
+        self._recheck_task: asyncio.Task[None] | None = None
         authorization.on_change(self._rules_changed)
 
     @property
@@ -163,16 +163,16 @@ class FetchApi:
         await Fetch(self, connection, slot, session, asked, version).bind_and_start()
 
     def _rules_changed(self) -> None:
-        if self.authorization.rules is not None and (self._looking is None or self._looking.done()):
-            self._looking = self.runtime.spawn(self._look_through())
+        if self.authorization.rules is not None and (self._recheck_task is None or self._recheck_task.done()):
+            self._recheck_task = self.runtime.spawn(self._recheck_permissions())
 
-    async def _look_through(self) -> None:
+    async def _recheck_permissions(self) -> None:
         """Wake the fetches of partitions that their clients may no longer read; sessions without a fetch under way are
         covered too."""
         rules = None
         while (present := self.authorization.rules) is not None and present != rules:
             rules = present
-            looked_at = 0
+            checked = 0
             for topic in self.topics.all():
                 for partition in list(topic.partitions.values()):
                     for watcher in list(partition.watchers or ()):
@@ -181,10 +181,10 @@ class FetchApi:
                                 watcher.rules = rules
                             else:
                                 watcher.wake()
-                        looked_at += 1
-                        await turn(looked_at)
-                    looked_at += 1
-                    await turn(looked_at)
+                        checked += 1
+                        await turn(checked)
+                    checked += 1
+                    await turn(checked)
                 if self.authorization.rules != rules:
                     break
 
@@ -299,9 +299,9 @@ class Fetch:
         for first in range(0, len(asked), MANY):
             if first:
                 await asyncio.sleep(0)
-            await self._bind_some(asked[first : first + MANY])
+            await self._bind_piece(asked[first : first + MANY])
 
-    async def _bind_some(self, asked: Sequence[tuple[Key, Interest]]) -> None:
+    async def _bind_piece(self, asked: Sequence[tuple[Key, Interest]]) -> None:
         authorization = self._api.authorization
         named = {key[0] for key, _ in asked if isinstance(key[0], str)}
         refused = await authorization.refused_topics(self._connection, AclOperation.READ, named, api="Fetch")
@@ -369,7 +369,7 @@ class Fetch:
         if topic is not None:
             self._may_read(interest, topic)
         elif not partition.deleted:  # the client's next fetch looks it up again
-            interest.error = _left()
+            interest.error = _not_leader()
             interest.unwatch()
 
     # --- waiting
@@ -597,7 +597,7 @@ class Fetch:
                     interest.error = KafkaError(Code.KAFKA_STORAGE_ERROR, str(error))
             partition = interest.partition
             if partition is not None and partition.left and interest.key not in found and interest.error is None:
-                interest.error = _left()
+                interest.error = _not_leader()
         return counts
 
     async def _counts(self, read: Read) -> dict[Key, int]:
@@ -617,7 +617,7 @@ class Fetch:
             )
             return interest.error
         if partition.left:
-            interest.error = _left()
+            interest.error = _not_leader()
             return interest.error
         interest.error = None
         epoch = interest.asked.current_leader_epoch
@@ -637,5 +637,5 @@ def _ignore_wake() -> None:
     """Ignores wake-ups while an answer is being read."""
 
 
-def _left() -> KafkaError:
+def _not_leader() -> KafkaError:
     return KafkaError(Code.NOT_LEADER_OR_FOLLOWER, "this node no longer leads the partition")

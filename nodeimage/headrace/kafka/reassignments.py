@@ -25,7 +25,7 @@ PREFERRED: Final = 0
 """The election type for preferred leaders (KIP-460); 1 is unclean."""
 
 _FORBIDDEN: Final = KafkaError(Code.CLUSTER_AUTHORIZATION_FAILED, "only administrators of the cluster may do this")
-_Where = Placed | KafkaError | None
+_Placement = Placed | KafkaError | None
 """The placement of a partition's newest records; None if no leader is known."""
 
 
@@ -63,7 +63,7 @@ class ReassignmentApis:
         except KafkaError as error:
             return {**_error_fields(error), "responses": ()}
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-        found = await self._where([(name, each.partition_index) for name, each in asked], session)
+        found = await self._placements([(name, each.partition_index) for name, each in asked], session)
         answers = iter(
             [
                 {"partition_index": each.partition_index, **_error_fields(_reassigned(each.replicas, where))}
@@ -89,7 +89,7 @@ class ReassignmentApis:
         topics = request.topic_partitions or ()
         kind = field(request, "election_type", PREFERRED)
         asked = [(topic.topic, index) for topic in topics for index in topic.partitions]
-        found = await self._where(asked, session)
+        found = await self._placements(asked, session)
         answers = iter(
             [
                 {"partition_id": index, **_error_fields(_elected(kind, where))}
@@ -112,7 +112,7 @@ class ReassignmentApis:
         for each in request.dirs:
             wanted = [(topic.name, index) for topic in each.topics for index in topic.partitions]
             elsewhere = Code.NONE if each.path == own else Code.LOG_DIR_NOT_FOUND
-            found = await self._where(wanted, session) if may else [_FORBIDDEN] * len(wanted)
+            found = await self._placements(wanted, session) if may else [_FORBIDDEN] * len(wanted)
             codes = iter([where.code if isinstance(where, KafkaError) else elsewhere for where in found])
             answers += [
                 {
@@ -125,7 +125,7 @@ class ReassignmentApis:
             ]
         return {"results": answers}
 
-    async def _where(self, wanted: Sequence[tuple[str, int]], session: Connection) -> list[_Where]:
+    async def _placements(self, wanted: Sequence[tuple[str, int]], session: Connection) -> list[_Placement]:
         """For each (topic name, partition), the placement of its open partitionlet's container. Raises
         `MalformedRequest` for too many."""
         bounded(len(wanted), "partitions")
@@ -135,7 +135,7 @@ class ReassignmentApis:
         numbers = [row.number for row in topics.values() if isinstance(row, TopicRow)]
         opened = await self._catalog.query(lambda reader: reader.chains.open_of(numbers))
         containers = {(number, row.partition): row.container for number, rows in opened.items() for row in rows}
-        found: list[_Where] = []
+        found: list[_Placement] = []
         for place, (name, index) in enumerate(wanted):
             topic = topics[name]
             if isinstance(topic, KafkaError):
@@ -148,7 +148,7 @@ class ReassignmentApis:
         return found
 
 
-def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | None:
+def _reassigned(replicas: Sequence[int] | None, where: _Placement) -> KafkaError | None:
     if isinstance(where, KafkaError):
         return where
     if replicas is None:
@@ -161,7 +161,7 @@ def _reassigned(replicas: Sequence[int] | None, where: _Where) -> KafkaError | N
     )
 
 
-def _elected(kind: int, where: _Where) -> KafkaError:
+def _elected(kind: int, where: _Placement) -> KafkaError:
     if isinstance(where, KafkaError):
         return where
     if where is not None:

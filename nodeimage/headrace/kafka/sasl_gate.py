@@ -257,14 +257,14 @@ class SaslGate:
         if _HANDSHAKE_VERSIONS.lowest <= version <= _HANDSHAKE_VERSIONS.highest:
             await self._prepared(ApiKey.SASL_HANDSHAKE, version)
             mechanism = generic_codec.decode_request(ApiKey.SASL_HANDSHAKE, version, request[header.body :]).mechanism
-        told = session.exchange.handshake(mechanism, version)
+        reply = session.exchange.handshake(mechanism, version)
         session.mechanism = mechanism
-        fields = {"error_code": int(told.code), "mechanisms": told.mechanisms}
+        fields = {"error_code": int(reply.code), "mechanisms": reply.mechanisms}
         answer = generic_codec.encode_response(ApiKey.SASL_HANDSHAKE, 0, fields)  # both versions are alike
         slot.answer([answer], header_version=0)
         self.unproven.waits(session)
-        if told.code is not Code.NONE:
-            self._handler.failed(_HANDSHAKE, told.code)
+        if reply.code is not Code.NONE:
+            self._handler.failed(_HANDSHAKE, reply.code)
             await _end(session)
 
     async def _authenticate(
@@ -276,16 +276,16 @@ class SaslGate:
         self.unproven.works(session)
         await self._prepared(ApiKey.SASL_AUTHENTICATE, version)
         asked = generic_codec.decode_request(ApiKey.SASL_AUTHENTICATE, version, request[header.body :])
-        came = await session.exchange.step(asked.auth_bytes)
+        outcome = await session.exchange.step(asked.auth_bytes)
         code, message, token, lifetime_ms = Code.NONE, None, b"", 0
-        match came:
+        match outcome:
             case Challenge():
-                token = came.token
+                token = outcome.token
             case Done():
-                self._prove(session, came)
-                token, lifetime_ms = came.token, came.lifetime_ms
+                self._prove(session, outcome)
+                token, lifetime_ms = outcome.token, outcome.lifetime_ms
             case Failed():
-                code, message = came.code, came.message
+                code, message = outcome.code, outcome.message
         fields = {
             "error_code": int(code),
             "error_message": message,
@@ -301,13 +301,13 @@ class SaslGate:
     async def bare_token(self, session: SaslConnection, token: memoryview, slot: BareSlot) -> None:
         """Answer a token that was sent without a header. A failure is not answered: this form has no error."""
         self.unproven.works(session)
-        came = await session.exchange.step(bytes(token))
-        match came:
+        outcome = await session.exchange.step(bytes(token))
+        match outcome:
             case Challenge():
-                slot.answer_token(came.token)
+                slot.answer_token(outcome.token)
             case Done():
-                self._prove(session, came)
-                slot.answer_token(came.token)
+                self._prove(session, outcome)
+                slot.answer_token(outcome.token)
             case Failed():
                 self.unproven.waits(session)
                 await _end(session)

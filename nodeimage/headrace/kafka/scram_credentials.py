@@ -107,14 +107,14 @@ class ScramCredentialApis:
     async def _submit(
         self, deletions: Sequence[Any], upserts: Sequence[Credential], refused: dict[str, Mapping[str, object]]
     ) -> None:
-        gone = [(each.name, _MECHANISMS[each.mechanism]) for each in deletions if each.name not in refused]
-        made = [each for each in upserts if each.user not in refused]
-        for piece in batched(gone):
+        deleted = [(each.name, _MECHANISMS[each.mechanism]) for each in deletions if each.name not in refused]
+        created = [each for each in upserts if each.user not in refused]
+        for piece in batched(deleted):
             outcomes = await submitted(self._catalog, AlterCredentials(list(piece), [], now()), timeout_ms=0)
             for (name, _), code in zip(piece, outcomes, strict=True):
                 if code is not Code.NONE:  # deleted concurrently
                     refused[name] = _missing(name)
-        for batch in batched(made):
+        for batch in batched(created):
             await submitted(self._catalog, AlterCredentials([], list(batch), now()), timeout_ms=0)
 
 
@@ -164,10 +164,12 @@ def _credential(each: Any, mechanism: str) -> Credential:
             Code.UNACCEPTABLE_CREDENTIAL,
             f"too {few} iterations ({each.iterations}); {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken",
         )
-    kept = ScramCredential.from_salted_password(
+    credential = ScramCredential.from_salted_password(
         bytes(each.salted_password), mechanism=mechanism, iterations=each.iterations, salt=bytes(each.salt)
     )
-    return Credential(each.name, mechanism, kept.salt, kept.stored_key, kept.server_key, kept.iterations)
+    return Credential(
+        each.name, mechanism, credential.salt, credential.stored_key, credential.server_key, credential.iterations
+    )
 
 
 def _described(name: str, times: int, mechanisms: Mapping[str, int] | KafkaError | None) -> Mapping[str, object]:

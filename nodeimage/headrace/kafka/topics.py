@@ -192,15 +192,15 @@ class TopicApis:
     ) -> None:
         """Commit the new log starts, and add the outcome of each to `answers`."""
         done = 0
-        for some, said in zip(batched(items), batched(answers), strict=True):
+        for piece, piece_answers in zip(batched(items), batched(answers), strict=True):
             try:
-                outcomes = await submitted(self._catalog, SetLogStart(items=list(some)), timeout_ms=timeout_ms)
+                outcomes = await submitted(self._catalog, SetLogStart(items=list(piece)), timeout_ms=timeout_ms)
             except HeadraceError as error:
                 for answer in answers[done:]:
                     answer["error_code"] = int(error.code)
                 return
-            done += len(some)
-            for answer, outcome in zip(said, outcomes, strict=True):
+            done += len(piece)
+            for answer, outcome in zip(piece_answers, outcomes, strict=True):
                 answer["error_code"] = int(outcome.code)
                 answer["low_watermark"] = outcome.offset
 

@@ -56,15 +56,15 @@ class TransactionApis:
         )
         found = await leaders(wanted, session, topics=self._topics, partitions=self._partitions, refused=refused)
         answers: list[dict[str, object]] = []
-        told: set[tuple[bytes, int]] = set()
+        answered: set[tuple[bytes, int]] = set()
         for (name, index), leader in zip(wanted, found, strict=True):
             answer: dict[str, object] = {"partition_index": index, "error_code": 0, "error_message": None}
             if isinstance(leader, KafkaError):
                 answer |= refusal(leader)
-            elif (leader.topic_id, index) in told:  # each answer may have 100,000 producers
+            elif (leader.topic_id, index) in answered:  # each answer may have 100,000 producers
                 answer |= refusal(KafkaError(Code.INVALID_REQUEST, f"{name} partition {index} is named more than once"))
             else:
-                told.add((leader.topic_id, index))
+                answered.add((leader.topic_id, index))
                 answer["active_producers"] = list(_producers(leader))
             answers.append(answer)
             await turn(len(answers))

@@ -1,7 +1,7 @@
 """UpdateFeatures: to Kafka's tools, the cluster's feature level is the finalized feature `headrace.version`.
 
-The level never falls (admin.feature_levels). So a safe downgrade is refused for any level below the present one, at
-which records may have been written, and an unsafe downgrade always, as it would lose records.
+The level never falls (admin.feature_levels). So every downgrade is refused: a safe one because older versions cannot
+read what may have been written since the level was raised, an unsafe one because it would lose records.
 """
 
 from collections.abc import Mapping, Sequence

@@ -78,9 +78,9 @@ def steps(security: Security, mechanism: str, *, address: str, versions: Mapping
         return _answered(who, version, (yield _authenticate(version, token)))[1]
     scram = ScramClient(mechanism, security.username, security.password)
     try:
-        said, _ = _answered(who, version, (yield _authenticate(version, scram.first())))
-        said, life_s = _answered(who, version, (yield _authenticate(version, scram.final(said))))
-        scram.verify(said)
+        server_token, _ = _answered(who, version, (yield _authenticate(version, scram.first())))
+        server_token, life_s = _answered(who, version, (yield _authenticate(version, scram.final(server_token))))
+        scram.verify(server_token)
     except ScramFailed as failure:
         raise SourceRefuses(f"{who} is refused, {mechanism}: {failure}") from failure
     return life_s
@@ -101,12 +101,12 @@ def _authenticate(version: int, auth: bytes) -> Request:
 
 def _answered(who: str, version: int, answer: memoryview) -> tuple[bytes, float | None]:
     """The server's token in a step of SASL, and the seconds that the session lives, if the server says so."""
-    error, message, said, lifetime_ms = _decode_authenticate(answer, version)
+    error, message, server_token, lifetime_ms = _decode_authenticate(answer, version)
     if error:
         raise SourceRefuses(f"{who} is refused: {(message or f'error {error}')[:500]}")
     if lifetime_ms <= 0:
-        return said, None
-    return said, min(max(lifetime_ms / 1000 * _LIFE_USED, _LEAST_LIFE_S), _MOST_LIFE_S)
+        return server_token, None
+    return server_token, min(max(lifetime_ms / 1000 * _LIFE_USED, _LEAST_LIFE_S), _MOST_LIFE_S)
 
 
 @malformed
@@ -125,6 +125,6 @@ def _decode_authenticate(answer: memoryview, version: int) -> tuple[int, str | N
     (error,) = INT16.unpack_from(answer)
     message, pos = read_nullable_string(answer, INT16.size, False)
     (length,) = INT32.unpack_from(answer, pos)
-    said, pos = read_bytes(answer, pos + INT32.size, max(length, 0))
+    server_token, pos = read_bytes(answer, pos + INT32.size, max(length, 0))
     (lifetime_ms,) = INT64.unpack_from(answer, pos) if version else (0,)
-    return error, message, bytes(said), lifetime_ms
+    return error, message, bytes(server_token), lifetime_ms

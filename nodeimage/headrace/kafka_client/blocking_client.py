@@ -93,12 +93,12 @@ class BrokerConnection(Closing):
         try:
             # On this machine the kernel may choose the unused target port as the source port: TCP's simultaneous
             # open with itself.
-            alone = self._socket.getsockname() == self._socket.getpeername()
+            is_to_itself = self._socket.getsockname() == self._socket.getpeername()
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:  # the other side has closed the connection already
             self._socket.close()
             raise ConnectionError(f"{self.address} cannot be reached: {error}") from error
-        if alone:
+        if is_to_itself:
             self._socket.close()
             raise ConnectionError(f"{self.address} cannot be reached: nobody listens there")
         if access is not None:

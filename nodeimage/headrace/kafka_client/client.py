@@ -219,14 +219,14 @@ class Client:
             return await self._any(lane)
         address = self._addresses.get(node)
         if address is None:
-            await self._learn_again()
+            await self._refresh_nodes()
             address = self._addresses.get(node)
             if address is None:
                 raise SourceUnreachable(f"{self.name}: the cluster has no node {node}")
         try:
             return await self._at((node, lane), [address])
         except SourceUnreachable:
-            await self._learn_again()
+            await self._refresh_nodes()
             moved = self._addresses.get(node)
             if moved is None or moved == address:
                 raise
@@ -234,8 +234,8 @@ class Client:
 
     async def _any(self, lane: Lane) -> Connection:
         for (_, other), place in self._places.items():
-            if other is lane and place.address is not None and (open_one := place.usable([place.address])):
-                return open_one
+            if other is lane and place.address is not None and (connection := place.usable([place.address])):
+                return connection
         return await self._at((ANY, lane), list(dict.fromkeys([*self._bootstrap, *self._addresses.values()])))
 
     async def _at(self, key: tuple[NodeId, Lane], addresses: Sequence[Address]) -> Connection:
@@ -311,7 +311,7 @@ class Client:
 
     # --- nodes
 
-    async def _learn_again(self) -> None:
+    async def _refresh_nodes(self) -> None:
         """Request the nodes' addresses, or reuse the result of a moment ago, even if it was an error."""
         loop = asyncio.get_running_loop()
         async with self._learning:

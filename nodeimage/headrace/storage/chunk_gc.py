@@ -110,13 +110,13 @@ class ChunkGc:
         """Note that any records may have died, in any chunk."""
         self._deaths = self._catalog.deaths
         self._rows_were_replaced = True
-        self._dead.everything()
+        self._dead.all_died()
 
     def closed(self, key: ChunkKey) -> None:
         """Note that a chunk was closed."""
         known = self._dead.get(key[0])
         if known is not None and key[1] < known.looked_until:  # closed late: records in it may have died
-            known.look_at(key[1])
+            known.require_scan(key[1])
 
     def regrouped(self, key: ChunkKey) -> None:
         """Note that a chunk was regrouped: its dead bytes are contiguous now, so more of them can be freed."""
@@ -139,20 +139,20 @@ class ChunkGc:
     async def step(self) -> None:
         """Collect the chunks in which something has died."""
         now = self._runtime.loop.time()
-        held_here = self._inventory.data()
+        replicas = self._inventory.data()
         for (container, start), due in list(self._postponed.items()):
             if due <= now:
                 del self._postponed[container, start]
                 if (known := self._dead.get(container)) is not None:
-                    known.look_at(start)
-        known_of = [(held, self._dead.of(held.id, held.log)) for held in held_here]
-        self._dead.keep({held.id for held in held_here})
+                    known.require_scan(start)
+        states = [(held, self._dead.of(held.id, held.log)) for held in replicas]
+        self._dead.keep({held.id for held in replicas})
         await self._store()
-        for held, known in known_of:
+        for held, known in states:
             # What a leader has beyond the position at which it began was written by this process.
-            known.goes_on(end=held.log.end if held.led is None else held.led.opened_at, current=held.is_current)
+            known.note_current(end=held.log.end if held.led is None else held.led.opened_at, current=held.is_current)
             await self._collect_container(held, known)
-        await self._check_one(held_here)
+        await self._check_one(replicas)
         await self._store()
 
     async def _collect_container(self, held: Held, known: ContainerDeaths) -> None:
@@ -169,7 +169,7 @@ class ChunkGc:
                     or (is_new and not known.is_known(chunk.start))
                     or self._has_dead_regrouped(held, chunk)
                 ):
-                    known.looks_at(chunk.start)
+                    known.begin_scan(chunk.start)
                     await self._attempt(held, known, chunk, self._collect(held, chunk))
                 elif ids:
                     await self._attempt(held, known, chunk, self._collect_some(held, chunk, ids))
@@ -194,7 +194,7 @@ class ChunkGc:
         try:
             await collection
         except FAILURES as error:
-            known.look_at(chunk.start)
+            known.require_scan(chunk.start)
             self._inventory.failed(key, error)
         else:
             self._inventory.done(key)
@@ -293,7 +293,7 @@ class ChunkGc:
             await self._collect(held, chunk)
 
     def _postpone_scan(self, held: Held, chunk: Chunk) -> None:
-        self._dead.of(held.id, held.log).look_at(chunk.start)
+        self._dead.of(held.id, held.log).require_scan(chunk.start)
 
     async def _drop(
         self, held: Held, chunk: Chunk, shares: Collection[Share], owners: Mapping[PartitionletId, Owner]
@@ -326,10 +326,10 @@ class ChunkGc:
             freed = await blocking(lambda: held.log.punchable(chunk, newly))
         if freed:
             touched = [share.partitionlet for share in shares if share.partitionlet in newly]
-            kept_back = await self._carry_on(held, chunk, touched, owners)
-            if kept_back:
+            unsafe = await self._carry_on(held, chunk, touched, owners)
+            if unsafe:
                 self._postpone(held, chunk)
-                newly = {partitionlet: kept for partitionlet, kept in newly.items() if partitionlet not in kept_back}
+                newly = {partitionlet: kept for partitionlet, kept in newly.items() if partitionlet not in unsafe}
                 freed = await blocking(lambda: held.log.punchable(chunk, newly))
         if freed or not chunk.punched:  # not punched: a crash may have hit between the record and the punching
             self.freed_bytes += await blocking(lambda: held.log.punch(chunk, newly if freed else {}))
@@ -353,7 +353,7 @@ class ChunkGc:
 
         def missing_state() -> tuple[set[PartitionletId], list[tuple[PartitionletId, bytes]]]:
             lost: set[PartitionletId] = set()
-            anew = []
+            to_append = []
             for partitionlet in partitionlets:
                 owner = owners.get(partitionlet)
                 if owner is None or owner.end >= 0:
@@ -365,15 +365,15 @@ class ChunkGc:
                         lost.add(partitionlet)
                     else:
                         tail = read_tail(led, partitionlet, max(owner.first, owner.log_start))
-                        anew.append((partitionlet, msgspec.msgpack.encode(carried(tail.producers))))
-            return lost, anew
+                        to_append.append((partitionlet, msgspec.msgpack.encode(carried(tail.producers))))
+            return lost, to_append
 
-        lost, anew = await self._inventory.blocking(missing_state)
-        if led is not None and anew:
+        lost, to_append = await self._inventory.blocking(missing_state)
+        if led is not None and to_append:
             await asyncio.gather(
                 *(
                     led.append_control(FrameType.PRODUCERS, payload, partitionlet=partitionlet, from_reserve=True)
-                    for partitionlet, payload in anew
+                    for partitionlet, payload in to_append
                 )
             )
         return lost

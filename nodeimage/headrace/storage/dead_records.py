@@ -6,7 +6,7 @@ proportional to what died, never to what a node holds.
 
 A chunk that closes need not be scanned if all of it arrived when it was written: deaths since then are known. Dead
 partitionlets are also searched in younger chunks for a while (`recent`), since nodes hear of a death and receive the
-last records of the dead at different times. If it is not known what died (`everything`), or too many partitionlets died
+last records of the dead at different times. If it is not known what died (`all_died`), or too many partitionlets died
 to be listed, all chunks are scanned.
 """
 
@@ -96,7 +96,7 @@ class ContainerDeaths:
         self._recent_chunks = 0
         """Chunks that closed since partitionlets became `recent`."""
 
-    def goes_on(self, *, end: Position, current: bool) -> None:
+    def note_current(self, *, end: Position, current: bool) -> None:
         """Note whether frames beyond `end` arrive when they are written."""
         if not current:
             self._current_from = None
@@ -131,12 +131,12 @@ class ContainerDeaths:
             self._records.changed = True
         return sought
 
-    def look_at(self, start: int) -> None:
+    def require_scan(self, start: int) -> None:
         """Note that a closed chunk must be scanned as a whole."""
         self.unseen |= {start}
         self._records.changed = True
 
-    def looks_at(self, start: int) -> None:
+    def begin_scan(self, start: int) -> None:
         """Note that a chunk is being scanned."""
         if start in self.unseen:
             self.unseen -= {start}
@@ -184,7 +184,7 @@ class DeadRecords:
             else:
                 self._unclaimed.setdefault(container, set()).update(partitionlets)
 
-    def everything(self) -> None:
+    def all_died(self) -> None:
         """Note that any record may have died, in any container."""
         self._unclaimed.clear()
         for each in self._containers.values():

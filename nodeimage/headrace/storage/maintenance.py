@@ -130,7 +130,8 @@ class Maintenance(ReplicaListener):
         self._wake.set()
 
     def bytes_died(self) -> None:
-        """Note that records of partitionlets that the catalog has reported have died, on this node too."""
+        """Note that records have died: they lost their owner, or lie below their partition's log start. Check chunks
+        soon."""
         self._chunk_closing.look_early()
         self._wake.set()
 

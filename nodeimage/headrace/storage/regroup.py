@@ -29,7 +29,7 @@ PAUSES_S = 5.0
 """Seconds of pauses of all processes in one round: the other steps wait for them, such as expiry and closing of full
 chunks."""
 HURRY_CHUNKS = 4
-"""Chunks of one replica that wait to be regrouped above which processes do not pause, because the backlog grows."""
+"""Number of one replica's chunks waiting to be regrouped at which processes stop pausing, because the backlog grows."""
 
 
 class Regrouping:

@@ -333,7 +333,7 @@ async def test_a_quiet_partition_of_an_open_session_is_told_of_without_anything_
     begun = await alice.fetch(shared, session=(0, 0), offset=1)
     await alice.fetch(session=(begun.session_id, 1))
     await may_read(broker, "")
-    looked = broker.fetch._looking
+    looked = broker.fetch._recheck_task
     assert looked is not None
     await looked
     assert codes_of(await alice.fetch(session=(begun.session_id, 2))) == [29]

@@ -56,12 +56,12 @@ def test_nothing_is_joined_to_nothing_without_a_copy() -> None:
 def test_a_chunk_is_known_where_all_of_it_came_when_it_was_written(records: DeadRecords) -> None:
     known = records.of(C, LOG)
     assert not known.is_known(100), "nobody knows yet whether it is behind"
-    known.goes_on(end=Position(100), current=True)
-    known.goes_on(end=Position(300), current=True)
+    known.note_current(end=Position(100), current=True)
+    known.note_current(end=Position(300), current=True)
     assert [known.is_known(start) for start in (99, 100, 200)] == [False, True, True]
-    known.goes_on(end=Position(400), current=False)
+    known.note_current(end=Position(400), current=False)
     assert not known.is_known(500)
-    known.goes_on(end=Position(600), current=True)
+    known.note_current(end=Position(600), current=True)
     assert [known.is_known(start) for start in (500, 600)] == [False, True]
 
 
@@ -88,13 +88,13 @@ def test_dead_bytes_of_an_open_chunk_are_counted_from_its_beginning_or_not_at_al
     known = records.of(C, LOG)
     known.opened(0)
     assert known.open_dead is None, "it began before anybody counted"
-    known.goes_on(end=Position(50), current=True)
+    known.note_current(end=Position(50), current=True)
     known.opened(100)
     assert known.open_dead == 0
     known.open_dead = 7
     known.opened(100)
     assert known.open_dead == 7
-    records.everything()
+    records.all_died()
     assert known.open_dead is None
     assert known.sought is None
 
@@ -102,9 +102,9 @@ def test_dead_bytes_of_an_open_chunk_are_counted_from_its_beginning_or_not_at_al
 def test_a_later_start_goes_on_where_the_former_was(records: DeadRecords) -> None:
     known = records.of(C, LOG)
     known.closed(1000, 0.0)
-    known.look_at(300)
-    known.look_at(500)
-    known.looks_at(500)
+    known.require_scan(300)
+    known.require_scan(500)
+    known.begin_scan(500)
     known.seek(ids(1, 2))
     records.of(D, LOG).seek_all()
     later = DeadRecords()
@@ -118,11 +118,11 @@ def test_only_what_a_later_start_needs_is_a_change(records: DeadRecords) -> None
     known = records.of(C, LOG)
     records.changed = False
     known.take_sought(0.0)
-    known.goes_on(end=Position(1), current=True)
+    known.note_current(end=Position(1), current=True)
     known.opened(1)
-    known.looks_at(5)
+    known.begin_scan(5)
     assert not records.changed
-    for change in (lambda: known.seek(ids(1)), lambda: known.take_sought(0.0), lambda: known.look_at(5)):
+    for change in (lambda: known.seek(ids(1)), lambda: known.take_sought(0.0), lambda: known.require_scan(5)):
         records.changed = False
         change()
         assert records.changed

@@ -180,7 +180,7 @@ def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
     yield (
         "offsets.retention.check.interval.ms",
         str(int(OFFSETS_EVERY_S * 1000)),
-        "How often expired committed offsets are searched.",
+        "How often expired committed offsets are deleted.",
     )
 
 

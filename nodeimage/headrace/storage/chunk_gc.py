@@ -6,10 +6,10 @@ Every replica collects its own chunks, by the catalog of its own node: records a
 partitionlets that the catalog does not know yet are not dead. Before a chunk is dropped, the leader appends again what
 later readers need of it, the state of idempotent producers; a follower keeps the chunk until that frame has arrived.
 
-The work is proportional to what died (dead_records.py): partitionlets that lost records are searched, by id, in the
+The work is proportional to what died (dead_records.py): partitionlets that lost records are searched for, by id, in the
 chunks of their containers. A chunk is scanned as a whole if it is not known what of it died, as for a replica that is
-being built. What has been searched is stored for the next start (gc_mark.py). In addition one chunk after the other is
-scanned, at most one per minute, so that nothing that was missed stays forever.
+being built. The progress of the search is stored for the next start (gc_mark.py). In addition one chunk after the other
+is scanned, at most one per minute, so that dead bytes that were missed do not stay forever.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class ChunkGc:
         self.looks = 0
         """Chunks that were scanned as a whole."""
         self.searches = 0
-        """Chunks in which single partitionlets were searched."""
+        """Chunks in which single partitionlets were searched for."""
 
     # --- what died
 

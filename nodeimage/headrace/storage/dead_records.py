@@ -1,13 +1,13 @@
-"""The bookkeeping of chunk garbage collection: what it still has to search, and where it has searched. Pure.
+"""The bookkeeping of chunk garbage collection: what it still has to search for, and where it has searched. Pure.
 
-For each container with a replica on this node: the partitionlets that lost records and have not been searched, which of
-its closed chunks have been searched, and whether its records arrived when they were written. So the work is
+For each container with a replica on this node: the partitionlets that lost records and have not been searched for,
+which of its closed chunks have been searched, and whether its records arrived when they were written. So the work is
 proportional to what died, never to what a node holds.
 
 A chunk that closes need not be scanned if all of it arrived when it was written: deaths since then are known. Dead
-partitionlets are also searched in younger chunks for a while (`recent`), since nodes hear of a death and receive the
-last records of the dead at different times. If it is not known what died (`all_died`), or too many partitionlets died
-to be listed, all chunks are scanned.
+partitionlets are also searched for in younger chunks for a while (`recent`), since nodes hear of a death and receive
+the last records of the dead partitionlet at different times. If it is not known what died (`all_died`), or too many
+partitionlets died to be listed, all chunks are scanned.
 """
 
 from array import array
@@ -20,11 +20,11 @@ from headrace.base.errors import CorruptLog
 from headrace.base.ids import ContainerId, PartitionletId, Position
 
 MOST_SOUGHT: Final = 1 << 16
-"""Partitionlets of one container that are searched individually; if more died, all of its chunks are scanned."""
+"""Partitionlets of one container that are searched for individually; if more died, all of its chunks are scanned."""
 RECENT_S: Final = 600.0
 RECENT_CHUNKS: Final = 2
-"""What died is also searched in the chunks that close next: in at least this many, and for at least `RECENT_S`
-seconds."""
+"""Dead partitionlets are also searched for in the chunks that close next: in at least this many, and for at least
+`RECENT_S` seconds."""
 _VERSION: Final = 1
 
 Sought = frozenset[PartitionletId] | None
@@ -84,9 +84,9 @@ class ContainerDeaths:
         self.unseen: frozenset[int] = frozenset()
         """Starts of chunks that must be scanned as a whole."""
         self.sought: Sought = NOTHING
-        """Partitionlets that have not been searched yet."""
+        """Partitionlets that have not been searched for yet."""
         self.recent: Sought = NOTHING
-        """Partitionlets that were searched in the chunks that were closed at the time."""
+        """Partitionlets that were searched for in the chunks that were closed at the time."""
         self.open_start = -1
         self.open_dead: int | None = None
         """Dead bytes of the open chunk that begins at `open_start`; None: it has to be scanned."""
@@ -112,7 +112,7 @@ class ContainerDeaths:
         self.seek_again(frozenset(partitionlets))
 
     def seek_again(self, sought: Sought) -> None:
-        """Search for partitionlets that have not been searched everywhere."""
+        """Search for partitionlets that have not been searched for everywhere."""
         self.sought = joined(self.sought, sought)
         self._records.changed = True
 
@@ -122,7 +122,7 @@ class ContainerDeaths:
         self.open_dead = None
 
     def take_sought(self, now: float) -> Sought:
-        """The partitionlets to search now; they become `recent`."""
+        """The partitionlets to search for now; they become `recent`."""
         sought, self.sought = self.sought, NOTHING
         if sought is None or sought:
             self.recent = joined(self.recent, sought)

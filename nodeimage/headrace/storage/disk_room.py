@@ -50,8 +50,8 @@ class DiskRoom:
                 raise StorageFull(f"{used} bytes of the node's quota of {self._sizes.disk_quota} are used")
 
     def check_copy(self, length: int) -> None:
-        """[blocking] Raises `StorageFull` if a copy of `length` bytes, which can be skipped in favor of another one,
-        would leave less than half of the reserve. Does not affect whether records find room."""
+        """[blocking] Raises `StorageFull` if a file of `length` bytes, which is attempted again later if it is not
+        written now, would leave less than half of the reserve. Says nothing of whether records find room."""
         free, kept = self.free(), self._sizes.disk_reserve // 2
         if free - length < kept:
             raise StorageFull(

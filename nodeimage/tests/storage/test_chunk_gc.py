@@ -178,7 +178,7 @@ async def many_chunks(new_node: NewNode, *, topics: int) -> Running:
 
 
 def looks(node: Running) -> tuple[int, int]:
-    """(chunks scanned as a whole, chunks in which partitionlets were searched) since the start."""
+    """(chunks scanned as a whole, chunks in which partitionlets were searched for) since the start."""
     chunk_gc = node.parts.maintenance._chunk_gc
     return chunk_gc.looks, chunk_gc.searches
 

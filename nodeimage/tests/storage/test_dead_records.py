@@ -1,4 +1,5 @@
-"""Deaths are searched everywhere once, for a while in younger chunks, and after a restart if they were not before."""
+"""Dead partitionlets are searched for everywhere once, for a while in younger chunks, and after a restart if they were
+not before."""
 
 from array import array
 

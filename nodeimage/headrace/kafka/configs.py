@@ -192,7 +192,7 @@ class ConfigApis:
         return NodeFacts(
             node_id=self._node.node_id,
             rack=self._node.rack,
-            protocol="SSL" if session.is_tls else "PLAINTEXT",
+            protocol=_security_protocol(session),
             host=own.host,
             port=own.port,
             folder=self._folder,
@@ -212,7 +212,13 @@ class ConfigApis:
             operations = [(each.name, each.config_operation, each.value) for each in resource.configs]
             return changed_by(operations, policy=policy, overrides=row.configs)
 
-        return await self._alter(request, session, change, changes=lambda each: each.config_operation != AlterOp.DELETE)
+        return await self._alter(
+            request,
+            session,
+            change,
+            changes=lambda each: each.config_operation != AlterOp.DELETE,
+            api="IncrementalAlterConfigs",
+        )
 
     async def alter_configs(self, request: Any, session: Connection) -> Mapping[str, object]:
         """AlterConfigs: the given configs replace all of the topic's overrides."""
@@ -220,17 +226,17 @@ class ConfigApis:
         def change(resource: Any, row: TopicRow, policy: StreamPolicy) -> ConfigChange:
             return replaced_by([(each.name, each.value) for each in resource.configs], overrides=row.configs)
 
-        return await self._alter(request, session, change, changes=lambda _: True)
+        return await self._alter(request, session, change, changes=lambda _: True, api="AlterConfigs")
 
     async def _alter(
-        self, request: Any, session: Connection, change: _ChangeOf, *, changes: Callable[[Any], bool]
+        self, request: Any, session: Connection, change: _ChangeOf, *, changes: Callable[[Any], bool], api: str
     ) -> Mapping[str, object]:
         """Alter each resource independently: a refused resource does not affect the others. `changes`: whether a config
         of a resource would change something even though nothing is set on it."""
         resources = request.resources
         names = [each.resource_name for each in resources if each.resource_type == ResourceType.TOPIC]
         alter = AclOperation.ALTER_CONFIGS
-        refused = await self._authorization.refused_topics(session, alter, names, api="AlterConfigs")
+        refused = await self._authorization.refused_topics(session, alter, names, api=api)
         rows = iter(await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused))
         found = [next(rows) if each.resource_type == ResourceType.TOPIC else None for each in resources]
         times = Counter(row.full_name for row in found if isinstance(row, TopicRow))
@@ -240,7 +246,7 @@ class ConfigApis:
             answer = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
             try:
                 if row is None:
-                    self._check(session, alter, resource, api="AlterConfigs")
+                    self._check(session, alter, resource, api=api)
                     self._check_unset(resource, changes)
                     return {**answer, "error_code": 0, "error_message": None}
                 if isinstance(row, KafkaError):
@@ -328,3 +334,10 @@ def _node_id(name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 11):
         raise KafkaError(Code.INVALID_REQUEST, f"a broker is named by its id, a number, not {name[:100]!r}")
     return int(name)
+
+
+def _security_protocol(session: Connection) -> str:
+    """The security.protocol that clients of the session's listener have to set."""
+    if session.security_protocol == "PLAINTEXT" and session.is_tls:
+        return "SSL"
+    return session.security_protocol

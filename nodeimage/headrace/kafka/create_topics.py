@@ -263,18 +263,18 @@ class CreateTopicsApis:
     async def create_partitions(self, request: Any, session: Connection) -> Mapping[str, object]:
         """CreatePartitions. The number of partitions only grows."""
         asked = request.topics
-        times = Counter(topic.name for topic in asked)
         names = [topic.name for topic in asked]
         refused = await self._authorization.refused_topics(session, AclOperation.ALTER, names, api="CreatePartitions")
         rows = await topic_rows(self._catalog, names, default_stream=session.default_stream, refused=refused)
+        times = Counter(row.full_name for row in rows if isinstance(row, TopicRow))
         timeout_ms = field(request, "timeout", 0)
 
         async def result(topic: Any, row: TopicRow | KafkaError) -> dict[str, object]:
             try:
-                if times[topic.name] > 1:
-                    raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
                 if isinstance(row, KafkaError):
                     raise row
+                if times[row.full_name] > 1:
+                    raise KafkaError(Code.INVALID_REQUEST, f"{topic.name} is named more than once in this request")
                 if row.home is not None and row.home.cluster != self._node.cluster_id:
                     raise self._home_check.elsewhere(topic.name, row.home)
                 _check_growth(topic, row, nodes=self._cluster.node_count)

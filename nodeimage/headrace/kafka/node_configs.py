@@ -18,7 +18,6 @@ from headrace.coordination.limits import GroupLimits
 from headrace.kafka.broker_config_table import BROKER_CONFIGS
 from headrace.kafka.connection import MAX_REQUEST_BYTES
 from headrace.kafka.fetch_sessions import MAX_SESSIONS
-from headrace.kafka.idle_connections import IDLE_S
 from headrace.kafka.limits import MAX_METADATA_BYTES, MAX_RESPONSE_BYTES
 from headrace.partitions.producer_state import IDLE_MS
 from headrace.partitions.topic_config_table import ConfigType, retention_of_limit, retention_of_ttl
@@ -32,9 +31,9 @@ _NO_EFFECT: Final = "Kafka's default, for tools that look it up; it has no effec
 _WHY: Final = {
     "transaction": "transactions are not supported yet.",
     "remote.": "there is no remote storage yet.",
-    "sasl.": "clients are not authenticated yet.",
-    "ssl.": "connections are not encrypted yet.",
-    "delegation.token.": "clients are not authenticated yet.",
+    "sasl.": "the file of listeners says how clients of each authenticate.",
+    "ssl.": "the file of listeners names each one's certificate and key.",
+    "delegation.token.": "there are no delegation tokens.",
     "group.consumer.": "only classic groups are supported.",
     "group.share.": "only classic groups are supported.",
     "group.streams.": "only classic groups are supported.",
@@ -113,7 +112,7 @@ def _rows(facts: NodeFacts) -> list[_Row]:
         for name, each in BROKER_CONFIGS.items()
     }
     rows.update((row.name, row) for row in _identity(facts))
-    for name, value, documentation in (*_new_topics(facts), *_limits(facts.groups), *_fixed()):
+    for name, value, documentation in (*_new_topics(facts), *_limits(facts), *_fixed()):
         known = BROKER_CONFIGS[name]
         source = ConfigSource.DEFAULT if value == known.default else ConfigSource.STATIC_BROKER
         rows[name] = _Row(name, value, known.type, source, documentation)
@@ -160,9 +159,10 @@ def _new_topics(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
     yield "default.replication.factor", str(facts.replicas), "Replicas of a new topic, as its stream's volume says."
 
 
-def _limits(groups: GroupLimits) -> Iterator[tuple[str, str, str]]:
+def _limits(facts: NodeFacts) -> Iterator[tuple[str, str, str]]:
     """Limits that work as in Kafka, with this node's numbers: name, value, documentation."""
-    yield "connections.max.idle.ms", str(int(IDLE_S * 1000)), "Idle time after which a connection is closed."
+    groups, idle_ms = facts.groups, facts.settings["connections_max_idle_ms"]
+    yield "connections.max.idle.ms", str(idle_ms), "Idle time after which a connection is closed."
     yield "socket.request.max.bytes", str(MAX_REQUEST_BYTES), "The largest request."
     yield "fetch.max.bytes", str(MAX_RESPONSE_BYTES), "Records of one answer to Fetch."
     yield "max.incremental.fetch.session.cache.slots", str(MAX_SESSIONS), "The number of fetch sessions."
@@ -190,8 +190,8 @@ def _fixed() -> Iterator[tuple[str, str, str]]:
     yield "log.cleanup.policy", "delete", "Records expire by retention."
     yield "log.cleaner.enable", "false", "Compaction is not performed yet."
     yield "num.network.threads", "1", "One event loop does all network I/O of a node."
-    yield "authorizer.class.name", "", "There are no rights yet: everybody may do everything."
-    yield "sasl.enabled.mechanisms", "", "Clients are not authenticated yet."
+    yield "authorizer.class.name", "", "Permissions need no class: ACLs and access expressions, once security is on."
+    yield "sasl.enabled.mechanisms", "", "The file of listeners names the mechanisms of each."
     yield "remote.log.storage.system.enable", "false", "There is no remote storage yet."
     yield (
         "unclean.leader.election.enable",

@@ -88,7 +88,9 @@ class ScramCredentialApis:
             refused = dict.fromkeys(names, refusal(error)) | refused
         for name in names:
             if name not in refused:
-                self._authorizer.changed(session, Change.USERS, "user", name, "credentials", api="AlterUserScram")
+                self._authorizer.changed(
+                    session, Change.USERS, "user", name, "credentials", api="AlterUserScramCredentials"
+                )
         return _results(names, refused)
 
     async def _check_deletions(self, deletions: Sequence[Any], refused: dict[str, Mapping[str, object]]) -> None:

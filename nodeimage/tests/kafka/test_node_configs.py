@@ -25,7 +25,7 @@ def facts(**fields: Any) -> NodeFacts:
         "defaults": StreamPolicy(),
         "volume": VolumeRecord("default", 3, 2),
         "groups": GroupLimits(),
-        "settings": {"fsync": True, "chunk_bytes": 5, "share": 0.5, "zone": "a"},
+        "settings": {"fsync": True, "chunk_bytes": 5, "share": 0.5, "zone": "a", "connections_max_idle_ms": 45_000},
     }
     return NodeFacts(**{**given, **fields})
 
@@ -87,13 +87,15 @@ def test_settings_of_the_node_have_their_names_and_types() -> None:
         ("5", ConfigType.LONG),
         ("0.5", ConfigType.DOUBLE),
         ("a", ConfigType.STRING),
+        ("45000", ConfigType.LONG),
     ]
+    assert found["connections.max.idle.ms"]["value"] == "45000"
 
 
 def test_what_has_no_effect_says_so_and_why() -> None:
     found = by_name(facts(), documentation=True)
     assert "no effect" in found["ssl.protocol"]["documentation"]
-    assert "connections are not encrypted" in found["ssl.protocol"]["documentation"]
+    assert "the file of listeners names each one's certificate" in found["ssl.protocol"]["documentation"]
     assert "no effect" not in found["num.partitions"]["documentation"]
     assert by_name(facts())["num.partitions"]["documentation"] is None
 

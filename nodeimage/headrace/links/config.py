@@ -1,8 +1,8 @@
-"""What a link may be told to do: checks of its configuration, with errors that say what to write instead.
+"""Checks of a link's configuration, with error messages that say what to write instead; sealing of its credentials.
 
-What can be seen without asking the source is checked here; whether it answers, and has the stream, is the link's to
-find out. Credentials are kept sealed with the cluster's secret, so that neither the catalog's log nor a copy of it
-tells them; which properties they have is told, their values never.
+Only what can be checked without the source is checked here. Whether the source answers and has the stream, the running
+link finds out. Credentials are stored sealed with the cluster's secret, so that neither the catalog's log nor a copy of
+it reveals them; the names of the properties are shown, their values never.
 """
 
 import base64
@@ -26,23 +26,23 @@ PULL, BOTH = "pull", "both"
 MOST_PATTERNS: Final = 100
 MOST_NAME: Final = 100
 LEAST_THROTTLE: Final = 1024
-"""Bytes a second: below this a link does not move one batch in a minute."""
+"""Lowest throttle in bytes a second: below this a link would not move one batch in a minute."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 _NONCE_BYTES: Final = 12
 _SEALED: Final = b"\x01"
-"""Version 1: AES-256-GCM, nonce first."""
+"""First byte of sealed credentials: version 1, AES-256-GCM with the nonce first."""
 _properties = msgspec.msgpack.Decoder(dict[str, str])
 
 
 def check_link_name(name: str) -> None:
-    """Raises KafkaError INVALID_CONFIG."""
+    """Check that `name` can name a link. Raises KafkaError INVALID_CONFIG."""
     if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
         raise _wrong(f"{name[:100]!r} names no link; it has up to {MOST_NAME} letters, digits, '.', '_' and '-'")
 
 
 def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
-    """`config` as it is kept, of a link into `stream`. Raises KafkaError with a line that says what to write."""
+    """`config`, checked and normalized, of a link into `stream`. Raises KafkaError whose message says what to write."""
     check_stream(stream)
     if is_kafka(config):
         if config.direction != PULL:
@@ -72,7 +72,7 @@ def is_kafka(config: LinkConfig) -> bool:
 
 
 def checked_patterns(patterns: Sequence[str]) -> list[str]:
-    """Patterns of topic names, each once, in the order given. Raises KafkaError INVALID_CONFIG."""
+    """The patterns of topic names without duplicates, in the order given. Raises KafkaError INVALID_CONFIG."""
     if not 0 < len(patterns) <= MOST_PATTERNS:
         raise _wrong(f"{len(patterns)} patterns of topics; give 1 to {MOST_PATTERNS}, '*' for all")
     for pattern in patterns:
@@ -85,11 +85,11 @@ def checked_patterns(patterns: Sequence[str]) -> list[str]:
 
 
 def seal(credentials: Mapping[str, str], secret: str) -> bytes:
-    """Client properties as they are kept. Raises KafkaError INVALID_CONFIG for such as no link can use."""
+    """Seal client properties for storage. Raises KafkaError INVALID_CONFIG for properties that a link cannot use."""
     if not credentials:
         return b""
     security_of(credentials)
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 8 MB that links without credentials do not need
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # saves links without credentials 8 MB
 
     nonce = os.urandom(_NONCE_BYTES)
     clear = msgspec.msgpack.encode(dict(credentials))
@@ -97,7 +97,7 @@ def seal(credentials: Mapping[str, str], secret: str) -> bytes:
 
 
 def unseal(sealed: bytes, secret: str) -> dict[str, str]:
-    """The client properties that were sealed. Raises KafkaError where that was done with another secret."""
+    """The sealed client properties. Raises KafkaError if they were sealed with another secret."""
     if not sealed:
         return {}
     from cryptography.exceptions import InvalidTag
@@ -117,7 +117,7 @@ def unseal(sealed: bytes, secret: str) -> dict[str, str]:
 
 
 def credential_names(sealed: bytes, secret: str) -> list[str]:
-    """Which properties the credentials have; nothing of what they say."""
+    """The names of the properties in the credentials, without their values."""
     try:
         return sorted(unseal(sealed, secret))
     except KafkaError:
@@ -129,7 +129,7 @@ def _key(secret: str) -> bytes:
 
 
 def short_name(source: Sequence[str], source_stream: str) -> str:
-    """A name for a link that was given none: of its source's first host and stream."""
+    """A default name for a link, made from its source's first host and stream."""
     host = source[0].rpartition(":")[0].strip("[]") if source else ""
     digest = base64.b32encode(hashlib.sha256(repr((sorted(source), source_stream)).encode()).digest())[:4].decode()
     words = re.sub(r"[^A-Za-z0-9-]+", "-", f"{host}{source_stream}").strip("-")[:60]

@@ -1,7 +1,7 @@
-"""The admin calls on links and homes, as the command line and the operator make them; any node answers.
+"""The admin calls on links and homes, used by the command line and the operator. Any node answers them.
 
-What a call changes is one catalog command, so that a repeat, or a crash, leaves a link that is or is not there. What is
-shown is asked of all nodes; one that does not answer is left out.
+Each change is one catalog command, so that after a repeat or a crash a link either exists or does not. What is shown is
+collected from all nodes; a node that does not answer is left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,9 +46,9 @@ log = structlog.get_logger(__name__)
 
 PAGE: Final = 5_000
 MOST_SHOWN: Final = 1_000
-"""Refused or diverged topics of one link that are shown."""
+"""Most refused or diverged topics that are shown of one link."""
 PASSED_ON_MS: Final = 540_000
-"""How long another cluster may take to move homes."""
+"""How long another cluster may take to move homes, in milliseconds."""
 
 
 class NewLink(Params, frozen=True):
@@ -63,7 +63,7 @@ class NewLink(Params, frozen=True):
     throttle: int = 0
     credentials: dict[str, str] = msgspec.field(default_factory=dict)
     reverse_credentials: dict[str, str] | None = None
-    """See ReverseLinks."""
+    """Credentials of the reverse link; see `ReverseLinks.check`."""
     if_not_exists: bool = False
 
 
@@ -97,7 +97,7 @@ class Move(Params, frozen=True):
 
 TAKEN: Final = (NewLink, OneLink, LinkChange, ClashResolution, Move)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
+"""Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
 class LinkAdmin:
@@ -132,7 +132,7 @@ class LinkAdmin:
         )
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         listed = Anybody("lists the links of streams on which the caller has `admin`")
         of_link = On(ADMIN, "the stream of the link `name`", self._stream_of)
         return {
@@ -153,11 +153,11 @@ class LinkAdmin:
         }
 
     async def _stream_of(self, params: OneLink | LinkChange | ClashResolution, _caller: Caller) -> Targets:
-        """The stream of a link; of one that is not there no more is told than of one of others."""
+        """The stream of a link. A link that does not exist gets the same answer as one that the caller may not see."""
         row = await found_one(self._catalog, lambda reader: reader.links.named(params.name))
         return [Target(Kind.STREAM, "" if row is None else row.stream, f"the stream of the link {params.name[:100]!r}")]
 
-    # --- made and changed
+    # --- create and change
 
     async def _create(self, params: NewLink, caller: Caller) -> dict[str, Any]:
         self._check_files(params.credentials, caller, "link.create")
@@ -199,7 +199,7 @@ class LinkAdmin:
         return await self._shown(outcome.link)
 
     def _is_same(self, present: LinkRow, config: LinkConfig, stream: str) -> bool:
-        """Credentials are sealed differently each time."""
+        """Whether the existing link has this configuration. Credentials are compared unsealed: each sealing differs."""
         secret = self._links.secret
         same_credentials = unseal(present.config.credentials, secret) == unseal(config.credentials, secret)
         alike = msgspec.structs.replace(
@@ -208,7 +208,7 @@ class LinkAdmin:
         return same_credentials and present.stream == stream and present.config == alike
 
     async def _greet(self, config: LinkConfig) -> Hello:
-        """Who the source is. Raises HeadraceError where it cannot be copied from."""
+        """The source's answer to hello. Raises HeadraceError if the source cannot be copied from."""
         source = self._links.open_source(LinkRow(0, "", "", config, RUNNING, now()))
         try:
             hello = await source.hello()
@@ -229,8 +229,8 @@ class LinkAdmin:
         return hello
 
     async def _make_stream(self, path: str, policy: Mapping[str, Any], caller: Caller) -> None:
-        """The stream that is copied into, where there is none: with the source's policy, on the default volume, and
-        the caller's own while security is on."""
+        """Create the stream that is copied into, unless it exists: with the source's policy, on the default volume, and
+        owned by the caller while security is on."""
         check_stream(path)
         if await self._catalog.query(lambda reader: reader.streams.at(path)) is not None:
             return
@@ -244,7 +244,7 @@ class LinkAdmin:
         await self._catalog.submit(new_stream(path, wanted, access={}, owner=owner, now=now()))
 
     def _check_files(self, credentials: Mapping[str, str], caller: Caller, method: str) -> None:
-        """Nobody has nodes read files, or show certificates of theirs, who does not administer the cluster. Raises
+        """Only an administrator of the cluster may have nodes read files or present their certificates. Raises
         KafkaError."""
         files = files_named(credentials)
         if files and not self._may.allows(caller, Permission.ADMIN, api=method):
@@ -308,7 +308,7 @@ class LinkAdmin:
     async def _links_of(self, stream: str) -> Sequence[LinkRow]:
         return await self._catalog.query(lambda reader: reader.links.all(stream))
 
-    # --- shown
+    # --- show
 
     async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
         found = await self._catalog.query(lambda reader: reader.links.all())
@@ -378,7 +378,7 @@ class LinkAdmin:
         }
 
     async def _blocked(self, told: Sequence[LinkTold]) -> list[dict[str, Any]]:
-        """Some of the partitions that cannot be pulled at present, and why."""
+        """Some of the partitions that cannot be pulled at present, with the reasons."""
         figures = together(each.figures for each in told if each.figures is not None)
         blocked = [] if figures is None else figures.blocked
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(list({each.topic_id for each in blocked})))
@@ -389,7 +389,7 @@ class LinkAdmin:
         ]
 
     async def _diverged(self, stream: str) -> list[dict[str, Any]]:
-        """What was set aside in a stream, and is still there."""
+        """The quarantined records that a stream still has, by partition."""
         rows: list[TopicRow] = []
         after = ""
         while len(rows) < MOST_SHOWN:
@@ -413,7 +413,8 @@ class LinkAdmin:
         return [each for each in found if each["records"]][:MOST_SHOWN]
 
     async def _behind(self, stream: str) -> Callable[[bytes], int | None]:
-        """How many records of a topic lack here, as the nodes have heard; None where that is not known."""
+        """A function that returns how many records of a topic this cluster lacks, by what the nodes last heard from the
+        source; None where that is unknown."""
         links = await self._links_of(stream)
         told = await self._links.told([row.name for row in links], behind=True)
         heard = bool(links) and all(row.name in node and node[row.name].heard for node in told for row in links)
@@ -460,8 +461,8 @@ class LinkAdmin:
 
 
 def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:
-    """Whoever may alter a link need not know its credentials, and is not to have them sent where they were never meant
-    to go. Raises KafkaError."""
+    """Check that stored credentials are not sent to new addresses: someone who may alter a link need not know its
+    credentials. Raises KafkaError."""
     new = [each for each in config.source if each not in before.source]
     if before.credentials and new:
         raise KafkaError(
@@ -471,15 +472,15 @@ def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:
 
 
 def _leading(reader: Reader, *, stream: str, to: str | None) -> list[LinkRow] | None:
-    """[blocking] The stream's links that lead to a cluster, if there are any."""
+    """[blocking] The stream's links whose source is the cluster `to`, or None if there are none."""
     return [row for row in reader.links.all(stream) if row.config.source_cluster == to] or None
 
 
 def _partitions(reader: Reader, *, paths: set[str]) -> dict[str, int]:
-    """[blocking]"""
+    """[blocking] The number of partitions of each existing stream, by path."""
     return {path: row.partitions for path in paths if (row := reader.streams.at(path)) is not None}
 
 
 def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
-    """[blocking]"""
+    """[blocking] One page of a stream's topics, after the name `after`."""
     return reader.topics.page(stream, after=after, limit=PAGE)

@@ -1,9 +1,9 @@
-"""All parts of links on one node: pullers, the home applier, forwarding of writes, and the admin calls about links; on
-the node that leads the catalog also a topic syncer for each link. `start` starts them; the node reports changes.
+"""All parts of links on one node: pullers, the home applier, forwarding of writes, and, on the node that leads the
+catalog, a topic syncer for each link. `start` starts them; the node reports changes of leadership.
 
-A topic syncer runs where the catalog is led; when that moves, the old node's topic syncer ends as soon as it hears of
-it, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose topic syncer
-ends for an unforeseen reason, is started again after a moment; the others go on.
+Topic syncers run on the node that leads the catalog. When the catalog moves, the old node's topic syncers end as soon
+as it notices, and two at the same time do no harm (topics/topic_syncer.py). A link that cannot be opened, or whose
+topic syncer fails unexpectedly, is restarted after a moment; the other links continue.
 """
 
 import asyncio
@@ -60,35 +60,35 @@ log = structlog.get_logger(__name__)
 AGAIN_S: Final = 1.0
 ASK_S: Final = 2.0
 MOST_BEHIND: Final = 200_000
-"""Topics of which a node says how far they are behind."""
+"""Most topics for which a node reports how far they are behind."""
 UNKNOWN: Final = -1
 
 
 class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one node says of a link."""
+    """What one node reports about a link."""
 
     figures: LinkMetrics | None = None
     failed: str | None = None
     kept: bool = False
-    """This node keeps it, and says what follows."""
+    """Whether this node runs the link's topic syncer and reports the fields below."""
     source_cluster: str = ""
     refused: dict[str, str] = {}
     last_error: str | None = None
     last_error_ms: int | None = None
     behind: dict[bytes, int] = {}
-    """By topic, how many records are known to lack; UNKNOWN where nothing is known of a partition."""
+    """By topic id: how many records are known to be missing; UNKNOWN if nothing is known of one of its partitions."""
     settling: bool = False
-    """Partitions of its stream are being brought in line with their homes, or records of them set aside."""
+    """Whether partitions of its stream are being brought in line with their homes, or records of them quarantined."""
     heard: bool = False
-    """The source has told this node of all partitions that it leads, since it began: what is not in `behind` lacked
-    nothing when the source was last heard of."""
+    """Whether the source has reported all partitions of this node's since its puller began: a topic that is not in
+    `behind` lacked nothing when the source last answered."""
 
 
 _told = msgspec.msgpack.Decoder(dict[str, LinkTold])
 
 
 class Links:
-    """Runs all links of this node."""
+    """Runs this node's part of all links."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class Links:
         secret: str,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, tells them of
-        changes, and closes them. `secret`: the cluster's, with which credentials are sealed.
+        """`led`: every container that this node leads. This object runs `home_applier` and `forwarding`, notifies them
+        of changes, and closes them. `secret`: the cluster's secret, which seals credentials.
         """
         self.secret = secret
         self.home_applier = home_applier
@@ -150,7 +150,7 @@ class Links:
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin. The node serves by now."""
+        """Start all parts. The node must be serving already."""
         self._catalog.on_applied(self._applied)
         for container in list(self._led.values()):
             self.container_led(container)
@@ -160,7 +160,7 @@ class Links:
         self._following = self._runtime.spawn(self._follow())
 
     async def close(self) -> None:
-        """End all that is under way."""
+        """Stop everything that is running."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -170,26 +170,26 @@ class Links:
         await self.pullers.close()
 
     def open_source(self, link: LinkRow) -> Source:
-        """The link's source, opened anew. Raises KafkaError for credentials that cannot be used."""
+        """A newly opened connection to the link's source. Raises KafkaError for credentials that cannot be used."""
         client = open_client(link, secret=self.secret)
         return KafkaSource(client) if is_kafka(link.config) else HeadraceSource(client, link.config.source_stream)
 
     def bootstrap(self, link: LinkRow) -> list[str]:
-        """This cluster's addresses, as the source may reach them."""
+        """This cluster's addresses as the source can reach them."""
         if link.config.bootstrap:
             return list(link.config.bootstrap)
         return [f"{node.host}:{node.port}" for node in self._cluster.nodes()][:16]
 
-    # --- what happens
+    # --- changes
 
     def container_led(self, container: Leader) -> None:
-        """This node leads a container from now on."""
+        """Handle that this node has become the leader of a container."""
         self.home_applier.container_led()
         self.pullers.container_led(container)
         self._changed.set()
 
     def container_left(self, container: Leader) -> None:
-        """This node leads a container no more."""
+        """Handle that this node no longer leads a container."""
         self.pullers.container_left(container)
         self._changed.set()
 
@@ -224,7 +224,7 @@ class Links:
             syncer.deleted_here(row.name for row in rows if row.stream == syncer.link.stream)
 
     def _higher_found(self, link: str, topic_id: bytes) -> None:
-        """A puller met a higher home at the source."""
+        """Handle that a puller found a higher home at the source."""
         held = self._topic_syncers.get(link)
         if held is not None:
             held[1].changed_here([topic_id])
@@ -232,7 +232,7 @@ class Links:
     # --- topic syncers
 
     def topic_syncer(self, name: str) -> TopicSyncer | None:
-        """A link's, where this node keeps it."""
+        """The link's topic syncer, or None if it does not run on this node."""
         held = self._topic_syncers.get(name)
         return None if held is None else held[1]
 
@@ -244,7 +244,7 @@ class Links:
                 await self._keep_up()
             except CatalogFailed:
                 return  # this node ends
-            except Exception as error:  # whatever it is, no link must stand still for it
+            except Exception as error:  # no error may stop the other links
                 if isinstance(error, HeadraceError):
                     log.warning("links are not kept yet", reason=str(error))
                 else:
@@ -281,7 +281,8 @@ class Links:
                 self._topic_syncers[name] = (row, syncer, task)
 
     def _brings_committed_offsets(self, name: str, home: str) -> bool:
-        """That from the home itself brings them while it works: what comes by way of others comes later."""
+        """Whether this link copies the committed offsets of topics with this home: the link from the home itself does
+        while it works, since they arrive later by way of other clusters."""
         held = self._topic_syncers.get(name)
         if held is None or held[1].source_cluster == home:
             return True
@@ -301,17 +302,17 @@ class Links:
             await asyncio.sleep(AGAIN_S)
         finally:
             await source.close()
-        self._changed.set()  # at the very end: this task is done by the time that anybody looks
+        self._changed.set()  # last, so that this task is done when `_follow` looks
 
     async def _end(self, name: str) -> None:
         _, _, task = self._topic_syncers.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    # --- what is told
+    # --- reports
 
     def handlers(self) -> Mapping[type[Message], Handler]:
-        """What other nodes ask."""
+        """The handlers of other nodes' requests, by message type."""
         return {AppendOnce: self._append_once, LinksAsked: self._links_asked}
 
     async def _append_once(self, asked: AppendOnce, payload: memoryview, _session: Session) -> AppendedOnce:
@@ -323,7 +324,7 @@ class Links:
         return LinksTold(), [msgspec.msgpack.encode(self.told_here(asked.links, behind=asked.behind))]
 
     def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
-        """What this node says of these links."""
+        """What this node reports about these links, by name."""
         found: dict[str, LinkTold] = {}
         applying = set(self.home_applier.unsettled.values())
         for name in names:
@@ -350,7 +351,7 @@ class Links:
         return found
 
     async def told(self, names: Sequence[str], *, behind: bool = False) -> list[dict[str, LinkTold]]:
-        """What each node says that answers."""
+        """What each node that answers reports about these links, by name."""
         asked = LinksAsked(list(names), behind)
 
         async def one(node: Any) -> dict[str, LinkTold]:
@@ -367,12 +368,13 @@ class Links:
 
 
 def open_client(link: LinkRow, *, secret: str) -> Client:
-    """A client of the link's source, with its credentials. Raises KafkaError for such as cannot be used."""
+    """A client of the link's source, with its credentials. Raises KafkaError for credentials that cannot be used."""
     return Client(parse_addresses(link.config.source), security=security_of(unseal(link.config.credentials, secret)))
 
 
 def _same(old: LinkRow, new: LinkRow) -> bool:
-    """Whether a topic syncer may go on; that the source has told who it is, it knows itself."""
+    """Whether a topic syncer can keep running with the new row. The source's cluster id is ignored: it is the topic
+    syncer that sets it."""
     config = msgspec.structs.replace(new.config, source_cluster=old.config.source_cluster)
     return config == old.config and new._replace(config=old.config) == old
 
@@ -385,7 +387,7 @@ def _behind(state: LinkState) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for pull in () if state.phase is Phase.PAUSED else state.pulls.all.values():
         if pull.status is Status.WAITS:
-            continue  # it is another link's to bring
+            continue  # another link pulls it
         records = pull.lag_records() if pull.known != NO_OFFSET else UNKNOWN
         before = found.get(pull.at.topic_id, 0)
         if records and len(found) < MOST_BEHIND:

@@ -1,8 +1,9 @@
-"""The source's link that pulls from here, of a link with `direction` both: made and changed by calls at the source.
+"""The reverse link of a link with `direction` both: the source's own link that pulls from this cluster. Admin calls to
+the source create and change it.
 
-Its credentials are those of a user of this cluster. They go to the source by the connection of the link that is here,
-which keeps them as it keeps those of its other links; nothing of them is kept or shown here. While security is on here,
-somebody has to say which they are: without any, the source would come as ANONYMOUS.
+A reverse link's credentials are those of a user of this cluster. They are sent to the source over this cluster's link,
+and the source stores them as it does for its other links; this cluster neither stores nor shows them. While security is
+on in this cluster, credentials must be given: without them the source would connect as ANONYMOUS.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ _anything: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 
 
 class ReverseLinks:
-    """Those of all links of this cluster."""
+    """Creates and changes the reverse links of all links of this cluster."""
 
     def __init__(self, *, secret: str, is_secured: Callable[[], bool]) -> None:
         """`secret`: see Links. `is_secured`: whether security is on in this cluster."""
@@ -38,8 +39,11 @@ class ReverseLinks:
         *,
         before: LinkConfig | None = None,
     ) -> None:
-        """Whether the reverse link of a link into `stream` can have these credentials; None: none were given, {}: it is
-        to have none. `before`: what the link was. Raises KafkaError."""
+        """Check that the reverse link of a link into `stream` can have these credentials. Raises KafkaError.
+
+        `credentials`: None if none were given, {} if the reverse link is to have none. `before`: the link's previous
+        configuration.
+        """
         if config.direction != BOTH:
             if credentials is not None:
                 raise _wrong("credentials of a reverse link go with direction both")
@@ -60,7 +64,8 @@ class ReverseLinks:
                 )
 
     async def make(self, name: str, stream: str, config: LinkConfig, credentials: Mapping[str, str] | None) -> None:
-        """Have the source make it; one that is the same may be there. Raises KafkaError where the source refuses."""
+        """Have the source create the reverse link, or keep an identical one. Raises KafkaError if the source
+        refuses."""
         await self._ask(
             config,
             "link.create",
@@ -78,14 +83,14 @@ class ReverseLinks:
     async def change(
         self, name: str, before: LinkConfig, config: LinkConfig, credentials: Mapping[str, str] | None
     ) -> None:
-        """Have the source change what is to be other than before. Raises KafkaError where it refuses."""
+        """Have the source change what differs from `before`. Raises KafkaError if the source refuses."""
         changes: dict[str, Any] = {}
         if config.topics != before.topics:
             changes["topics"] = list(config.topics)
         if credentials is not None:
             changes["credentials"] = dict(credentials)
         if credentials is not None or config.bootstrap != before.bootstrap:
-            changes["source"] = list(config.bootstrap)  # whatever it was: credentials go to no other address
+            changes["source"] = list(config.bootstrap)  # so that credentials go to no other address
         if changes:
             await self._ask(config, "link.alter", {"name": name, **changes})
 
@@ -101,7 +106,7 @@ class ReverseLinks:
 async def call_source(
     config: LinkConfig, method: str, params: Mapping[str, Any], *, secret: str, wait_ms: int = 0
 ) -> Any:
-    """The result of an admin call at a link's source. Raises KafkaError where that refuses or cannot be reached."""
+    """The result of an admin call at a link's source. Raises KafkaError if the source refuses or cannot be reached."""
     security = security_of(unseal(config.credentials, secret))
     client = Client(parse_addresses(config.source), security=security)
     try:

@@ -1,14 +1,15 @@
-"""Appends what was fetched of a partition to our copy of it, at the offsets that the batches have.
+"""Appends fetched batches of a partition to this cluster's copy of it, at the batches' own offsets.
 
-Responsible for checking every batch, since a source's bytes may be anything: whole, its CRC right, its offsets in order
-and not below our end. A batch that lies below is a duplicate and is dropped; a gap before one is the source's, where
-records have expired or were compacted. What is wrong is refused before anything behind it is appended.
+Responsible for checking every batch, since a source may send anything: the batch is whole, its CRC right, its offsets
+in order and not below the copy's end. A batch below the end is a duplicate and is dropped; a gap before a batch is the
+source's, where records have expired or were compacted. A wrong batch is refused before anything after it is appended.
 
-Waits for a roll, for a new chunk, for the disk to catch up; after each wait it looks again at how the partition stands.
-What came for another end, another home or a partition that has changed hands is `Outdated`. Gives up the loop every few
-milliseconds. Cancelled at any await, what is appended stays so, and the rest is as if it had never come.
+Appending waits for rolls, for a new chunk, and for the disk to catch up; after each wait it checks the partition's
+state again. Batches fetched for another end or another home, or for a partition that has changed hands, are `Outdated`.
+Yields to the event loop every few milliseconds. Cancelled at any await, what is appended stays appended, and the rest
+is as if it had never arrived.
 
-Knows nothing of links, sources, and why something was fetched.
+Knows nothing of links, of sources, and of why something was fetched.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from headrace.partitions.topics import Topics
 from headrace.wire.batch import BATCH_HEADER_SIZE, CONTROL_BIT, MAGIC, BatchHeader, read_batch
 
 SLICE_S: Final = 0.002
-"""For so long the loop is not given up."""
+"""Longest time without yielding to the event loop, in seconds."""
 LOOKED_AT: Final = 16
 """Batches between two looks at the clock."""
 MOST_TRIES: Final = 20
@@ -36,32 +37,32 @@ _LAST_OFFSET: Final = 1 << 62
 
 
 class Outdated(Exception):
-    """Our side is not as it was when the batches were asked for: look again."""
+    """The copy has changed since the batches were requested: look it up again."""
 
 
 class Told(Protocol):
-    """Who wants to know what became of the bytes."""
+    """Receives what became of the fetched bytes."""
 
     def released(self, count: int) -> None:
-        """So many bytes more are committed, dropped, or lost; called until all that came are told of."""
+        """`count` more bytes are committed, dropped, or lost; called until all bytes that arrived are accounted for."""
 
     def committed(self, at: TopicPartition, offset: Offset) -> None:
-        """Everything below `offset` is committed."""
+        """All records below `offset` are committed."""
 
 
 class BackPressure(Protocol):
-    """Whether more waits for the disk than memory should hold."""
+    """Whether more bytes are waiting for the disk than memory should hold."""
 
     @property
     def saturated(self) -> bool:
-        """It does: nothing more is to be appended now."""
+        """Whether too many bytes are waiting, so that nothing more may be appended now."""
 
     async def not_saturated(self) -> None:
-        """Return when the disk has caught up."""
+        """Wait until the disk has caught up."""
 
 
 class Came(NamedTuple):
-    """What was fetched of a partition that ended at `end` when it was asked for, under the home `home`."""
+    """Fetched records of a partition that ended at `end`, under the home `home`, when they were requested."""
 
     at: TopicPartition
     records: Sequence[memoryview]
@@ -70,7 +71,7 @@ class Came(NamedTuple):
 
 
 class _Commit:
-    """One batch that waits for its commit."""
+    """A batch that waits for its commit."""
 
     __slots__ = ("_at", "_count", "_end", "_told")
 
@@ -86,12 +87,12 @@ class _Commit:
         self._told.committed(self._at, Offset(self._end))
 
     def lost(self) -> None:
-        """See commit_waiters.Waiting. Whoever leads now pulls it, if it is not there."""
+        """See commit_waiters.Waiting. The partition's next leader pulls the batch again if it lacks it."""
         self._told.released(self._count)
 
 
 class Appender:
-    """Appends to the copies that this node leads; one object for all links."""
+    """Appends to the copies that this node leads; one object serves all links."""
 
     def __init__(self, *, topics: Topics, rolls: Rolls, home_check: HomeCheck, back_pressure: BackPressure) -> None:
         self._topics = topics
@@ -100,10 +101,10 @@ class Appender:
         self._back_pressure = back_pressure
 
     async def append(self, came: Came, told: Told) -> Offset:
-        """Append all that came; where the partition ends now.
+        """Append all fetched batches; returns where the partition ends then.
 
-        Raises Outdated, or HeadraceError for what is wrong with the batches or keeps us from storing them: then, and
-        when it is cancelled, some may have been appended. `told.released` hears of all bytes, once each.
+        Raises Outdated, or HeadraceError if a batch is wrong or cannot be stored. In these cases, and when cancelled,
+        some batches may have been appended. `told.released` is called with all bytes, once each.
         """
         left = sum(map(len, came.records))
         end = came.end
@@ -111,7 +112,7 @@ class Appender:
             pause = _Pause()
             for header, batch in _checked(came):
                 if _next(header) <= end:
-                    continue  # we have it
+                    continue  # a duplicate
                 waiting = _Commit(told, came.at, _next(header), header.length)
                 end = await self._put(came, end, header, batch, waiting)
                 left -= header.length
@@ -122,7 +123,7 @@ class Appender:
         return end
 
     async def _put(self, came: Came, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit) -> Offset:
-        """Append one batch to the partition, which ends at `end`, once it can take it; where it ends then.
+        """Append one batch to the partition, which ends at `end`, once it can take the batch; returns its new end.
 
         Raises Outdated, HeadraceError.
         """
@@ -159,7 +160,7 @@ class Appender:
 
 
 class _Pause:
-    """Gives others their turn, but not too often."""
+    """Yields to the event loop, but not too often."""
 
     __slots__ = ("_calls", "_loop", "_until")
 
@@ -180,9 +181,9 @@ def _next(header: BatchHeader) -> int:
 
 
 def _checked(came: Came) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches, in order, each checked as it is taken. A part of one at the end is left out, as Kafka may send it.
+    """The batches in order, each checked as it is taken. A partial batch at the end, which Kafka may send, is left out.
 
-    Raises HeadraceError for the first that is wrong.
+    Raises HeadraceError for the first wrong batch.
     """
     end = came.end
     for run in came.records:
@@ -204,7 +205,7 @@ def _is_cut_off(rest: memoryview) -> bool:
 
 
 def _check(header: BatchHeader, end: Offset) -> None:
-    """Raises InvalidBatch for a sound batch that must not be here. `end`: behind all that came before it."""
+    """Check that an intact batch may be appended. `end`: the end of everything before it. Raises InvalidBatch."""
     first, last = header.base_offset, header.base_offset + header.last_offset_delta
     if first < 0 or last < first or last >= _LAST_OFFSET or not 0 <= header.record_count <= last - first + 1:
         raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
@@ -213,5 +214,6 @@ def _check(header: BatchHeader, end: Offset) -> None:
     if header.length > MOST_BATCH_BYTES:
         raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_BATCH_BYTES} are taken at most")
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
-        # Of a transaction: sources leave markers out, and batches that were aborted. Others stand for a gap.
+        # A transaction marker. Sources leave out markers and aborted batches; control batches without a producer fill
+        # gaps.
         raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")

@@ -1,10 +1,10 @@
-"""How much a link may fetch now: bytes that it holds, and bytes a second. Pure: no clock, no I/O.
+"""How much a link may fetch now, bounded by bytes held and by bytes a second. Pure: no clock, no I/O.
 
-`ByteBudget` bounds what has been asked for or has come, and is not committed here yet. What is asked for is reserved in
-full until it has come. A source gives at least one whole batch, so one answer may exceed its reservation by that batch;
-then nothing more is asked for until there is room again.
+`ByteBudget` bounds the bytes that were requested or have arrived, and are not committed here yet. A fetch reserves all
+that it requests until its answer has arrived. A source sends at least one whole batch, so an answer may exceed its
+reservation by that batch; then nothing more is requested until there is room again.
 
-`ByteRate` bounds the rate. Bytes are paid for when they have come, so the bucket may be overdrawn by one answer.
+`ByteRate` bounds the rate. Bytes are paid for when they have arrived, so one answer may overdraw the bucket.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from typing import Final
 from headrace.base.token_bucket import TokenBucket
 
 BURST_S: Final = 0.25
-"""A throttled link that was idle may fetch what comes in this time at once."""
+"""A throttled link that was idle may fetch at once as many bytes as its rate allows in this time, in seconds."""
 
 
 class ByteBudget:
-    """Bytes reserved by fetches under way, and held by batches that are not committed."""
+    """Bytes reserved by fetches in progress, and bytes held by uncommitted batches."""
 
     __slots__ = ("held", "limit", "reserved")
 
@@ -27,26 +27,26 @@ class ByteBudget:
 
     @property
     def free(self) -> int:
-        """What may be asked for now; below 0 after an answer that was longer than its reservation."""
+        """Bytes that may be requested now; below 0 after an answer that was longer than its reservation."""
         return self.limit - self.reserved - self.held
 
     def reserve(self, count: int) -> None:
-        """A fetch of `count` bytes begins. They are free."""
+        """Begin a fetch of `count` bytes, which must be free."""
         assert count <= self.free, "more than the budget is asked for"
         self.reserved += count
 
     def came(self, reserved: int, held: int) -> None:
-        """A fetch that had `reserved` is over; `held` bytes came of it and are kept."""
+        """End a fetch that had `reserved` bytes; `held` bytes of its answer are kept."""
         self.reserved -= reserved
         self.held += held
 
     def release(self, count: int) -> None:
-        """`count` bytes are committed here, or dropped."""
+        """Release `count` bytes that are committed here, or dropped."""
         self.held -= count
 
 
 class ByteRate:
-    """So many bytes a second; a rate of 0 has no bound."""
+    """A rate in bytes a second; 0 means no limit."""
 
     __slots__ = ("_bytes", "rate")
 
@@ -55,23 +55,23 @@ class ByteRate:
         self._bytes = TokenBucket(rate * BURST_S, now)
 
     def set_rate(self, rate: int, now: float) -> None:
-        """From now on."""
+        """Change the rate from `now` on."""
         self._fill(now)
         self.rate = rate
         self._fill(now)
 
     def allowed(self, now: float) -> int | None:
-        """Bytes that may be fetched now, 0 for none; None: any number."""
+        """Bytes that may be fetched now, possibly 0; None if there is no limit."""
         return max(0, int(self._fill(now))) if self.rate else None
 
     def pay(self, count: int, now: float) -> None:
-        """`count` bytes came."""
+        """Pay for `count` bytes."""
         if self.rate:
             self._fill(now)
             self._bytes.take(count)
 
     def ready_at(self, count: int, now: float) -> float:
-        """When `count` bytes are allowed, or as many as ever are at once."""
+        """When `count` bytes will be allowed, or the largest burst if `count` is more."""
         if not self.rate:
             return now
         missing = min(count, self.rate * BURST_S) - self._fill(now)

@@ -1,5 +1,5 @@
-"""What a link's state machine wants done, and what it is told came of it: the words between link_state.py, which
-decides, and puller.py, which does. Plain values."""
+"""The effects that a link's state machine (link_state.py) requests, and the answers that it takes in. puller.py
+carries the effects out. Plain values."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from headrace.links.source.source import NO_EPOCH, NO_NODE, NO_OFFSET, FeedPlace
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Ask the source who it is, and which nodes it has: `greeted`, or `not_greeted`."""
+    """Ask the source for its identity and its nodes. Ends in `greeted` or `not_greeted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Wait for changes at a node, so long at most: `changed`, or `poll_failed`."""
+    """Wait for changes at a node, for `wait_ms` at most. Ends in `changed` or `poll_failed`."""
 
     node: NodeId
     since: FeedPlace | None
@@ -26,28 +26,29 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class ListTopics:
-    """List a page of the source's topics, with the first beyond `after`: `listed`, or `not_listed`."""
+    """List a page of the source's topics, beginning with the first name after `after`. Ends in `listed` or
+    `not_listed`."""
 
     after: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Look up these partitions here, on the target: `looked`."""
+    """Look up these partitions' copies in this cluster. Ends in `looked`."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Ask the source who leads these topics' partitions: `located`, or `not_located`."""
+    """Ask the source which nodes lead these topics' partitions. Ends in `located` or `not_located`."""
 
     topic_ids: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """Meet these partitions at their leader: `met`, or `not_met`."""
+    """Compare these partitions with their leader at the source. Ends in `met` or `not_met`."""
 
     node: NodeId
     partitions: tuple[TopicPartition, ...]
@@ -55,7 +56,8 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch these, in this order, `max_bytes` in all: `arrived`, or `fetch_failed`. `number` names the fetch."""
+    """Fetch these partitions in this order, `max_bytes` in all. Ends in `arrived` or `fetch_failed` with this
+    `number`."""
 
     number: int
     node: NodeId
@@ -65,8 +67,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FillGap:
-    """The source has no records of this partition below `log_start`: let the copy go on there (by a roll). Then
-    `gap_filled`."""
+    """Let a copy continue at `log_start`, since the source has no records of the partition below it; see gap_fill.py.
+    Ends in `gap_filled`."""
 
     at: TopicPartition
     log_start: Offset
@@ -76,25 +78,25 @@ Effect = Connect | Poll | ListTopics | LookUp | Locate | Meet | Fetch | FillGap
 
 
 class Looked(NamedTuple):
-    """What is known here of a partition that changed at the source."""
+    """The state of this cluster's copy of a partition that changed at the source."""
 
     at: TopicPartition
     pulled: bool
-    """It is led here, its home is elsewhere, and this link is the one that pulls it. Else it is forgotten."""
+    """Whether this link pulls it on this node, which leads it; if not, the partition is forgotten."""
     next: Offset = NO_OFFSET
-    """Behind our last record."""
+    """The offset after the copy's last record."""
     limit: Offset = NO_OFFSET
-    """Where to stop: the start of our own home, during a move. `NO_OFFSET`: nowhere."""
+    """Where to stop: the start of this cluster's own home, during a move to it. `NO_OFFSET`: no limit."""
     reason: str = ""
-    """Why it cannot be pulled for the moment; empty: it can."""
+    """Why the partition cannot be pulled for the moment; empty if it can."""
     share: Share = Share()
-    """What of it is this link's."""
+    """This link's share of the work."""
     lacks: bool = False
-    """Of homes before the topic's: it is to be met, to know whether its source has that."""
+    """Whether the copy lacks records of former homes; then a meeting must find out whether the source has them."""
 
 
 class Met(NamedTuple):
-    """How a meeting with a partition's leader ended. With a `reason`, nothing is pulled for the moment."""
+    """The result of a meeting with a partition's leader. With a `reason`, nothing is pulled for the moment."""
 
     at: TopicPartition
     code: Code
@@ -102,11 +104,11 @@ class Met(NamedTuple):
     high_watermark: Offset = NO_OFFSET
     reason: str = ""
     empty_from: Offset = NO_OFFSET
-    """Up to the high watermark, no record lies there."""
+    """There are no records from this offset up to the high watermark."""
 
 
 class Arrived(NamedTuple):
-    """What a fetch brought of one partition. The bytes themselves stay with whoever fetched."""
+    """What a fetch returned for one partition. The bytes themselves stay with the puller."""
 
     at: TopicPartition
     code: Code

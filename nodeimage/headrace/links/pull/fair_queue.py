@@ -1,5 +1,5 @@
-"""The order in which partitions that are due are fetched: topics by turns, and each topic's partitions by turns, so
-that neither a topic of a thousand partitions nor a partition that never ends keeps the others waiting. Pure."""
+"""The order in which due partitions are fetched: topics take turns, and so do the partitions of a topic, so that
+neither a topic of a thousand partitions nor an endless partition keeps the others waiting. Pure."""
 
 from collections import OrderedDict, deque
 
@@ -7,7 +7,7 @@ from headrace.links.source.source import TopicPartition
 
 
 class FairQueue:
-    """Partitions that wait; one that waits already is not added again."""
+    """A queue of partitions; adding one that is already queued changes nothing."""
 
     __slots__ = ("_topics", "_waiting")
 
@@ -19,7 +19,7 @@ class FairQueue:
         return len(self._waiting)
 
     def add(self, at: TopicPartition, *, first: bool = False) -> None:
-        """`first`: it had its turn and nothing came of it."""
+        """Queue a partition. `first`: at the head, since its last turn brought nothing."""
         if at in self._waiting:
             return
         self._waiting.add(at)
@@ -33,7 +33,7 @@ class FairQueue:
             queue.append(at)
 
     def take(self) -> TopicPartition:
-        """The next one. There is one."""
+        """Remove and return the next partition. The queue must not be empty."""
         topic_id, queue = next(iter(self._topics.items()))
         at = queue.popleft()
         if queue:
@@ -44,6 +44,6 @@ class FairQueue:
         return at
 
     def clear(self) -> None:
-        """None waits any more."""
+        """Remove all partitions."""
         self._topics.clear()
         self._waiting.clear()

@@ -1,7 +1,7 @@
 """What a link on one node fetches, and how much at a time. Part of the pure state machine link_state.py.
 
-Responsible for the byte budget and the throttle, for composing fetches of what is due, and for what their answers mean.
-A partition is in one fetch at most. An answer whose number is not known (it was interrupted) is dropped.
+Responsible for the byte budget and the throttle, for composing fetches of due partitions, and for interpreting their
+answers. A partition is in at most one fetch. An answer with an unknown number (its fetch was interrupted) is dropped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from headrace.links.source.source import NO_NODE, NO_OFFSET, TopicPartition, Wan
 
 
 class Fetching:
-    """The fetches under way."""
+    """The fetches in progress."""
 
     def __init__(self, limits: Limits, feeds: Mapping[NodeId, SourceFeed], pulls: Pulls, byte_rate: ByteRate) -> None:
         self.budget = ByteBudget(limits.budget_bytes)
@@ -30,11 +30,11 @@ class Fetching:
         self._serial = 0
 
     def arrived(self, now: float, number: int, answers: Iterable[Arrived]) -> list[TopicPartition]:
-        """An effect `Fetch` is done. Which of its partitions' bytes are to be appended; the others are dropped.
+        """Handle the end of an effect `Fetch`. Returns the partitions whose bytes are to be appended; the caller drops
+        the other bytes.
 
-        Of those, `released` is to be told once, when they are committed or dropped, and one of `Pulls.appended`,
-        `refused`, `outdated` before that.
-        """
+        For the returned ones the caller calls one of `Pulls.appended`, `refused` and `outdated`, and accounts for all
+        bytes by `released`, when they are committed or dropped. """
         fetch = self._ended(number)
         if fetch is None:
             return []
@@ -68,7 +68,7 @@ class Fetching:
             else:
                 starved.append(pull)
         for pull in reversed(starved):
-            if 2 * total >= fetch.max_bytes:  # what came before it filled the answer
+            if 2 * total >= fetch.max_bytes:  # the partitions before this one filled the answer
                 self._pulls.set(pull, Status.DUE, first=True)
             else:
                 self._pulls.fail(now, pull, "the source gives nothing of what it says it has")
@@ -86,7 +86,7 @@ class Fetching:
             self._pulls.refused_there(now, pull, answer.code, reason, answer.ask)
 
     def failed(self, now: float, number: int, reason: str) -> NodeId | None:
-        """An effect `Fetch` came to nothing, at that node."""
+        """Handle the failure of an effect `Fetch`; returns the node that was asked."""
         fetch = self._ended(number)
         if fetch is None:
             return None
@@ -100,17 +100,17 @@ class Fetching:
         return fetch.node
 
     def released(self, count: int) -> None:
-        """Of the bytes that `arrived` let in, so many are committed, or dropped."""
+        """Release `count` of the bytes that `arrived` kept, as they are committed or dropped."""
         self.budget.release(count)
 
     def interrupted(self, now: float) -> None:
-        """Nothing is under way any more."""
+        """Handle that all fetches were cancelled."""
         for fetch in self._under_way.values():
             self._gave_nothing(fetch, now)
         self._under_way.clear()
 
     def next(self, now: float, feed: SourceFeed) -> Fetch | None:
-        """The next fetch from this node, under way from now on; None: there is nothing due, or no room for it."""
+        """Begin and return the next fetch from this node; None if nothing is due or there is no room."""
         if not feed.due or feed.fetches >= self._limits.fetches_per_node:
             return None
         most = min(self._room(now), feed.fetch_bytes)
@@ -134,14 +134,14 @@ class Fetching:
         return fetch
 
     def ready_at(self, now: float) -> float | None:
-        """When the throttle lets more through; None: time alone changes nothing."""
+        """When the throttle will allow more; None if waiting changes nothing."""
         if not any(feed.due for feed in self._feeds.values()):
             return None
         ready = self.byte_rate.ready_at(self._limits.least_bytes, now)
         return ready if ready > now else None
 
     def _room(self, now: float) -> int:
-        """Bytes of the next fetch, 0 for none. No node may take all of the budget: a slow one would stop the others."""
+        """Bytes of the next fetch, or 0. No node may use up the budget: a slow one would stop the others."""
         least = self._limits.least_bytes
         fair = max(least, self.budget.limit // (2 * len(self._feeds)))
         most = min(self._limits.fetch_bytes, self.budget.free, fair)

@@ -1,9 +1,9 @@
-"""Filling of gaps: a copy goes on at the source's next records where the source has none between our end and those.
+"""Gap filling: where the source has no records between a copy's end and the source's next record, the copy skips to it.
 
-A copy that holds records gets empty batches for the missing offsets, so that whoever reads to the end gets past them,
-also if no record follows. A copy that holds none begins behind the gap: its log start moves, by a roll. A copy also
-does so behind a gap of more offsets than anybody writes, since a source may claim any offset. After a crash a copy has
-gone on, has not, or has some of the empty batches: the next look fills the gap from there.
+A copy with records gets empty batches for the missing offsets, so that readers get past them even if no record
+follows. A copy without records begins after the gap: a roll moves its log start. The same is done for a gap larger than
+anybody writes (`LARGEST_GAP`), since a source may claim any offset. After a crash a copy has skipped the gap, has not,
+or has some of the empty batches: the next look-up fills the rest.
 """
 
 from collections.abc import Callable
@@ -29,17 +29,17 @@ LARGEST_GAP: Final = 1 << 40
 
 
 class _Told:
-    """These bytes were never fetched, so no budget holds them."""
+    """Accounts for nothing: these bytes were never fetched, so no budget holds them."""
 
     def __init__(self, committed: Callable[[TopicPartition, Offset], None]) -> None:
         self.committed = committed
 
     def released(self, count: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class GapFill:
-    """Lets copies that this node leads go on behind gaps; one object for all links."""
+    """Lets copies that this node leads skip gaps; one object serves all links."""
 
     def __init__(self, *, topics: Topics, partitions: Partitions, rolls: Rolls, appender: Appender) -> None:
         self._topics = topics
@@ -55,15 +55,15 @@ class GapFill:
         *,
         committed: Callable[[TopicPartition, Offset], None],
     ) -> None:
-        """Go on at `wanted.log_start`, or not, if our side is not as it was when that was asked for; see `append.Told`
-        for `committed`. Raises HeadraceError."""
+        """Let the copy continue at `wanted.log_start`, unless it has changed since that was requested. `committed`: see
+        `append.Told`. Raises HeadraceError."""
         at = wanted.at
         (topic,) = await self._topics.resolve_ids([at.topic_id])
         if not isinstance(topic, Topic):
             raise topic
         partition = await self._partitions.leader(topic, at.partition)
         if state is None or topic.home != state.home or partition.next_offset != state.end:
-            return  # it is looked at again
+            return  # the partition is looked up again
         log.info(
             "a copy goes on behind what its source lacks",
             link=link,
@@ -77,5 +77,5 @@ class GapFill:
             await self._rolls.apply_home(partition, state.home, wanted.log_start)
             return
         nothing = [memoryview(batch) for batch in gap_batches(state.end, wanted.log_start - 1)]
-        with suppress(Outdated):  # it is looked at again
+        with suppress(Outdated):  # the partition is looked up again
             state.end = await self._appender.append(Came(at, nothing, state.end, state.home), _Told(committed))

@@ -1,7 +1,8 @@
-"""What links tell one node of homes elsewhere: where clients reach them, and which link passes writes on to them.
+"""What one node knows from its links about homes elsewhere: the clusters' addresses for clients, and the links that
+forward writes.
 
-`Pullers` keeps it up to date with the catalog and with what sources tell; Produce asks it by way of `Forwarding`. Made
-before both, so that neither needs the other.
+`Pullers` keeps this up to date with the catalog and with what sources report; Produce reads it through `Forwarding`. It
+is created before both, so that neither depends on the other.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from headrace.partitions.home_check import HomeAddresses
 from headrace.partitions.topic import Topic
 
 MOST_TOLD: Final = 3
-"""Addresses of a home that a refused producer is told."""
+"""Most addresses of a home that a refused producer is given."""
 
 
 class Pulling(Protocol):
@@ -22,23 +23,23 @@ class Pulling(Protocol):
 
     @property
     def source_cluster(self) -> str:
-        """Its source's cluster id; empty until the source has told it."""
+        """The source's cluster id; empty until the source has reported it."""
 
 
 class HomeLinks:
-    """Which links of this node lead to homes elsewhere. Empty until the links are looked up for the first time."""
+    """The links of this node that lead to homes elsewhere. Empty until the first look-up of links."""
 
     def __init__(self) -> None:
         self.is_known = False
-        """The catalog's links have been looked up."""
+        """Whether the catalog's links have been looked up."""
         self.addresses = HomeAddresses()
-        """Where clients reach the clusters that links lead to."""
+        """The addresses, for clients, of the clusters that links lead to."""
         self._by_stream: dict[StreamNumber, list[LinkRow]] = {}
-        """Those that pass on writes."""
+        """Links that forward writes, by stream."""
         self._running: dict[str, Pulling] = {}
 
     def looked_up(self, links: Sequence[tuple[LinkRow, StreamNumber]]) -> None:
-        """These are all links that the catalog has, with the numbers of their streams."""
+        """Take in all links of the catalog, with the numbers of their streams."""
         self.addresses.replace(
             {
                 link.config.source_cluster: ", ".join(link.config.source[:MOST_TOLD])
@@ -53,15 +54,15 @@ class HomeLinks:
         self.is_known = True
 
     def began(self, name: str, pulling: Pulling) -> None:
-        """A link runs on this node from now on."""
+        """Record that a link runs on this node."""
         self._running[name] = pulling
 
     def ended(self, name: str) -> None:
-        """A link no longer runs on this node."""
+        """Record that a link no longer runs on this node."""
         self._running.pop(name, None)
 
     def passes_on(self, topic: Topic) -> LinkRow | None:
-        """The link that passes on writes to this copy, and leads to its home, if it is not paused."""
+        """The link that forwards writes on this copy to its home, if there is one and it is not paused."""
         home = topic.home
         if home is None:
             return None

@@ -1,8 +1,10 @@
-"""How a link is doing on a node, and on all nodes together: asked for, counted when asked, kept for no topic.
+"""A link's state and lag, on one node and on all nodes together. They are computed when asked for; no counter is kept
+for a topic.
 
-Lag in records counts offsets (gaps too) between what the source has, as far as a node heard, and what is committed
-here. Lag in bytes is estimated from the mean size of the records that came. Lag in seconds is for how long the source
-has had the first record that is not here, as far as we heard of it: after a cut it begins with what we knew before.
+Lag in records counts offsets (gaps too) between the source's end, as last heard by the node, and what is committed
+here. Lag in bytes is estimated from the mean size of the copied records. Lag in seconds is how long the source has had
+the first record that is missing here, as far as the node has heard; while the source cannot be reached, the time since
+it was lost counts.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,40 +18,40 @@ from headrace.links.source.source import NO_OFFSET
 from headrace.partitions.lookups import turn
 
 CAUGHT_UP_S = 2.0
-"""A link that is no further behind has caught up: under load something is always on its way."""
+"""Largest lag in seconds of a link that counts as caught up: under load some records are always on their way."""
 MOST_BLOCKED = 20
 CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED = "Connecting", "CatchingUp", "CaughtUp", "Paused", "Failed"
 _WORST = (FAILED, CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED)
-"""Of several nodes' states the first of these is the link's."""
+"""States in order of precedence: a link's state is the first of these that any of its nodes has."""
 
 
 class Counters:
-    """What a link did on a node since it was made there."""
+    """What a link has done on a node since its puller was created there."""
 
     __slots__ = ("bytes", "failures", "last_error", "last_error_ms", "records")
 
     def __init__(self) -> None:
         self.records = 0
-        """Offsets that were appended, gaps counted too."""
+        """Appended offsets, gaps included."""
         self.bytes = 0
         self.failures = 0
         self.last_error: str | None = None
         self.last_error_ms: Millis | None = None
 
     def appended(self, records: int, count: int) -> None:
-        """So many offsets, of so many bytes."""
+        """Count `records` offsets with `count` bytes."""
         self.records += records
         self.bytes += count
 
     def failed(self, reason: str, now: Millis) -> None:
-        """Something went wrong; it is tried again."""
+        """Count a failed step, which will be retried."""
         self.failures += 1
         self.last_error = reason
         self.last_error_ms = now
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How far a link, or a group of its topics, is behind. `partitions`: those that are."""
+    """How far a link, or a group of its topics, is behind. `partitions`: how many partitions are behind."""
 
     records: int = 0
     bytes: int = 0
@@ -78,26 +80,27 @@ class LinkMetrics(msgspec.Struct, frozen=True):
 
     state: str
     state_s: float
-    """For how long."""
+    """How long it has been in this state, in seconds."""
     reason: str
     lag: Lag
     groups: dict[str, Lag]
-    """By topic pattern."""
+    """The lag by topic pattern."""
     tracked: int
-    """Partitions that the link knows about at present."""
+    """Partitions that the link tracks at present."""
     records: int
     bytes: int
     failures: int
     last_error: str | None
     last_error_ms: int | None
     blocked: list[Blocked]
-    """Some of them."""
+    """Some of the blocked partitions."""
 
 
 def figures(
     state: LinkState, counters: Counters, now: float, *, group_of: Callable[[bytes], str | None] = lambda _: None
 ) -> LinkMetrics:
-    """Of one link on this node. `group_of` gives the pattern that a topic (by id) is counted under."""
+    """The state and figures of one link on this node. `group_of` returns the pattern that a topic id is counted
+    under."""
     mean = counters.bytes / counters.records if counters.records else 0.0
     total = Lag()
     groups: dict[str, Lag] = {}
@@ -106,13 +109,13 @@ def figures(
         if pull.status is Status.BLOCKED and len(blocked) < MOST_BLOCKED:
             blocked.append(Blocked(pull.at.topic_id, pull.at.partition, pull.reason))
         if pull.status is Status.WAITS:
-            continue  # it is another link's to bring
+            continue  # another link pulls it
         lag = _lag(pull, mean, now)
         if lag is not None:
             total += lag
             if (group := group_of(pull.at.topic_id)) is not None:
                 groups[group] = groups.get(group, Lag()) + lag
-    if state.phase is Phase.CONNECTING:  # what the source was given meanwhile has not been heard of
+    if state.phase is Phase.CONNECTING:  # what was written to the source meanwhile is unknown
         away = Lag(seconds=round(now - state.since, 3))
         total += away
         for group in {found for at in state.pulls.all if (found := group_of(at.topic_id)) is not None}:
@@ -134,7 +137,7 @@ def figures(
 
 
 class Overall(msgspec.Struct, frozen=True):
-    """What is told of a link again and again, though it may have 100,000 partitions."""
+    """The few figures that are read often, though a link may have 100,000 partitions."""
 
     state: str
     lag: Lag
@@ -146,7 +149,7 @@ class Overall(msgspec.Struct, frozen=True):
 
 
 async def overall(state: LinkState, counters: Counters, *, time: Callable[[], float]) -> Overall:
-    """How a link does, looked at a bit at a time."""
+    """A link's overall figures on this node, computed a bit at a time."""
     mean = counters.bytes / counters.records if counters.records else 0.0
     total, blocked = Lag(), 0
     for index, pull in enumerate(list(state.pulls.all.values())):
@@ -160,7 +163,7 @@ async def overall(state: LinkState, counters: Counters, *, time: Callable[[], fl
 
 
 def together(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
-    """The figures of a link over several nodes; None without any."""
+    """The figures of a link over several nodes; None if there are none."""
     found = list(nodes)
     if not found:
         return None
@@ -188,7 +191,7 @@ def together(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
 
 def _lag(pull: Pull, mean: float, now: float) -> Lag | None:
     records = pull.lag_records()
-    if not records or pull.committed == NO_OFFSET:  # nothing is known of our side yet: it may not be ours
+    if not records or pull.committed == NO_OFFSET:  # the copy has not been looked up, and may not be led here
         return None
     return Lag(records, int(records * mean), round(pull.lag_s(now), 3), 1)
 

@@ -1,38 +1,38 @@
-"""Bounds of one link on one node."""
+"""The limits of one link on one node."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, bytes and counts."""
+    """Limits in seconds (`_s`), bytes (`_bytes`) and counts."""
 
     budget_bytes: int = 32 << 20
-    """Asked for or come, and not committed here."""
+    """Bytes requested or arrived that are not committed here."""
     fetch_bytes: int = 8 << 20
-    """Of one fetch."""
+    """Bytes of one fetch."""
     partition_bytes: int = 1 << 20
-    """Of one partition in one fetch, where many are due."""
+    """Bytes of one partition in a fetch of many partitions."""
     fetch_partitions: int = 500
     fetches_per_node: int = 2
     page: int = 500
-    """Partitions or topics in one question."""
+    """Partitions or topics in one request."""
     idle_kept: int = 20_000
-    """Partitions that are up to date, and remembered."""
+    """Up-to-date partitions that are remembered."""
     first_pause_s: float = 0.2
     longest_pause_s: float = 15.0
     gone_pause_s: float = 60.0
-    """A topic that stays gone at the source is looked for again so often."""
+    """Longest pause between two look-ups of a topic that does not exist at the source."""
     gap_s: float = 10.0
-    """For so long what the source lacks is awaited from other links, where there are any."""
+    """How long a link waits for other links, if there are any, to deliver records that its own source lacks."""
     poll_every_s: float = 0.002
-    """Polls of one node begin no closer together: what changes meanwhile comes with one answer."""
+    """Shortest time between the starts of two polls of one node: changes in between are reported in one answer."""
     longest_poll_every_s: float = 0.040
-    """The same of a node of which records take long until they are committed here."""
+    """The same for a node whose records take long to be committed here."""
     greet_every_s: float = 10.0
-    """How old may be what we know of the source's nodes; looked at when a poll ends, so that no timer is needed."""
+    """Oldest age of the known list of the source's nodes; checked when a poll ends, so that no timer is needed."""
 
     @property
     def least_bytes(self) -> int:
-        """A fetch of fewer bytes is not worth its while."""
+        """Fewest bytes that are worth a fetch."""
         return min(self.partition_bytes // 4, self.budget_bytes)

@@ -1,16 +1,16 @@
-"""A link on one node: what it does next. A pure state machine: events and the time go in, effects come out.
+"""Decides what a link on one node does next. A pure state machine: events and the time go in, effects come out.
 
-    Connecting -> Running <-> Paused        Failed: the source refuses, or lacks the stream; tried again, seldom
+    Connecting -> Running <-> Paused        Failed: the source refuses, or lacks the stream; retried, seldom
 
-A node pulls those partitions that it leads itself. It listens to the change feeds of all of the source's nodes; what
-becomes of a partition that changed is in partition_pulls.py, what is fetched in fetch_plan.py. When a feed begins anew
-(`reset`), the source's topics are listed, and all partitions led by that node are looked at again.
+A node pulls the partitions that it leads. It listens to the change feeds of all of the source's nodes; what happens to
+a partition that changed is in partition_pulls.py, what is fetched in fetch_plan.py. When a feed starts over (`reset`),
+the source's topics are listed, and all partitions that the feed's node leads are looked at again.
 
-Invariants: a partition is fetched at most once at a time, and not again before what came is appended, since a batch
-appended behind one that was refused would hide the gap. What the source has and we do not is in a queue, under way,
-blocked with a reason and a time, or waits for another link. What is asked for and not committed stays within the byte
-budget. Topics take turns.
-While nothing happens at the source there is nothing under way but one poll of each of its nodes, and no timer.
+Invariants: a partition is in one fetch at a time, and is not fetched again before the answer is appended, since a batch
+appended after one that was refused would hide the gap. A partition with records that are missing here is in a queue,
+in progress, blocked with a reason and a time, or waits for another link. Bytes requested and not committed stay within
+the byte budget. Topics take turns.
+While nothing happens at the source there is only one poll of each of its nodes, and no timer.
 
 Knows nothing of sockets, tasks, records, the catalog. `now` is any monotonic clock, in seconds.
 """
@@ -32,7 +32,7 @@ DEFAULTS = Limits()
 
 
 class Phase(Enum):
-    """As `link show` says it, but that a running link is CatchingUp or CaughtUp there."""
+    """A link's phase; in `link show`, a running link is CatchingUp or CaughtUp."""
 
     CONNECTING = "Connecting"
     RUNNING = "Running"
@@ -41,7 +41,7 @@ class Phase(Enum):
 
 
 class LinkState:
-    """See above. Every event may make effects due: ask for `effects` after it."""
+    """The state machine of one link. Every event may make effects due: call `effects` after it."""
 
     def __init__(
         self,
@@ -52,17 +52,18 @@ class LinkState:
         throttle: int = 0,
         on_phase: Callable[[Phase, Phase, float], None] = lambda _left, _entered, _seconds: None,
     ) -> None:
-        """`random`: uniform in [0, 1). `throttle`: bytes a second, 0 for no bound. `on_phase` is told of each change
-        of the phase: which it leaves and enters, and for how many seconds it was in the former."""
+        """`random`: uniform in [0, 1). `throttle`: bytes a second, 0 for no limit. `on_phase` is called with each
+        change of phase: the phase left, the phase entered, and for how many seconds it was in the former."""
         self._on_phase = on_phase
         self.limits = limits
         self.phase = Phase.CONNECTING
         self.since = now
-        """When the phase began."""
+        """When the phase began, on the clock of `now`."""
         self.reason = ""
-        """Why it is not running, or the last thing that went wrong with the source."""
+        """Why the link is not running, or the last problem with the source."""
         self.interruptions = 0
-        """Rises when all that is under way (but appends) is to be broken off: nothing that comes of it may be told."""
+        """Incremented when everything in progress, except appends, is to be cancelled: its results must not be
+        reported."""
         self.feeds: dict[NodeId, SourceFeed] = {}
         self.pulls = Pulls(limits, self.feeds, self._pause)
         self.fetching = Fetching(limits, self.feeds, self.pulls, ByteRate(throttle, now))
@@ -73,12 +74,13 @@ class LinkState:
         self._list = _List()
         self._turn = 0
         self.has_heard = False
-        """It was listed once: what is not among the pulls lacked nothing when the source was last heard of."""
+        """Whether all partitions have been listed once: from then on a partition that is not tracked lacked nothing
+        when the source was last heard from."""
 
     # --- the link as a whole
 
     def greeted(self, now: float, nodes: Iterable[NodeId]) -> None:
-        """The source answered, and has these nodes."""
+        """Handle that the source answered, and has these nodes."""
         nodes = set(nodes)
         self._greeting = False
         self._greet_failures = 0
@@ -91,7 +93,8 @@ class LinkState:
         self._enter(Phase.RUNNING, now)
 
     def not_greeted(self, now: float, reason: str, *, refused: bool) -> None:
-        """The source did not answer; `refused`: it did, and there is nothing to be had before somebody changes that."""
+        """Handle that the source did not answer, or with `refused`, that it refuses until somebody changes
+        something."""
         self._greeting = False
         self._greet_failures += 1
         pause = self.limits.longest_pause_s if refused else self._pause(self._greet_failures)
@@ -103,18 +106,18 @@ class LinkState:
         self.reason = reason
 
     def pause(self, now: float) -> None:
-        """Do nothing until `resume`."""
+        """Stop all work until `resume`."""
         self._interrupt(now)
         self._enter(Phase.PAUSED, now)
 
     def resume(self, now: float) -> None:
-        """Go on where it was."""
+        """Continue after `pause`."""
         if self.phase is Phase.PAUSED:
             self._enter(Phase.CONNECTING, now)
             self._greet_at = now
 
     def lost(self, now: float, reason: str) -> None:
-        """The connection as a whole is gone, and with it all that was under way."""
+        """Handle that the whole connection is lost, with everything in progress."""
         if self.phase is not Phase.PAUSED:
             self._interrupt(now)
             self._enter(Phase.CONNECTING, now)
@@ -123,23 +126,23 @@ class LinkState:
             self._greet_at = now + self._pause(self._greet_failures)
 
     def relist(self, now: float) -> None:
-        """What other links pulled may be ours now: all partitions of all nodes are looked at again."""
+        """List all partitions of all nodes again, since this link may have to pull what other links pulled."""
         self._list.want(now, self.feeds)
 
     @property
     def trouble(self) -> bool:
-        """The source, or one of its nodes, cannot be reached."""
+        """Whether the source, or one of its nodes, cannot be reached."""
         return self.phase is not Phase.RUNNING or any(feed.poll_failures for feed in self.feeds.values())
 
     @property
     def is_listed(self) -> bool:
-        """All partitions of the source have been looked at, and met where they had to be, since its feeds began."""
+        """Whether all partitions of the source have been looked at, and met where necessary, since its feeds began."""
         return not self._list.wanted and not self.pulls.has_unmet
 
     # --- the source's nodes
 
     def changed(self, now: float, node: NodeId, changes: Changes) -> None:
-        """A poll of a node's feed was answered."""
+        """Handle the answer to a poll of a node's feed."""
         feed = self.feeds.get(node)
         if feed is None:
             return
@@ -151,7 +154,7 @@ class LinkState:
             self.pulls.heard(now, at, node, high_watermark)
 
     def poll_failed(self, now: float, node: NodeId, reason: str) -> None:
-        """A poll came to nothing."""
+        """Handle a failed poll."""
         self.reason = reason
         feed = self.feeds.get(node)
         if feed is not None:
@@ -162,7 +165,7 @@ class LinkState:
             self._greet_at = min(self._greet_at, feed.poll_at)
 
     def met(self, now: float, node: NodeId, answers: Iterable[Met]) -> None:
-        """An effect `Meet` is done."""
+        """Handle the end of an effect `Meet`."""
         feed = self.feeds.get(node)
         if feed is not None:
             feed.works()
@@ -170,7 +173,7 @@ class LinkState:
         self.pulls.met(now, answers)
 
     def not_met(self, now: float, node: NodeId, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """An effect `Meet` came to nothing."""
+        """Handle the failure of an effect `Meet`."""
         feed = self.feeds.get(node)
         if feed is not None:
             feed.meeting = False
@@ -178,13 +181,13 @@ class LinkState:
         self.pulls.not_met(now, partitions, reason)
 
     def fetch_failed(self, now: float, number: int, reason: str) -> None:
-        """An effect `Fetch` came to nothing."""
+        """Handle the failure of an effect `Fetch`."""
         node = self.fetching.failed(now, number, reason)
         if node is not None:
             self._node_failed(now, node, reason)
 
     def listed(self, now: float, topics: Sequence[SourceTopic], after: str | None) -> None:
-        """An effect `ListTopics` is done. `after`: where to go on, None at the end."""
+        """Handle a page of an effect `ListTopics`. `after`: where the next page begins, None on the last page."""
         for topic in topics:
             for index, leader in enumerate(topic.leaders):
                 if leader in self._list.nodes or leader not in self.feeds:
@@ -192,14 +195,14 @@ class LinkState:
         self._list.came(now, after)
 
     def not_listed(self, now: float, reason: str) -> None:
-        """An effect `ListTopics` came to nothing."""
+        """Handle the failure of an effect `ListTopics`."""
         self.reason = reason
         self._list.failed(now, self._pause)
 
     # --- what to do now
 
     def effects(self, now: float) -> list[Effect]:
-        """What is to be done now; each is under way from now on, until an event says what came of it."""
+        """The effects to carry out now. Each counts as in progress until an event reports its result."""
         out: list[Effect] = []
         if self.phase is Phase.PAUSED:
             return out
@@ -235,7 +238,7 @@ class LinkState:
         return out
 
     def wake_at(self, now: float) -> float | None:
-        """When to ask for `effects` again if nothing happens until then; None: never. Follows a call of `effects`."""
+        """When to call `effects` again if no event happens before; None: never. Call it after `effects`."""
         if self.phase is Phase.PAUSED:
             return None
         if self.phase is not Phase.RUNNING:
@@ -254,7 +257,7 @@ class LinkState:
 
     @property
     def _may_list(self) -> bool:
-        """A list is wanted, no page is under way, and what the last ones brought has been looked at."""
+        """Whether a list is wanted, no page is in progress, and the partitions of earlier pages have been looked at."""
         return self._list.wanted and not self._list.under_way and not self.pulls.busy
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -267,12 +270,13 @@ class LinkState:
                 self.reason = ""
 
     def _pause(self, failures: int) -> float:
-        """After so many failures in a row; drawn, so that links and nodes do not come back all at once."""
+        """The pause after `failures` failures in a row, with jitter, so that links and nodes do not all return at
+        once."""
         longest = pause_s(failures - 1, first_s=self.limits.first_pause_s, longest_s=self.limits.longest_pause_s)
         return longest * (0.5 + 0.5 * self._random())
 
     def _interrupt(self, now: float) -> None:
-        """Nothing is under way any more; what was waits again."""
+        """Cancel everything in progress; it is queued again."""
         self.interruptions += 1
         self._greeting = self._list.under_way = False
         self.fetching.interrupted(now)
@@ -281,7 +285,7 @@ class LinkState:
         self.pulls.interrupted()
 
     def _node_failed(self, now: float, node: NodeId, reason: str) -> None:
-        """Leave it alone for a while. Somebody else may lead by now what waits for it."""
+        """Leave a node alone for a while. What waits for it may have another leader by then."""
         self.reason = reason
         feed = self.feeds.get(node)
         if feed is None or feed.retry_at > now:
@@ -294,19 +298,19 @@ class LinkState:
 
 
 class _List:
-    """How far the source's topics have been listed, and for which nodes."""
+    """Progress of listing the source's topics, and the nodes for which they are listed."""
 
     __slots__ = ("_again", "_failures", "after", "at", "nodes", "under_way")
 
     def __init__(self) -> None:
         self.nodes: set[NodeId] = set()
-        """Their partitions are looked at."""
+        """Nodes whose partitions are looked at."""
         self.after: str | None = None
         self.at = 0.0
         self.under_way = False
-        """A page is being asked for."""
+        """Whether a page has been requested."""
         self._again: set[NodeId] = set()
-        """Nodes for which it has to be done again from the first topic on."""
+        """Nodes for which listing must start over from the first topic."""
         self._failures = 0
 
     @property
@@ -314,7 +318,7 @@ class _List:
         return bool(self.nodes)
 
     def want(self, now: float, nodes: Iterable[NodeId]) -> None:
-        """List all topics, for these nodes too."""
+        """List all topics for these nodes as well."""
         if self.after is None and not self.under_way:
             if not self.nodes:
                 self.at = now
@@ -323,7 +327,7 @@ class _List:
             self._again.update(nodes)
 
     def came(self, now: float, after: str | None) -> None:
-        """A page came."""
+        """Handle a page."""
         self.under_way = False
         self._failures = 0
         self.after = after
@@ -332,7 +336,7 @@ class _List:
             self.nodes, self._again = self._again, set()
 
     def failed(self, now: float, pause: Callable[[int], float]) -> None:
-        """A page could not be had."""
+        """Handle a failed page."""
         self.under_way = False
         self._failures += 1
         self.at = now + pause(self._failures)

@@ -1,4 +1,4 @@
-"""One partition as a link pulls it: where it stands, and how far it is behind. Plain bookkeeping of link_state.py."""
+"""One partition as a link pulls it: its progress and its lag. Plain bookkeeping of link_state.py."""
 
 from enum import Enum, auto
 
@@ -8,7 +8,7 @@ from headrace.links.source.source import NO_EPOCH, NO_NODE, NO_OFFSET, TopicPart
 
 
 class Status(Enum):
-    """What comes next for a partition, or is under way. Each waits in one place only, which its status names."""
+    """A partition's next step, or the one in progress. A partition waits in one queue only, which its status names."""
 
     LOOK = auto()
     LOOKING = auto()
@@ -33,11 +33,11 @@ WAITS_AGAIN = {
     Status.FETCHING: Status.DUE,
     Status.FILLING_GAP: Status.LOOK,
 }
-"""What becomes of a step that was under way when the connection was lost."""
+"""The status that a partition returns to if its step was in progress when the connection was lost."""
 
 
 class Pull:
-    """A partition of which something changed at the source."""
+    """A partition that a link tracks, as something changed at the source."""
 
     __slots__ = (
         "appended",
@@ -73,75 +73,75 @@ class Pull:
         self.at = at
         self.status = Status.LOOK
         self.leader = NO_NODE
-        """Who leads it at the source."""
+        """The node that leads it at the source."""
         self.ask = NO_NODE
-        """Who is fetched from where that is another node: it holds old offsets."""
+        """The node to fetch from instead of the leader, as it holds old offsets."""
         self.epoch: LeaderEpoch = NO_EPOCH
-        """The leader epoch that we met it in. Apache Kafka tells none."""
+        """The leader epoch of the last meeting. Apache Kafka reports none."""
         self.met = False
-        """It has to be before it is fetched."""
+        """Whether the leader has been met, which must happen before a fetch."""
         self.next: Offset = NO_OFFSET
-        """What is fetched next. Everything below is appended here."""
+        """The next offset to fetch. Everything below is appended here."""
         self.limit: Offset = NO_OFFSET
-        """Where to stop: the start of our own home, during a move."""
+        """Where to stop: the start of this cluster's own home, during a move to it."""
         self.fetch = 0
-        """The number of the fetch that is, or was last, under way."""
+        """The number of the fetch in progress, or of the last one."""
         self.known: Offset = NO_OFFSET
-        """The source's high watermark, as far as is known."""
+        """The source's high watermark as last heard."""
         self.heard: Offset = NO_OFFSET
-        """The highest high watermark that was heard of while a fetch was under way."""
+        """The highest high watermark that was heard during a fetch."""
         self.committed: Offset = NO_OFFSET
-        """Everything below is committed here, as far as is known."""
+        """As far as is known, everything below this offset is committed here."""
         self.appended: Offset = NO_OFFSET
-        """The end of what was appended last. From there to `next` the source has nothing to copy."""
+        """The end of the last append. From there to `next` the source has nothing to copy."""
         self.log_start: Offset = NO_OFFSET
-        """Where the gap ends."""
+        """Where the gap ends, for JUMP and FILLING_GAP."""
         self.must_meet = False
-        """It may have gone on without our hearing of it."""
+        """Whether the source may have records that no feed has reported; a meeting finds out."""
         self.stale = False
-        """What is known of our side is old: look again when what is under way has ended."""
+        """Whether the copy has changed: it is looked up again when the step in progress ends."""
         self.share = Share()
-        """What of it is this link's."""
+        """This link's share of the work."""
         self.waited = False
-        """Other links had the time to bring what the source has, and did not: it is fetched, until it is up to date, or
-        another link brings something."""
+        """Whether other links had time to deliver the source's records and did not. Then this link fetches, until the
+        partition is up to date or another link delivers something."""
         self.waits_at: Offset = NO_OFFSET
-        """Where it was when it began to wait."""
+        """The value of `next` when the partition began to wait."""
         self.gap_at: Offset = NO_OFFSET
         self.gap_since = 0.0
-        """Where, and since when, the source lacks what comes next."""
+        """Where (`gap_at`) and since when (`gap_since`) the source lacks the next records."""
         self.failures = 0
         self.retry_at = 0.0
         self.reason = ""
         self.mark: Offset = NO_OFFSET
-        """The end that was known when it fell behind; `behind_since` counts from there until it is committed."""
+        """The end that was known when the partition fell behind; `behind_since` counts until it is committed."""
         self.behind_since = 0.0
         self.heard_at = 0.0
         """When `known` last rose."""
 
     def meets(self, epoch: LeaderEpoch) -> None:
-        """Its leader at the source has told how it stands there."""
+        """Record a meeting with its leader at the source."""
         self.epoch = epoch
         self.met = True
         self.must_meet = False
 
     def forget_meeting(self) -> None:
-        """It is to be met again before it is fetched."""
+        """Require a new meeting before the next fetch."""
         self.epoch = NO_EPOCH
         self.met = False
 
     @property
     def goal(self) -> Offset:
-        """Up to where it is to be pulled."""
+        """The offset up to which it is to be pulled."""
         return self.known if self.limit == NO_OFFSET else min(self.known, self.limit)
 
     @property
     def is_behind(self) -> bool:
-        """The source has more."""
+        """Whether the source has more records."""
         return self.next < self.goal
 
     def hears(self, high_watermark: Offset, now: float) -> None:
-        """The source has everything up to there."""
+        """Record that the source has everything below `high_watermark`."""
         if self.status is Status.FETCHING:
             self.heard = max(self.heard, high_watermark)
         if high_watermark > self.known:
@@ -151,18 +151,18 @@ class Pull:
                 self.mark, self.behind_since = high_watermark, now
 
     def appends(self, end: Offset, following: Offset, now: float) -> None:
-        """Our log has everything below `end`, and the source nothing from there to `following`."""
+        """Record that the copy has everything below `end`, and the source nothing from there to `following`."""
         self.appended = end
         self.skips(following, now)
 
     def skips(self, following: Offset, now: float) -> None:
-        """The source has nothing to copy from what was appended to `following`."""
+        """Record that the source has nothing to copy from the last append to `following`."""
         self.next = following
         if self.committed >= self.appended:
             self.commits(following, now)
 
     def commits(self, offset: Offset, now: float) -> float | None:
-        """Everything below `offset` is committed here. If that is all that was known at some time: seconds since."""
+        """Record that everything below `offset` is committed here. If that covers `mark`: the seconds it was behind."""
         self.committed = max(self.committed, offset, self.next if offset >= self.appended else NO_OFFSET)
         if self.mark == NO_OFFSET or self.committed < min(self.mark, self.goal):
             return None
@@ -174,9 +174,9 @@ class Pull:
         return behind_s
 
     def lag_records(self) -> int:
-        """Records that the source has and that are not committed here, gaps counted too."""
+        """Records of the source that are not committed here, gaps included."""
         return max(0, self.goal - max(self.committed, Offset(0))) if self.known != NO_OFFSET else 0
 
     def lag_s(self, now: float) -> float:
-        """For how long the source has had what is not committed here, as far as we heard of it."""
+        """How long the source has had records that are not committed here, in seconds, as far as is known."""
         return max(0.0, now - self.behind_since) if self.mark != NO_OFFSET else 0.0

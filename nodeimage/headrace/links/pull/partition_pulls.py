@@ -1,12 +1,12 @@
-"""The partitions of a link on one node, and what comes next for each. Part of the pure state machine link_state.py.
+"""The partitions of a link on one node, and the next step of each. Part of the pure state machine link_state.py.
 
-    LOOK what we have -> LOCATE its leader -> MEET the leader -> DUE: FETCH, append -> IDLE until it changes again
+    LOOK up our copy -> LOCATE its leader -> MEET the leader -> DUE: FETCH, append -> IDLE until it changes again
 
-Responsible for each partition's status and the queue that it waits in: in one of them, or under way, or BLOCKED with a
-reason and a time, or it WAITS for a time, since another link may bring what it is behind. From LOOK on it is met again
-before it is fetched: the source was found to fit how we stood before.
-Memory is in proportion to what changes: a partition is tracked from a change on; of those that are up to date only the
-`idle_kept` newest are remembered.
+Responsible for each partition's status and queue: it is in one queue, or in progress, or BLOCKED with a reason and a
+time, or it WAITS for a time, since another link may deliver the missing records. After LOOK it is met again before it
+is fetched, since the last meeting compared the source with the copy's former state.
+Memory is proportional to what changes: a partition is tracked from its first change on; of those that are up to date
+only the `idle_kept` newest are remembered.
 """
 
 import heapq
@@ -33,13 +33,13 @@ Queue = OrderedDict[TopicPartition, None]
 
 
 class Pulls:
-    """See above. `feeds` are the source's nodes, as link_state.py keeps them."""
+    """All tracked partitions of one link. `feeds`: the source's nodes, as link_state.py keeps them."""
 
     def __init__(self, limits: Limits, feeds: Mapping[NodeId, SourceFeed], pause: Callable[[int], float]) -> None:
-        """`pause`: seconds after so many failures in a row."""
+        """`pause`: the seconds to wait after a number of failures in a row."""
         self.all: dict[TopicPartition, Pull] = {}
         self.unknown_nodes = False
-        """Somebody leads whom we do not know yet; whoever asks for the source's nodes takes it back."""
+        """Whether an unknown node leads a partition; cleared by the caller that asks for the source's nodes."""
         self._limits = limits
         self._feeds = feeds
         self._pause = pause
@@ -55,7 +55,7 @@ class Pulls:
     # --- changes
 
     def heard(self, now: float, at: TopicPartition, node: NodeId, high_watermark: Offset) -> None:
-        """`node` leads it, and has everything below `high_watermark`."""
+        """Handle that `node` leads the partition, and has everything below `high_watermark`."""
         pull = self.all.get(at)
         if pull is None:
             if high_watermark <= 0:
@@ -65,7 +65,7 @@ class Pulls:
         self._led_by(now, pull, node)
 
     def may_have_changed(self, now: float, at: TopicPartition, leader: NodeId = NO_NODE) -> None:
-        """It has to be met, to know where the source is."""
+        """Have the partition met, to find out how far the source is."""
         pull = self.all.get(at) or self._track(at)
         pull.must_meet = True
         self._led_by(now, pull, leader)
@@ -85,23 +85,23 @@ class Pulls:
             self.go_on(now, pull)
 
     def touched(self, now: float, at: TopicPartition, *, track: bool = True) -> None:
-        """Our side of a partition has changed (a new copy, another leader, a roll, another home): look again.
+        """Handle that the copy has changed (it is new, or its leader, roll or home changed): look it up again.
 
-        `track`: even if it is not known yet, or up to date.
+        `track`: even if it is not tracked yet, or is up to date.
         """
         pull = self.all.get(at)
         if pull is None:
             if track:
                 self.may_have_changed(now, at)
         elif pull.status is Status.IDLE and not track:
-            self.forget(at)  # it is looked up when it changes
+            self.forget(at)  # looked up again when it changes
         elif pull.status in WAITS_AGAIN or pull.status is Status.APPENDING:
             pull.stale = True
         else:
             self.set(pull, Status.LOOK)
 
     def forget(self, at: TopicPartition) -> None:
-        """It is not pulled here any more. What is under way ends unheeded."""
+        """Stop tracking a partition that is no longer pulled here. Results of steps in progress are ignored."""
         self.all.pop(at, None)
         for queue in (self._look, self._locate, self._fill, self._idle):
             queue.pop(at, None)
@@ -109,7 +109,7 @@ class Pulls:
     # --- steps
 
     def looked(self, now: float, answers: Iterable[Looked]) -> None:
-        """An effect `LookUp` is done."""
+        """Handle the end of an effect `LookUp`."""
         self._looking -= 1
         for answer in answers:
             pull = self.all.get(answer.at)
@@ -132,7 +132,7 @@ class Pulls:
                 self.go_on(now, pull)
 
     def located(self, now: float, topics: Iterable[SourceTopic]) -> None:
-        """An effect `Locate` is done. Topics that are missing are gone at the source."""
+        """Handle the end of an effect `Locate`. Missing topics do not exist at the source."""
         found = {topic.topic_id: topic.leaders for topic in topics}
         for pull in self._end_of_locating():
             leaders = found.get(pull.at.topic_id)
@@ -147,7 +147,7 @@ class Pulls:
             self.fail(now, pull, "nobody leads it at the source")
 
     def not_located(self, now: float, reason: str) -> None:
-        """An effect `Locate` came to nothing."""
+        """Handle the failure of an effect `Locate`."""
         for pull in self._end_of_locating():
             self.fail(now, pull, reason)
 
@@ -157,7 +157,7 @@ class Pulls:
         return [pull for pull in found if pull.status is Status.LOCATING]
 
     def met(self, now: float, answers: Iterable[Met]) -> None:
-        """An effect `Meet` is done."""
+        """Handle the end of an effect `Meet`."""
         for answer in answers:
             pull = self.all.get(answer.at)
             if pull is None or pull.status is not Status.MEETING:
@@ -178,7 +178,8 @@ class Pulls:
                 self.go_on(now, pull)
 
     def _end_is_empty(self, now: float, pull: Pull, high_watermark: Offset) -> bool:
-        """The source has nothing more below its high watermark. True: we have to go there, to be home from there on."""
+        """Handle that the source has no more records below its high watermark. True if the copy must skip to `limit`,
+        to be home from there on."""
         if pull.limit != NO_OFFSET and high_watermark >= pull.limit:
             pull.log_start = pull.limit
             self.set(pull, Status.JUMP)
@@ -187,14 +188,15 @@ class Pulls:
         return False
 
     def not_met(self, now: float, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """An effect `Meet` came to nothing."""
+        """Handle the failure of an effect `Meet`."""
         for at in partitions:
             pull = self.all.get(at)
             if pull is not None and pull.status is Status.MEETING:
                 self.fail_there(now, pull, reason)
 
     def appended(self, now: float, at: TopicPartition, end: Offset, following: Offset) -> None:
-        """What came of this partition is in our log, which ends at `end`; the next fetch begins at `following`."""
+        """Handle that the fetched records are in the copy, which ends at `end`; the next fetch begins at
+        `following`."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.APPENDING:
             pull.appends(end, following, now)
@@ -203,19 +205,19 @@ class Pulls:
             self.go_on(now, pull)
 
     def refused(self, now: float, at: TopicPartition, reason: str) -> None:
-        """What came could not be appended, and was dropped: try again in a while."""
+        """Handle that the fetched records could not be appended and were dropped: retry after a pause."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.APPENDING:
             self.fail(now, pull, reason)
 
     def outdated(self, at: TopicPartition) -> None:
-        """What came was dropped, since our side is not as it was when it was asked for."""
+        """Handle that the fetched records were dropped, since the copy has changed since they were requested."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.APPENDING:
             self.set(pull, Status.LOOK)
 
     def committed(self, now: float, at: TopicPartition, offset: Offset) -> None:
-        """Everything below `offset` is committed here."""
+        """Handle that everything below `offset` is committed here."""
         pull = self.all.get(at)
         if pull is None:
             return
@@ -224,7 +226,7 @@ class Pulls:
             feed.copied(behind_s)
 
     def gap(self, now: float, pull: Pull, log_start: Offset) -> None:
-        """The source has nothing before `log_start`: go on there, unless another link may have what lacks."""
+        """Skip to `log_start`, where the source's log begins, unless another link may have the records before it."""
         if pull.gap_at != pull.next:
             pull.gap_at, pull.gap_since = pull.next, now
         if pull.share.chosen or now - pull.gap_since >= self._limits.gap_s:
@@ -234,7 +236,7 @@ class Pulls:
             self.fail(now, pull, f"the source begins at {log_start}, another link may have what is before")
 
     def gap_filled(self, now: float, at: TopicPartition, reason: str = "") -> None:
-        """An effect `FillGap` is done, or was not possible for a `reason`."""
+        """Handle the end of an effect `FillGap`, or its failure with a `reason`."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.FILLING_GAP:
             if reason:
@@ -245,7 +247,7 @@ class Pulls:
     # --- what comes next
 
     def go_on(self, now: float, pull: Pull) -> None:
-        """What is next for a partition of which nothing is under way."""
+        """Choose the next step of a partition that has none in progress."""
         if pull.stale or pull.next == NO_OFFSET:
             self.set(pull, Status.LOOK)
         elif not pull.must_meet and not pull.is_behind:
@@ -263,10 +265,10 @@ class Pulls:
             self.set(pull, Status.DUE)
 
     def set(self, pull: Pull, status: Status, *, first: bool = False) -> None:
-        """Let it wait there; `first`: at the head of those that are due.
+        """Queue the partition for a status; `first`: at the head of the due ones.
 
-        MEET and DUE may have been meant for another node: who leads it by now is met first, and located where it is
-        none that we know.
+        A step MEET or DUE may have been meant for another node: the present leader is met first, or located if it is
+        unknown.
         """
         at = pull.at
         if status is Status.DUE and not pull.met:
@@ -281,7 +283,7 @@ class Pulls:
             case Status.LOOK:
                 pull.stale = False
                 pull.next = NO_OFFSET
-                pull.forget_meeting()  # it may have another home by now, and its source not
+                pull.forget_meeting()  # its home may be another now, and the source may not know
                 self._look[at] = None
             case Status.LOCATE:
                 self._locate[at] = None
@@ -297,18 +299,18 @@ class Pulls:
                     self.forget(next(iter(self._idle)))
 
     def fail(self, now: float, pull: Pull, reason: str) -> None:
-        """Something was wrong with it: again after a pause."""
+        """Handle a failure: retry after a pause."""
         pull.failures += 1
         self.block(pull, reason, until=now + self._pause(pull.failures))
 
     def fail_there(self, now: float, pull: Pull, reason: str) -> None:
-        """Its node does not answer: somebody else may lead it by then."""
+        """Handle that its node does not answer: retry after a pause, as it may have another leader by then."""
         pull.leader = pull.ask = NO_NODE
         pull.forget_meeting()
         self.fail(now, pull, reason)
 
     def block(self, pull: Pull, reason: str, *, until: float) -> None:
-        """Nothing more until then."""
+        """Do nothing with it before `until`."""
         pull.reason = reason
         self._wait(pull, Status.BLOCKED, until=until)
 
@@ -319,7 +321,7 @@ class Pulls:
         heapq.heappush(self._blocked, (until, self._serial, pull.at))
 
     def refused_there(self, now: float, pull: Pull, code: Code, reason: str, hint: NodeId = NO_NODE) -> None:
-        """A node of the source would not meet it, or give of it. `hint`: who leads it, as that node says."""
+        """Handle that a node of the source refused a meeting or fetch. `hint`: the leader, according to that node."""
         pull.forget_meeting()
         pull.ask = NO_NODE
         if code in GONE:
@@ -335,7 +337,8 @@ class Pulls:
             self.block(pull, reason, until=now + self._pause(pull.failures))
 
     def _gone(self, now: float, pull: Pull) -> None:
-        """The source does not know it, any more or yet: one of its nodes may be a moment behind."""
+        """Handle that the source does not know the topic, no longer or not yet: one of its nodes may be a moment
+        behind."""
         pull.failures += 1
         pause = min(self._limits.gone_pause_s, self._limits.first_pause_s * 4.0 ** min(pull.failures, 20))
         self.block(pull, "gone at the source", until=now + pause)
@@ -343,7 +346,7 @@ class Pulls:
     # --- nodes
 
     def node_failed(self, node: NodeId, reason: str, *, until: float) -> None:
-        """What waits for that node waits until then; somebody else may lead it by then."""
+        """Block what waits for this node before `until`; it may have another leader by then."""
         for pull in self.all.values():
             if pull.status in (Status.MEET, Status.DUE) and node in (pull.leader, pull.ask):
                 pull.leader = pull.ask = NO_NODE
@@ -351,7 +354,7 @@ class Pulls:
                 self.block(pull, reason, until=until)
 
     def node_left(self, node: NodeId) -> None:
-        """The source has no such node any more. What is under way there ends unheeded."""
+        """Handle that the source no longer has this node. Results of steps in progress there are ignored."""
         for pull in self.all.values():
             if node in (pull.leader, pull.ask):
                 pull.leader = pull.ask = NO_NODE
@@ -360,7 +363,7 @@ class Pulls:
                     self.set(pull, Status.LOCATE)
 
     def interrupted(self) -> None:
-        """Nothing is under way any more; what was waits again."""
+        """Queue again the partitions whose steps in progress were cancelled."""
         self._looking = 0
         self._locating = ()
         for pull in self.all.values():
@@ -371,7 +374,7 @@ class Pulls:
     # --- what is due
 
     def wake(self, now: float) -> None:
-        """Those whose time has come begin again."""
+        """Look up again the waiting partitions whose time has come."""
         while self._blocked and self._blocked[0][0] <= now:
             at = heapq.heappop(self._blocked)[2]
             pull = self.all.get(at)
@@ -381,21 +384,21 @@ class Pulls:
 
     @property
     def wake_at(self) -> float | None:
-        """When the next blocked one begins again."""
+        """When the next waiting partition is due."""
         return self._blocked[0][0] if self._blocked else None
 
     @property
     def has_unmet(self) -> bool:
-        """Of some it is not known yet where the source is. Looks at all."""
+        """Whether the source's state of some partition is not known yet. Scans all partitions."""
         return any(pull.must_meet and pull.status not in _LATER for pull in self.all.values())
 
     @property
     def busy(self) -> bool:
-        """More would only wait to be looked up."""
+        """Whether more partitions would only queue for their look-up."""
         return len(self._look) >= LOOKS * self._limits.page
 
     def questions(self) -> list[LookUp | Locate | FillGap]:
-        """What is to be looked up, located and filled now."""
+        """The look-ups, locate requests and gap fills to begin now."""
         out: list[LookUp | Locate | FillGap] = []
         while self._look and self._looking < LOOKS:
             self._looking += 1
@@ -418,7 +421,7 @@ class Pulls:
         return tuple(taken)
 
     def to_meet(self, feed: SourceFeed) -> tuple[TopicPartition, ...]:
-        """A page of those that are to be met at this node."""
+        """A page of partitions to meet at this node."""
         page: list[TopicPartition] = []
         while feed.meet and len(page) < self._limits.page:
             at = feed.meet.popitem(last=False)[0]
@@ -429,7 +432,7 @@ class Pulls:
         return tuple(page)
 
     def next_due(self, feed: SourceFeed) -> Pull | None:
-        """The next one to be fetched at this node."""
+        """The next partition to fetch from this node."""
         while feed.due:
             pull = self.all.get(feed.due.take())
             if pull is not None and pull.status is Status.DUE and feed.node in (pull.leader, pull.ask):

@@ -1,12 +1,14 @@
-"""Our side of what a link pulls: which partitions are its to pull on this node, how they stand, whether a source fits.
+"""This cluster's copies of what a link pulls: which partitions the link pulls on this node, the copies' states, and
+whether a source fits them.
 
-Responsible for reading that from memory and the catalog in bulk, and for judging a meeting with the source's leader
-by homes and histories (source/histories.py). Changes nothing: failover/home_apply.py brings partitions in line with
-their topic's home. What was looked up is remembered for as long as the partition is tracked; whoever hears that it may
-have changed looks again.
+Responsible for reading that from memory and the catalog in bulk, and for judging a meeting with the source's leader by
+homes and histories (source/histories.py). Changes nothing: failover/home_apply.py brings partitions in line with their
+topic's home. A state is remembered while its partition is tracked; whoever learns that it may have changed must look it
+up again.
 
 A partition is pulled by the node that leads it, if its topic's home is elsewhere, or is here by an agreed move whose
-records have not all come yet; never before it is settled for that home; and never from one that knows a lower home.
+records have not all arrived; never before the copy is brought in line with that home; and never from a source that
+knows a lower home.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,12 +30,12 @@ from headrace.partitions.topic import Topic
 from headrace.partitions.topics import Topics
 
 REMEMBERED = 1000
-"""More states than tracked partitions before those of others are forgotten."""
+"""How many states may exceed twice the tracked partitions before the states of untracked ones are forgotten."""
 
 
 @dataclass(slots=True)
 class CopyState:
-    """The state of one copied partition here. `end` follows what is appended."""
+    """The state of one copied partition in this cluster. `end` is updated with each append."""
 
     home: Home
     origin: str
@@ -42,7 +44,7 @@ class CopyState:
 
     @property
     def lacks_up_to(self) -> Offset:
-        """Where its home begins in it. What lies below, and is not here yet, only homes before may have."""
+        """Where its home begins in it. Missing records below may exist only at former homes."""
         starts = (start.offset for start in self.history if (start.counter, start.cluster) == self.home)
         return next(starts, Offset(0))
 
@@ -62,9 +64,9 @@ class CopyStates:
         on_higher: Callable[[bytes], None],
         on_lacking: Callable[[TopicPartition, bool], None],
     ) -> None:
-        """`share`: what this link does of a partition of a topic; None: nothing. `on_higher` is told of a topic of
-        which a meeting says that the source knows a higher home; `on_lacking` of a partition that lacks records of the
-        homes before which this source lacks too (True), or lacks none (False)."""
+        """`share`: this link's share of the work on a partition of a topic; None if it has none. `on_higher` is called
+        with a topic for which the source knows a higher home; `on_lacking` with a partition that lacks records of
+        former homes which this source lacks too (True), or lacks none (False)."""
         self._catalog = catalog
         self._topics = topics
         self._partitions = partitions
@@ -76,16 +78,16 @@ class CopyStates:
         self._known: dict[TopicPartition, CopyState] = {}
 
     def of(self, at: TopicPartition) -> CopyState | None:
-        """The state of a partition when it was looked up last; None: it was not."""
+        """The state of a partition at its last look-up; None if there was none."""
         return self._known.get(at)
 
     def keep(self, tracked: Collection[TopicPartition]) -> None:
-        """Forget the others, now and then."""
+        """Forget the states of all other partitions, once there are many."""
         if len(self._known) > 2 * len(tracked) + REMEMBERED:
             self._known = {at: state for at, state in self._known.items() if at in tracked}
 
     async def look(self, partitions: Sequence[TopicPartition]) -> list[Looked]:
-        """How these partitions stand now. Raises HeadraceError where the catalog cannot be asked."""
+        """Look up these partitions. Raises HeadraceError if the catalog cannot be queried."""
         ids = list(dict.fromkeys(at.topic_id for at in partitions))
         found = dict(zip(ids, await self._topics.resolve_ids(ids), strict=True))
         ours: dict[bytes, Topic] = {
@@ -137,7 +139,7 @@ class CopyStates:
         return Looked(at, True, end, limit, share=share, lacks=end < state.lacks_up_to)
 
     def judge(self, meeting: Meeting) -> Met:
-        """What follows from how a partition stands at its leader at the source."""
+        """Judge the partition's state at the source's leader: whether it can be pulled from there."""
         at = meeting.at
         if meeting.code is not Code.NONE:
             return Met(at, meeting.code, reason=meeting.message)
@@ -149,7 +151,7 @@ class CopyStates:
         if meeting.home > state.home:
             self._on_higher(at.topic_id)
             return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
-        # Of one home there is one history; if there were two, what comes from there could be of the other one.
+        # One home has one history; if there were two, records from the source could belong to the other one.
         parted = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
             return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
@@ -159,7 +161,7 @@ class CopyStates:
 
 
 def _histories(reader: Reader, topics: set[int]) -> Mapping[tuple[int, int], Sequence[HomeStart]]:
-    """[blocking]"""
+    """[blocking] The histories of these topics' partitions, by topic number and partition."""
     return {
         place: tuple(HomeStart(*start) for start in starts) for place, starts in reader.homes.histories(topics).items()
     }

@@ -1,10 +1,10 @@
-"""Of several links that could pull a topic on a node, which one does: pure.
+"""Chooses which of several links pulls a topic on a node. Pure functions.
 
-The home itself if a link leads there, since whatever passes through others comes later; else the first by name, so that
-all nodes choose alike. That one may wait for us: what it has not brought for `PATIENCE_S` the others bring. A link
-whose source cannot be reached keeps its topics for `TROUBLE_S`; then another takes them, if there is one, and gives
-them back when it can be reached again. So in the steady state a mesh of clusters carries each record to each of them
-once.
+The link from the home itself is chosen if there is one, since records arrive later by way of other clusters; otherwise
+the first by name, so that all nodes choose alike. If the chosen link comes from elsewhere, the others deliver what it
+has not delivered for `PATIENCE_S`. A link whose source cannot be reached keeps its topics for `TROUBLE_S`; then another
+link pulls them, if there is one, until the source can be reached again. So in the steady state a mesh of clusters
+carries each record to each of them once.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ class Candidate(NamedTuple):
 
     name: str
     cluster: str
-    """Its source's; empty while that is not known."""
+    """The source's cluster id; empty while it is unknown."""
     trouble_since: float | None = None
-    """Since when its source cannot be reached; None: it can."""
+    """Since when the source cannot be reached, in the loop's seconds; None if it can."""
 
 
 class Share(NamedTuple):
-    """What a link does of a partition. One that leads nowhere for it, or is paused, has none."""
+    """A link's share of the work on a partition. A link that is paused or does not match the topic has none."""
 
     patience_s: float = 0.0
-    """How long it leaves what is new to others; 0 for the one that pulls it."""
+    """How long it leaves new records to the others, in seconds; 0 for the link that pulls the topic."""
     chosen: bool = True
-    """It is the one that pulls the topic, and goes on behind what its source lacks."""
+    """Whether this link is the one that pulls the topic, and skips what its source lacks."""
 
 
 def choose(candidates: Sequence[Candidate], *, home: str, now: float) -> Candidate | None:
-    """The link that pulls a topic whose home is the cluster `home`; None without candidates."""
+    """The link that pulls a topic whose home is the cluster `home`; None if there are no candidates."""
     if not candidates:
         return None
     well = [each for each in candidates if not is_given_up(each.trouble_since, now)]
@@ -42,5 +42,5 @@ def choose(candidates: Sequence[Candidate], *, home: str, now: float) -> Candida
 
 
 def is_given_up(trouble_since: float | None, now: float) -> bool:
-    """Whether a link has been in trouble for so long that others pull in its place."""
+    """Whether a link has been in trouble for so long that another one replaces it."""
     return trouble_since is not None and now - trouble_since >= TROUBLE_S

@@ -1,12 +1,12 @@
-"""A link on one node: carries out what its state machine (link_state.py) decides, over a `Source`.
+"""Carries out what the state machine of a link on one node (link_state.py) decides, over a `Source`.
 
-Responsible for the tasks: each effect is one, ends with one event, and is cancelled when the state machine says that
-all is broken off, or the link is closed here. Appends are apart: they go on through a lost connection, and a pause.
-Nothing runs while nothing happens: what wakes it is an answer of the source, a commit here, a change in the catalog or
-in who leads, or the node's one timer.
+Responsible for the tasks: each effect is a task, ends with one event, and is cancelled when the state machine cancels
+everything in progress, or the puller is closed. Appends are separate: they continue through a lost connection and a
+pause. Nothing runs while nothing happens: the puller wakes up for an answer of the source, a commit here, a change of
+the catalog or of leadership, and the node's one timer.
 
-What happens when it is cancelled at any await: records that were appended stay; what was fetched and not appended is
-dropped and its bytes are given back; whoever pulls next begins at the end of our log.
+When it is cancelled at any await: appended records stay; fetched records that are not appended are dropped and their
+bytes released; the next puller begins at the end of the copy.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ from headrace.tracing.tracer import NO_TRACER, Tracer
 log = structlog.get_logger(__name__)
 
 POLLED: Final = 10_000
-"""Changes in one answer."""
+"""Most changes in one answer of a feed."""
 TOPICS: Final = 1_000
 """Topics in one page of the source's list."""
 ENDED: Final = "Ended"
-"""What a span tells as the next state of a link that has none."""
+"""The next state in a span for a link that has ended."""
 ELSEWHERE: Final = 100_000
-"""Partitions that are known not to be pulled here."""
+"""Most partitions that are remembered as not pulled on this node."""
 
 REFUSALS: Final = frozenset(
     {
@@ -72,13 +72,13 @@ REFUSALS: Final = frozenset(
         Code.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""A source that answers so answers so until somebody changes something."""
+"""Errors that a source keeps returning until somebody changes something."""
 
 Event = Callable[[], object]
 
 
 class Puller:
-    """See above. Made running; `close` it."""
+    """One link on one node. It runs from construction until `close`."""
 
     def __init__(
         self,
@@ -104,15 +104,15 @@ class Puller:
         on_lacking: Callable[[TopicPartition, bool], None] = lambda _at, _lacks: None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`share`: see partition_state.py; ask `look_again` when it changes. `expected_cluster`: the only
-        one that the source may be; empty: any other than this one.
+        """`share`: see partition_state.py; call `look_again` when it changes. `expected_cluster`: the cluster that the
+        source must be; empty: any but this one.
 
-        `on_trouble`: the source cannot be reached any more, or can be again.
+        `on_trouble` is called when the source can no longer be reached, and when it can be again.
         """
         self.name = name
         self.stream = stream
         self.source_cluster = expected_cluster
-        """Once the source has told it."""
+        """The source's cluster id; empty until it is known."""
         self.counters = Counters()
         self._source = source
         self._appender = appender
@@ -154,22 +154,22 @@ class Puller:
     # --- for its owner
 
     def pause(self) -> None:
-        """Fetch nothing until `resume`; what has come is appended."""
+        """Fetch nothing until `resume`; what has arrived is appended."""
         self.state.pause(self._loop.time())
         self._wake()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         self.state.resume(self._loop.time())
         self._wake()
 
     def throttle(self, rate: int) -> None:
-        """Pull so many bytes a second, 0 for any number."""
+        """Limit the link to `rate` bytes a second; 0 for no limit."""
         self.state.fetching.byte_rate.set_rate(rate, self._loop.time())
         self._wake()
 
     async def close(self) -> None:
-        """Break off whatever is under way. The source is its owner's to close."""
+        """Cancel everything in progress. Closing the source is left to its owner."""
         if not self._closed:
             self._phase_ended(self.state.phase.value, ENDED, self._loop.time() - self.state.since)
         self._closed = True
@@ -190,13 +190,14 @@ class Puller:
 
     @property
     def is_in_trouble(self) -> bool:
-        """The source, or a part of it, cannot be reached."""
+        """Whether the source, or a part of it, cannot be reached."""
         return self.state.trouble
 
     # --- what changes here
 
     def touched(self, partitions: Iterable[TopicPartition], *, led_here: bool) -> None:
-        """Chain, home, or leader of these partitions have changed here. `led_here`: they may be ours to pull now."""
+        """Handle that chain, home, or leader of these partitions changed. `led_here`: this link may have to pull
+        them."""
         now = self._loop.time()
         for at in partitions:
             self._elsewhere.pop(at, None)
@@ -204,7 +205,8 @@ class Puller:
         self._wake()
 
     def look_again(self, *, relist: bool = False) -> None:
-        """Who leads, or which link pulls, what has changed here. `relist`: some that are not tracked may be ours."""
+        """Look up all partitions again, since leaders or shares have changed. `relist`: untracked ones may have to be
+        pulled too."""
         now = self._loop.time()
         self._elsewhere.clear()
         for at in list(self.state.pulls.all):
@@ -256,7 +258,8 @@ class Puller:
             task.cancel()
 
     async def _carry_out(self, effect: Effect, interruptions: int) -> None:
-        """`interruptions`: as the state machine counted them when it told the effect."""
+        """Carry out an effect and apply its event. `interruptions`: the state machine's count when it returned the
+        effect."""
         try:
             event = await self._done(effect)
         except HeadraceError as error:
@@ -269,7 +272,7 @@ class Puller:
             self._wake()
 
     async def _done(self, effect: Effect) -> Event:
-        """Carry out an effect; the event that tells of it. Raises HeadraceError."""
+        """Carry out an effect and return the event that reports its result. Raises HeadraceError."""
         state, now = self.state, self._loop.time
         match effect:
             case Poll(node, since, wait_ms):
@@ -322,7 +325,7 @@ class Puller:
             case FillGap(at):
                 return lambda: state.pulls.gap_filled(now(), at, reason)
 
-    # --- what came of them
+    # --- results
 
     async def _connected(self) -> Event:
         hello = await self._source.hello()
@@ -375,7 +378,8 @@ class Puller:
             self._spawn(self._appends, self._append_all([each for each in fetched if each.at in kept]))
 
     async def _append_all(self, fetched: list[Fetched]) -> None:
-        """Append what came of several partitions, side by side: one that waits for a roll must not stop the others."""
+        """Append the records of several partitions concurrently, so that one that waits for a roll does not stop
+        others."""
         loop = self._loop
         await asyncio.gather(*(loop.create_task(self._append(each)) for each in fetched))
 
@@ -413,10 +417,10 @@ class Puller:
     # --- see append.Told
 
     def released(self, count: int) -> None:
-        """So many of the bytes that came are committed, or dropped."""
+        """Handle that `count` of the arrived bytes are committed or dropped."""
         self.state.fetching.released(count)
         self._wake()
 
     def committed(self, at: TopicPartition, offset: Offset) -> None:
-        """Everything below is committed here."""
+        """Handle that everything below `offset` is committed here."""
         self.state.pulls.committed(self._loop.time(), at, offset)

@@ -1,9 +1,9 @@
-"""All links of a cluster on one node: a puller for each, told of what changes here.
+"""All links of a cluster on one node: a puller for each.
 
-Responsible for keeping the pullers in line with the catalog's links, for telling them of changes in the catalog and in
-who leads (in proportion to what changed: a stream's pullers hear of that stream), and for which of a stream's links
-pulls a topic (pull_choice.py). Level-triggered: a container that this node begins to lead has its partitions looked up;
-a catalog that was replaced has everything looked at again.
+Responsible for keeping the pullers in line with the catalog's links, for notifying them of changes in the catalog and
+of leadership (only the pullers of the stream that changed), and for choosing which of a stream's links pulls a topic
+(pull_choice.py). Level-triggered: when this node begins to lead a container, its partitions are looked up; when the
+catalog is replaced, everything is looked up again.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Running(NamedTuple):
 
 
 class Pullers:
-    """See above. `start` it, `close` it."""
+    """The pullers of one node. `start` starts them, `close` ends them."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Pullers:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """`led`: every container that this node leads. `home_links` is kept up to date. `open_source` may raise
-        HeadraceError. The others are told which link found out (partition_state.py), `on_ended` which has ended here,
-        or begins anew."""
+        HeadraceError. `on_higher` is called with the link that found a higher home (partition_state.py), `on_ended`
+        with a link that has ended here or is restarted."""
         self._catalog = catalog
         self._topics = topics
         self._partitions = partitions
@@ -95,22 +95,22 @@ class Pullers:
         self._by_name: dict[str, Running] = {}
         self._by_stream: dict[StreamNumber, list[Running]] = {}
         self._lacking: set[TopicPartition] = set()
-        """Partitions that lack records of their former homes, which the link that pulls them could not bring."""
+        """Partitions that lack records of their former homes, which the link that pulls them could not deliver."""
         self._trouble: dict[str, float] = {}
-        """Links in trouble, and the loop time since when."""
+        """Links in trouble, with the loop's time since when."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failed: dict[str, str] = {}
-        """Links that could not be opened here, and why."""
+        """Links that could not be opened here, with the reasons."""
 
     async def start(self) -> None:
-        """Begin to pull what the catalog says."""
+        """Begin to pull the catalog's links."""
         self._catalog.on_applied(self._applied)
         self._changed.set()
         self._task = self._runtime.spawn(self._follow_links())
 
     async def close(self) -> None:
-        """End all."""
+        """End all pullers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -118,12 +118,12 @@ class Pullers:
             await self._end(running)
 
     def puller(self, name: str) -> Puller | None:
-        """The link's on this node."""
+        """The link's puller on this node, or None."""
         running = self._by_name.get(name)
         return None if running is None else running.puller
 
     async def overall(self) -> dict[str, Overall]:
-        """How each link does on this node, in short."""
+        """The overall figures of each link on this node."""
         found = {}
         for name, running in list(self._by_name.items()):
             puller = running.puller
@@ -131,7 +131,7 @@ class Pullers:
         return found
 
     def figures(self, name: str) -> LinkMetrics | None:
-        """How a link does on this node; None: it is not known here."""
+        """The state and figures of a link on this node; None if it does not run here."""
         running = self._by_name.get(name)
         if running is None:
             return None
@@ -239,7 +239,7 @@ class Pullers:
     # --- which one pulls
 
     def _share(self, name: str, topic: Topic, partition: int) -> Share | None:
-        """What the link `name` does of a partition; None: nothing."""
+        """The share of the link `name` in the work on a partition; None if it has none."""
         home, candidates = topic.home, self._candidates(topic)
         if home is None or all(each.name != name for each in candidates):
             return None
@@ -247,8 +247,8 @@ class Pullers:
         if chosen is None or chosen.name == name:
             return Share()
         if home.cluster == self._own or TopicPartition(topic.topic_id, partition) in self._lacking:
-            # It moves here, or there, and lacks something yet: nobody but its former home may have that. Each asks; who
-            # gets it first appends it, the others find that they are out of date.
+            # Its home is moving here, or it lacks records that only its former home may have. All links ask for them;
+            # the first to get them appends them, and the others find that they are out of date.
             return Share(chosen=False)
         return None if chosen.cluster == home.cluster else Share(PATIENCE_S, chosen=False)
 
@@ -260,7 +260,7 @@ class Pullers:
         ]
 
     def _lacks(self, name: str, number: StreamNumber, at: TopicPartition, lacks: bool) -> None:
-        """The link `name` is told so (partition_state.py)."""
+        """Handle that a partition lacks records of former homes, or no longer does, as the link `name` found."""
         if not lacks:
             self._lacking.discard(at)
         elif at not in self._lacking:
@@ -281,7 +281,7 @@ class Pullers:
             self._choose_again(running.number)
 
     def _choose_again(self, number: StreamNumber, *, beside: str = "") -> None:
-        """Other links may pull a stream's topics from now on."""
+        """Have a stream's links looked at again, since the choice between them may have changed."""
         of_stream = self._by_stream.get(number, ())
         if len(of_stream) > 1:
             for each in of_stream:
@@ -291,20 +291,20 @@ class Pullers:
     # --- what changes here
 
     def container_led(self, container: Leader) -> None:
-        """This node leads a container from now on; `led` has it."""
+        """Handle that this node has become the leader of a container, which `led` has."""
         if self._by_name:
             for each in self._by_name.values():
                 each.puller.look_again()
             self._runtime.spawn(self._look_into(container))
 
     def container_left(self, _container: Leader) -> None:
-        """This node leads a container no more; `led` has it no longer."""
-        self._lacking.clear()  # what still lacks is found again
+        """Handle that this node no longer leads a container, which `led` no longer has."""
+        self._lacking.clear()  # partitions that still lack records are found again
         for each in self._by_name.values():
             each.puller.look_again()
 
     async def _look_into(self, container: Leader) -> None:
-        """Tell of the partitions that lie in a container."""
+        """Notify the pullers of the partitions in a container."""
         after = 0
         while not container.lost:
             try:
@@ -372,7 +372,7 @@ class Pullers:
 
 
 def _differs(new: LinkRow, old: LinkRow) -> bool:
-    """Whether a link has to be begun anew; its source's cluster is filled in once it is known."""
+    """Whether a link has to be restarted. A source's cluster id that became known does not count."""
     return new._replace(state=old.state, config=old.config) != old or not _same_config(new, old)
 
 
@@ -395,7 +395,7 @@ def _links(reader: Reader) -> list[tuple[LinkRow, StreamNumber]]:
 def _open_in(
     reader: Reader, *, container: ContainerId, streams: set[StreamNumber], after: int
 ) -> tuple[dict[StreamNumber, list[TopicPartition]], int]:
-    """[blocking] By stream, the partitions of a page of the partitionlets that are open there; where to go on, or 0."""
+    """[blocking] By stream, the partitions of a page of the container's open partitionlets; where to continue, or 0."""
     rows = reader.chains.open_in(container, after=after, limit=PAGE)
     wanted: list[PartitionletId] = [row.id for row in rows if stream_of(row.id) in streams]
     found: dict[StreamNumber, list[TopicPartition]] = {}

@@ -1,5 +1,5 @@
-"""One node of the source as a link sees it: how far its change feed is read, and what waits for it. Bookkeeping of
-link_state.py."""
+"""One node of the source as a link sees it: how far its change feed is read, and which partitions wait for it.
+Bookkeeping of link_state.py."""
 
 from collections import OrderedDict
 from typing import Final
@@ -10,7 +10,7 @@ from headrace.links.pull.limits import Limits
 from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer
 
 _NEWEST: Final = 0.125
-"""Weight of the newest time in the mean of them."""
+"""Weight of the newest value in the moving average of `_copied_s`."""
 
 
 class SourceFeed:
@@ -45,27 +45,28 @@ class SourceFeed:
         self.poll_at = now
         self.asked_at = now
         self.wait_ms = LEAST_WAIT_MS
-        """Of the next poll."""
+        """Wait of the next poll, in milliseconds."""
         self.every_s = limits.poll_every_s
-        """Polls begin no closer together."""
+        """Shortest time between the starts of two polls, in seconds."""
         self.poll_failures = 0
-        """In a row."""
+        """Failed polls in a row."""
         self.failures = 0
-        """Of meetings and fetches, in a row."""
+        """Failed meetings and fetches in a row."""
         self.retry_at = 0.0
-        """Nothing is met or fetched there until then."""
+        """No partition is met or fetched there before this time."""
         self.meet: OrderedDict[TopicPartition, None] = OrderedDict()
-        """Partitions to be met there."""
+        """Partitions to meet there."""
         self.meeting = False
         self.due = FairQueue()
-        """Partitions to be fetched there."""
+        """Partitions to fetch from there."""
         self.fetches = 0
-        """Under way."""
+        """Fetches in progress."""
         self.fetch_bytes = limits.fetch_bytes
-        """Of the next fetch at most. Over a way that breaks before a long answer is there, short ones get through."""
+        """Most bytes of the next fetch. It shrinks on a connection that breaks during long answers, so that short ones
+        get through."""
 
     def answered(self, now: float, place: FeedPlace, *, quiet: bool) -> None:
-        """A poll ended, `quiet` with nothing."""
+        """Handle the end of a poll; `quiet`: it reported nothing."""
         self.wait_ms = longer(self.wait_ms) if quiet else LEAST_WAIT_MS
         self.place = place
         self.polling = False
@@ -73,25 +74,25 @@ class SourceFeed:
         self.poll_at = max(now, self.asked_at + self.every_s)
 
     def copied(self, seconds: float) -> None:
-        """What a poll told of is committed here, so long after it. Polls begin twice that apart: where processors or
-        disks are busy, fewer rounds of more records each take less of them, and where they are not, rounds are short.
+        """Handle that what a poll reported was committed here `seconds` after it. Polls begin twice that apart: where
+        processors or disks are busy, fewer rounds with more records each cost less, and elsewhere rounds stay short.
         """
         self._copied_s += (min(seconds, self._limits.longest_poll_every_s) - self._copied_s) * _NEWEST
         limits = self._limits
         self.every_s = min(max(limits.poll_every_s, 2 * self._copied_s), limits.longest_poll_every_s)
 
     def works(self) -> None:
-        """It answered a meeting or a fetch."""
+        """Handle that it answered a meeting or a fetch."""
         self.failures = 0
         self.retry_at = 0.0
 
     def interrupted(self) -> None:
-        """Nothing is under way any more."""
+        """Handle that everything in progress was cancelled."""
         self.polling = self.meeting = False
         self.fetches = 0
 
     def clear(self) -> None:
-        """Nothing waits for it any more."""
+        """Empty its queues."""
         self.meet.clear()
         self.due.clear()
 

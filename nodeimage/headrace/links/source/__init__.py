@@ -1,1 +1,1 @@
-"""What a link asks of its source: another Headrace cluster, or Apache Kafka."""
+"""The sources that links copy from: another Headrace cluster, or Apache Kafka."""

@@ -1,15 +1,15 @@
-"""A batch of which only the end may be copied: it straddles the log start, which lies inside it.
+"""Trims a batch that straddles the log start, so that only its end is copied.
 
-That happens where records were deleted up to an offset (Kafka's DeleteRecords) that is no batch's first. Copies begin
-at the log start, and batches are never split; so the records from there on are packed anew, at their own offsets, with
-their timestamps, headers and compression, but without the producer's sequence, which belonged to the whole.
-"""
+A batch straddles the log start where records were deleted up to an offset inside it (Kafka's DeleteRecords). Copies
+begin at the log start, and stored batches are never split; so the records from the log start on are packed into new
+batches, at their own offsets, with their timestamps, headers and compression, but without the producer's sequence,
+which belonged to the whole batch. """
 
 from headrace.wire.batch import APPEND_TIME_BIT, BatchHeader, Record, batch_records, build_batch
 
 
 def records_from(header: BatchHeader, batch: memoryview, offset: int) -> list[memoryview]:
-    """[blocking] Batches with the records of `batch` at `offset` and above; none if there are none. Unpacks the batch.
+    """[blocking] Batches with the records of `batch` at `offset` and above; empty if there are none. Decompresses it.
 
     Raises `CorruptBatch`.
     """

@@ -1,4 +1,4 @@
-"""Fetches as sources of both kinds send and read them: requests outside of any session, and answers by partition."""
+"""Fetch requests without a session, and their answers by partition; used by both kinds of source."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from headrace.wire.fetch import FetchPartition, FetchRequest, FetchResult, Fetch
 def fetch_request(
     wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int, wait_ms: int, isolation: int
 ) -> FetchRequest:
-    """A fetch outside of any session, topics by id."""
+    """A fetch without a session, with topics by id."""
     topics: dict[bytes, FetchTopic] = {}
     for (topic_id, partition), offset, epoch, most in wanted:
         topic = topics.get(topic_id)
@@ -25,7 +25,7 @@ def fetch_request(
 
 
 async def fetched(wanted: Wanted, result: FetchResult | None) -> Fetched:
-    """The answer for one partition; what lies before the wanted offset is not in it (batch_trim.py)."""
+    """The answer for one partition, without records below the wanted offset (batch_trim.py)."""
     if result is None:
         return Fetched(wanted.at, Code.UNKNOWN_TOPIC_OR_PARTITION)
     ask = result.leader_id if result.leader_id >= 0 else result.preferred_replica
@@ -50,7 +50,7 @@ def _base_offset(view: memoryview) -> int:
 
 
 def _from_offset(views: Sequence[memoryview], offset: int) -> list[memoryview]:
-    """[blocking] Batches without what lies before `offset`."""
+    """[blocking] The batches without the records below `offset`."""
     kept: list[memoryview] = []
     for view in views:
         rest = view

@@ -1,8 +1,8 @@
 """Another Headrace cluster as a source: the calls `link.*` and `home.cede` of its admin API, and Fetch by topic id.
 
-The version in which these are asked is the highest that both sides understand, as `link.hello` tells; a call that
-comes before it asks it first. Fields that a newer source adds are not read; one that we need and that is not there is
-an answer that cannot be read (`SourceUnreachable`).
+The calls use the highest version that both sides understand, which `link.hello` reports; the first call sends
+`link.hello` if nobody has yet. Unknown fields of a newer source are ignored; a required field that is missing makes the
+answer unreadable (`SourceUnreachable`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,19 +36,19 @@ from headrace.links.source.source import (
 )
 
 VERSIONS: Final = (1, 1)
-"""Of the link calls: the lowest and the highest that are spoken here."""
+"""Lowest and highest version of the link calls that this node speaks."""
 MOST: Final = 10_000
 MOST_PARTITIONS: Final = 1_000_000
-"""Of one topic."""
+"""Limit on the partitions of one topic in an answer."""
 LAST_OFFSET: Final = 1 << 62
 MOST_ROWS: Final = 2_000
-"""More than these are refused (links/serving/params.py)."""
+"""Rows of committed offsets that one call may ask for; sources refuse more (links/serving/params.py)."""
 
 T = TypeVar("T")
 
 
 class HeadraceSource:
-    """The stream `stream` of the cluster that `client` calls. Closes the client with itself."""
+    """The stream `stream` of the cluster that `client` calls. `close` closes the client too."""
 
     def __init__(self, client: Client, stream: str) -> None:
         self.name = f"{client.name}{stream}"
@@ -56,8 +56,8 @@ class HeadraceSource:
         self._stream = stream
         self._version: int | None = None
         self._teller = ANY
-        """The node whose feed tells of topics and committed offsets. Others may not have heard yet of what it told:
-        they are not asked for it."""
+        """The node whose feed reports topics and committed offsets. They are read from this node only: the others may
+        not have applied yet what its feed reported."""
 
     async def hello(self) -> Hello:
         """As `Source` says."""
@@ -133,14 +133,15 @@ class HeadraceSource:
         )
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """As `Source` says. A key of no topic, `(group, b"", -1)`, as a feed may have it, means all of the group's."""
+        """As `Source` says. A key without a topic, `(group, b"", -1)`, which a feed may return, means all of the
+        group's."""
         said = await self._ask(self._teller, "link.cursors", {"keys": [list(key) for key in keys]}, _committed_offsets)
         return [_committed_offset(row) for row in said.committed_offsets]
 
     async def fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
     ) -> Sequence[Fetched]:
-        """As `Source` says. A batch that begins before the wanted offset is cut (batch_trim.py)."""
+        """As `Source` says. A batch that begins below the wanted offset is trimmed (batch_trim.py)."""
         request = fetch_request(wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, isolation=0)
         response = await self._client.fetch(node, request)
         if response.error:
@@ -198,7 +199,7 @@ class HeadraceSource:
         try:
             return await self._client.admin(node, method, head | dict(params), result, lane=lane, wait_ms=wait_ms)
         except KafkaError as error:
-            if error.code is Code.UNSUPPORTED_VERSION:  # the source is another version since
+            if error.code is Code.UNSUPPORTED_VERSION:  # the source has changed its version
                 self._version = None
             raise
 
@@ -211,8 +212,8 @@ def _lists(histories: Mapping[int, Sequence[HomeStart]]) -> dict[int, list[list[
     return {partition: [list(start) for start in starts] for partition, starts in histories.items()}
 
 
-# --- answers, as they come. A source is another's: numbers that no sound one has, and of which our tables or our memory
-# could not make anything, make an answer that cannot be read.
+# --- answers, as received. A source is not trusted: numbers that no sound source has, and that our tables or our memory
+# could not hold, make an answer unreadable.
 
 _Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_PARTITIONS)]
@@ -308,7 +309,7 @@ _demoted = msgspec.msgpack.Decoder(_Demoted)
 
 
 def _topic(row: _Topic) -> SourceTopic:
-    if len(row.leaders) != row.partitions:  # a topic costs us no more than it cost the source to tell it
+    if len(row.leaders) != row.partitions:  # so that a topic cannot take more memory here than its answer had bytes
         raise SourceUnreachable(
             f"topic {row.name[:100]!r} has {row.partitions} partitions and {len(row.leaders)} leaders"
         )

@@ -1,13 +1,13 @@
-"""Where two histories of one partition part: pure.
+"""Finds where two histories of one partition diverge. Pure functions.
 
-A partition's history says which home wrote its records: entries (counter, cluster, start), in rising order of
-(counter, cluster) and of start. Below the first of them lie the records of counter 0, whose cluster is the topic's
-*origin*. A home writes each of its offsets once, and whoever adopts a home takes over its history as a whole; so two
-histories that have an entry in common agree on all that lies below it, and on the entry's own records up to where one
-of the two goes on to another entry. That is where they part.
+A partition's history says which home wrote its records: entries (counter, cluster, start), in ascending order of
+(counter, cluster) and of start. The records below the first entry belong to counter 0, whose cluster is the topic's
+*origin*. A home writes each of its offsets once, and a cluster that becomes home inherits the previous history as a
+whole. So two histories with a common entry agree on everything below that entry, and on the entry's own records up to
+where one of the two continues with another entry. There they diverge.
 
-What a history says of records that are not there yet counts too: a home that was moved by agreement begins at an offset
-that its cluster may still have to catch up to.
+Entries count even if their records do not exist here yet: a home that moved by agreement begins at an offset that its
+cluster may still have to catch up to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,10 +24,10 @@ ENDLESS: Final = Offset((1 << 63) - 1)
 def divergence(
     own: Sequence[HomeStart], own_origin: str, own_end: Offset, theirs: Sequence[HomeStart], their_origin: str
 ) -> Offset | None:
-    """The first offset whose record here is not of their history, if there is one below `own_end`; else None.
+    """The first offset below `own_end` whose record here is not part of their history, or None.
 
-    `theirs` is the history that wins. That they hold fewer records than their history may have makes no difference:
-    they are the home, or have them from there, and what is missing is to come from them.
+    `theirs` is the winning history. It makes no difference if they hold fewer records than their history covers: they
+    are the home or copy from it, and will deliver the missing records.
     """
     mine, other = _from_zero(own, own_origin), _from_zero(theirs, their_origin)
     common = 0
@@ -50,7 +50,7 @@ def home_at(history: Sequence[HomeStart], origin: str, offset: Offset) -> Home:
 
 
 def is_behind(theirs: Home, ours: Home) -> bool:
-    """Whether a cluster that knows a topic's home as `theirs` is not to be pulled from: it has to hear of ours."""
+    """Whether a cluster that knows the home `theirs` must not be pulled from, as it has yet to learn of `ours`."""
     return theirs < ours
 
 

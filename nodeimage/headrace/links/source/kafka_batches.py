@@ -1,11 +1,10 @@
-"""Which batches of a Kafka fetch are to be copied. Pure.
+"""Selects the batches of a Kafka fetch that are copied. Pure functions.
 
-Headrace has no transactions yet, so what is copied must be what a consumer under `read_committed` would see: records
-of aborted transactions are left out, and so are control batches (the markers of transactions) and batches that
-compaction emptied. A batch that says that there are none stands for what is left out (`gap_batches`), so that the
-offsets behind it count as read: a copy ends where its source ends, and a group that has read everything goes on there.
-Everything else stays as it is, byte for byte. A part of a batch at the end, where the answer was full, is cut off
-(KIP-74).
+Headrace has no transactions yet, so a link copies what a consumer under `read_committed` would see. It leaves out
+records of aborted transactions, control batches (transaction markers), and batches that compaction emptied. In their
+place it copies gap batches (`gap_batches`), which have no records and cover the offsets that were left out: the copy
+ends where its source ends, and a group that has read everything continues there. All other batches are copied byte for
+byte. A partial batch at the end, where the answer was full, is cut off (KIP-74).
 """
 
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from headrace.wire.batch import ABORT_MARKER, MOST_EMPTY, BatchHeader, gap_batch
 
 
 def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, since: int = 0) -> list[memoryview]:
-    """Runs of whole batches to be copied, as views of what came where it stays as it is.
+    """Runs of whole batches to copy; unchanged batches are views of `records`.
 
-    `aborted` are (producer id, first offset), as a fetch under read_committed tells; `since` is the offset that was
-    asked for: what stands for others does not begin below.
+    `aborted` holds (producer id, first offset) of aborted transactions, as a fetch under read_committed returns them.
+    `since` is the wanted offset: no gap batch begins below it.
 
     Raises `UnsupportedBatch` for message formats 0 and 1, and `CorruptBatch`.
     """
@@ -42,7 +41,7 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, s
                 if last < since:
                     at += header.length
                     continue
-                if left_out is not None and last - left_out[0] >= MOST_EMPTY:  # offsets may be anything
+                if left_out is not None and last - left_out[0] >= MOST_EMPTY:  # a source may leave a gap of any size
                     runs += map(memoryview, gap_batches(*left_out))
                     left_out = None
                 left_out = (max(header.base_offset, since) if left_out is None else left_out[0], last)
@@ -55,7 +54,7 @@ def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, s
 
 
 def _is_copied(header: BatchHeader, batch: memoryview, under_way: set[int]) -> bool:
-    """`under_way`: producers whose transaction here is one that was aborted later."""
+    """Whether a batch is copied. `under_way`: producers inside a transaction that was later aborted; updated here."""
     if header.control:
         if marker_type(header, batch) == ABORT_MARKER:
             under_way.discard(header.producer_id)

@@ -1,11 +1,11 @@
-"""Consumer groups' committed offsets on an Apache Kafka cluster, by ListGroups of all nodes and OffsetFetch of the
+"""Consumer groups' committed offsets on an Apache Kafka cluster, by ListGroups on all nodes and OffsetFetch on the
 coordinators.
 
-Kafka does not tell what was committed, so groups are looked through at a pace that bounds what it costs, and a group
-whose committed offsets have another fingerprint than before is told as changed, as a whole (no topic id, partition -1).
+Kafka does not report new commits, so all groups are scanned at a pace that bounds the cost. A group whose committed
+offsets have another fingerprint than at the last scan is reported as changed as a whole (no topic id, partition -1).
 
-A coordinator that is not ready is an error to whoever asks for committed offsets, since what it has would be missed for
-good. A look for changes leaves out what it has: its groups are told as changed once it is ready.
+Listing committed offsets fails while a coordinator is not ready, since its groups would otherwise be missed. A scan for
+changes leaves out the groups of such a coordinator and reports them as changed once it is ready.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from headrace.wire.api_keys import ApiKey, Versions
 
 UNKNOWN_TIME: Final = Millis(-1)
 GROUPS: Final = 100
-"""In one OffsetFetch."""
+"""Most groups in one OffsetFetch request."""
 _LIST_GROUPS: Final = Versions(0, 5)
 _OFFSET_FETCH: Final = Versions(8, 9)
-"""From version 8 on several groups may be asked of at once."""
+"""Versions of OffsetFetch; from version 8 on one request can name several groups."""
 
 
 def whole_group(group: str) -> CommittedOffsetKey:
-    """The key that stands for all committed offsets of a group."""
+    """The key that means all committed offsets of a group."""
     return CommittedOffsetKey(group, b"", -1)
 
 
 class KafkaCommittedOffsets:
-    """The committed offsets on the topics of a table."""
+    """The committed offsets on the topics of `topics`."""
 
     def __init__(self, client: Client, topics: KafkaTopics) -> None:
         self._client = client
@@ -42,15 +42,15 @@ class KafkaCommittedOffsets:
         self._fingerprints: dict[str, int] = {}
         self._looked_at = float("-inf")
         self._seen = 0
-        """Committed offsets, by the last look."""
+        """How many committed offsets the last scan found."""
 
     async def page(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
-        """As `Source.committed_offsets`: whole groups, until there are `limit` committed offsets. Raises KafkaError:
-        see above."""
+        """As `Source.committed_offsets`: whole groups, until there are `limit` committed offsets. Raises KafkaError
+        while a coordinator is not ready."""
         await self._topics.not_older(SOONEST_S)
         if after is None or not self._coordinators:
             await self._find_groups()
-        coordinators = self._coordinators  # who looks for changes may find others meanwhile
+        coordinators = self._coordinators  # `changed` may replace them meanwhile
         groups = sorted(group for group in coordinators if after is None or group > after.group)
         found: list[SourceCommittedOffset] = []
         for begin in range(0, len(groups), GROUPS):
@@ -61,7 +61,8 @@ class KafkaCommittedOffsets:
         return CommittedOffsetPage(found, None)
 
     async def of_keys(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """As `Source.committed_offsets_of`; also takes keys of whole groups. Raises KafkaError: see above."""
+        """As `Source.committed_offsets_of`; also takes keys of whole groups. Raises KafkaError while a coordinator is
+        not ready."""
         await self._topics.not_older(SOONEST_S)
         wanted = set(keys)
         groups = sorted({key.group for key in keys})
@@ -75,9 +76,10 @@ class KafkaCommittedOffsets:
         ]
 
     async def changed(self) -> list[CommittedOffsetKey]:
-        """Groups whose committed offsets are others than when this was last asked; none where the pace forbids to look.
+        """Keys of the groups whose committed offsets differ from those of the last scan; empty if a scan is not yet
+        due.
 
-        The first time, none: who asks begins by listing all.
+        The first scan returns nothing: its caller begins by listing everything.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._looked_at + pace_s(self._seen):
@@ -87,7 +89,7 @@ class KafkaCommittedOffsets:
         seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
         committed_offsets = await self._of_groups(self._coordinators, all_of_them=False)
         for committed_offset in committed_offsets:
-            # A sum, since no order is promised.
+            # Summed, since their order is not defined.
             seen[committed_offset.key.group] += hash(
                 (committed_offset.key, committed_offset.offset, committed_offset.metadata)
             )
@@ -96,7 +98,8 @@ class KafkaCommittedOffsets:
         return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
 
     async def _find_groups(self, *, all_of_them: bool = True) -> None:
-        """`all_of_them`: raise KafkaError where a node does not tell its own."""
+        """Find all groups and their coordinators. `all_of_them`: raise KafkaError if a node does not list its
+        groups."""
         found: dict[str, NodeId] = {}
         for broker in await self._client.nodes():
             node = NodeId(broker.node_id)
@@ -111,7 +114,8 @@ class KafkaCommittedOffsets:
     async def _of_groups(
         self, groups: Mapping[str, NodeId], *, all_of_them: bool = True
     ) -> list[SourceCommittedOffset]:
-        """`groups`: with their coordinators. `all_of_them`: raise KafkaError where one cannot be had at the moment."""
+        """The committed offsets of groups, given with their coordinators. `all_of_them`: raise KafkaError if one is not
+        ready."""
         by_node: dict[NodeId, list[str]] = {}
         for group, node in groups.items():
             by_node.setdefault(node, []).append(group)
@@ -128,7 +132,7 @@ class KafkaCommittedOffsets:
                     if code is Code.NONE:
                         found += self._committed_offsets(group)
                     elif code in NOT_READY and all_of_them:
-                        self._coordinators = {}  # all are found anew
+                        self._coordinators = {}  # so that all are looked up again
                         raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready, {code.name}")
         return sorted(found, key=lambda each: each.key)
 

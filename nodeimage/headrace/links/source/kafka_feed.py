@@ -1,12 +1,12 @@
-"""What changes on one node of an Apache Kafka cluster: an incremental fetch session as a change feed (KIP-227).
+"""The change feed of one node of an Apache Kafka cluster, made of an incremental fetch session (KIP-227).
 
-The session holds all partitions that the node leads, each at the offset up to which it has been told. It answers only
-with those that have more, and only as much as a byte of records: a batch of one of them, and the offsets of all. What
-is idle costs nothing but its place in the node's memory. A session that the node has dropped is made again, with the
-offsets that are known here. A partition of which the node refuses to tell (its topic may be described and not read,
-say) ends every wait at once: it is left out for `REFUSED_S`.
+The session holds all partitions that the node leads, each at the last offset that the node reported. The node answers
+only with partitions that have more records, and sends at most one batch, since the request's limit is one byte, along
+with the offsets of all. An idle partition costs nothing but its entry in the node's memory. A session that the node has
+dropped is reopened with the offsets known here. A partition that the node refuses to report (say, because its topic
+may be described but not read) would end every wait at once: it is left out for `REFUSED_S`.
 
-The places that it gives are numbers of answers. An answer that got lost on its way to the caller is given again.
+The places of this feed number its answers. An answer that was lost on its way to the caller is given again.
 """
 
 import asyncio
@@ -36,13 +36,14 @@ _SOON: Final = frozenset(
         Code.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Another node may lead it, or this one since a moment ago: it is asked for with the next table of topics."""
+"""Errors after which a partition is looked up again with the next table of topics: its leader has changed or is about
+to change."""
 REFUSED_S: Final = 10.0
-"""What a node refuses to tell of for another reason is asked for again so often."""
+"""How long a partition is left out, in seconds, after the node has refused it for a reason that is not in `_SOON`."""
 
 
 class KafkaFeed:
-    """The feed of one node. One caller at a time; others wait."""
+    """The feed of one node. Callers take turns."""
 
     def __init__(self, client: Client, topics: KafkaTopics, node: NodeId) -> None:
         self._client = client
@@ -52,22 +53,22 @@ class KafkaFeed:
         self._run = ""
         self._serial = 0
         self._known: dict[TopicPartition, Offset] = {}
-        """Of the partitions in the session: up to where the caller knows of them."""
+        """The partitions in the session, each with the offset up to which the caller knows it."""
         self._table = -1
-        """The table of topics that `_known` is of."""
+        """The serial of the table of topics that `_known` was made from."""
         self._refused: dict[TopicPartition, float] = {}
-        """What the node refuses to tell of, and the loop's time until which it is left out."""
+        """Partitions that the node refuses to report, each with the loop's time until which it is left out."""
         self._session = 0
         self._epoch = 0
         self._moved: set[TopicPartition] = set()
-        """Their offsets are to be told to the session."""
+        """Partitions whose offsets the next request sends to the session."""
         self._forgotten: set[TopicPartition] = set()
         self._told: dict[TopicPartition, Offset] = {}
-        """What the last answer said, until the caller comes with its place."""
+        """What the last answer contained, kept until the caller returns its place."""
         self._untold: dict[TopicPartition, Offset] = {}
 
     async def changes(self, since: FeedPlace | None, *, wait_ms: int, limit: int) -> Changes:
-        """As `Source.changes`, of partitions."""
+        """As `Source.changes`, for partitions only."""
         async with self._lock:
             if since is None or since.run != self._run or since.serial not in (self._serial, self._serial - 1):
                 await self._begin()
@@ -85,7 +86,8 @@ class KafkaFeed:
             return Changes(FeedPlace(self._run, self._serial), False, list(self._told.items()), [], [])
 
     async def _begin(self) -> None:
-        """A new run. The offsets are learnt before the caller lists anything, so nothing is missed between."""
+        """Begin a new run. It reads the offsets before the caller lists anything, so that nothing is missed in
+        between."""
         await self._topics.not_older(0.0)
         self._run = ""
         self._known, self._told, self._untold, self._refused = {}, {}, {}, {}
@@ -96,7 +98,7 @@ class KafkaFeed:
         self._run, self._serial = uuid.uuid4().hex, 0
 
     async def _follow_table(self) -> None:
-        """Take in the partitions that this node leads now, let go of those that it does not."""
+        """Add the partitions that this node leads now, and drop those that it no longer leads."""
         now = asyncio.get_running_loop().time()
         if self._table == self._topics.serial and all(until > now for until in self._refused.values()):
             return
@@ -163,7 +165,7 @@ class KafkaFeed:
         try:
             response = await self._client.fetch(self._node, request, lane=Lane.POLLS)
         except BaseException:
-            self._lose_session()  # nobody knows whether it got there
+            self._lose_session()  # the request may or may not have arrived
             raise
         if response.error:
             self._lose_session()

@@ -1,12 +1,12 @@
-"""Any Apache Kafka cluster as a source, 3.1 and above (Fetch by topic id): the way to migrate, offsets kept.
+"""Any Apache Kafka cluster from 3.1 on (Fetch by topic id) as a source: the way to migrate with offsets kept.
 
-The whole cluster is one stream; internal topics are not in it. Every topic's home is (0, the Kafka cluster's id): Kafka
-knows of no homes, has no histories to meet, and cannot follow. What is copied is what a consumer under read_committed
-sees (kafka_batches.py), up to the last stable offset. Leader epochs are not given with fetches: homes do not change,
-and nothing is read above what is committed. What an unclean election takes back on the Kafka side is not noticed.
+The whole cluster is one stream, without internal topics. Every topic's home is (0, the Kafka cluster's id): Kafka knows
+no homes, has no histories to compare, and cannot follow. A link copies what a consumer under read_committed sees
+(kafka_batches.py), up to the last stable offset. Fetches carry no leader epochs: homes do not change, and nothing above
+the committed offsets is read. Records that an unclean election on the Kafka side discards are not noticed.
 
-To move a home here, `demote` tells where each partition ends now. Kafka goes on to take what producers send: they have
-to be stopped before.
+To move a home to this cluster, `demote` returns where each partition ends at that moment. Kafka keeps accepting writes
+afterwards: the producers must be stopped before.
 """
 
 import asyncio
@@ -53,16 +53,16 @@ from headrace.wire.api_keys import ApiKey
 from headrace.wire.fetch import FetchResponse, FetchResult
 
 STARVED: Final = 8
-"""Partitions that are asked for alone, where an answer with room to spare had nothing of them."""
+"""Most partitions that are fetched again one by one, after an answer with room to spare had none of their records."""
 ALONE_WAIT_MS: Final = 500
-"""For so long at most Kafka may look for them: what is in remote storage does not come at once."""
+"""Longest wait of such a single fetch, in milliseconds; remote storage does not answer at once."""
 _FOLLOWS_NOT: Final = "an Apache Kafka cluster cannot follow another cluster's homes"
 _FRESH_S: Final = 1.0
 _UNKNOWN: Final = (Code.UNKNOWN_TOPIC_OR_PARTITION, NO_OFFSET)
 
 
 class KafkaSource:
-    """The cluster that `client` calls. Closes the client with itself."""
+    """The cluster that `client` calls. `close` closes the client too."""
 
     def __init__(self, client: Client) -> None:
         self.name = client.name
@@ -71,9 +71,9 @@ class KafkaSource:
         self._committed_offsets = KafkaCommittedOffsets(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
         self._looked = FeedPlace(uuid.uuid4().hex, 0)
-        """How often topics and committed offsets were looked at."""
+        """The place in this source's own feed; `serial` counts the scans of topics and committed offsets."""
         self._table: Mapping[bytes, KafkaTopic] = {}
-        """The topics, as of the last look."""
+        """The topics at the last scan."""
 
     async def hello(self) -> Hello:
         """As `Source` says."""
@@ -98,12 +98,12 @@ class KafkaSource:
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """As `Source` says. Of topics and committed offsets Kafka tells nothing: who asks for them waits, and they are
-        looked at.
+        """As `Source` says. Kafka does not report changes of topics and committed offsets, so a caller that asks for
+        them waits, and then they are scanned.
 
-        Such a caller is told of no partitions: where much is written they would end each wait at once.
+        The answer to such a caller has no partitions: on a busy cluster they would end every wait at once.
         """
-        wait_ms = min(wait_ms, LEAST_WAIT_MS)  # so often the table of topics is looked at
+        wait_ms = min(wait_ms, LEAST_WAIT_MS)  # also the interval at which the table of topics is read
         if topics or committed_offsets:
             return await self._look(since, topics=topics, committed_offsets=committed_offsets, wait_ms=wait_ms)
         feed = self._feeds.get(node)
@@ -160,11 +160,11 @@ class KafkaSource:
     async def announce(
         self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
-        """As `Source` says: refused, all of them."""
+        """As `Source` says: refuses all."""
         return [(Code.UNSUPPORTED_VERSION, _FOLLOWS_NOT)] * len(items)
 
     async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
-        """As `Source` says; refused where a transaction is open."""
+        """As `Source` says; refused while a transaction is open."""
         await self._topics.not_older(0.0)
         return [await self._demoted(topic_id, to) for topic_id in topic_ids]
 
@@ -187,9 +187,9 @@ class KafkaSource:
         ]
 
     async def _look(self, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int) -> Changes:
-        """The topics and committed offsets that changed since the last look, if that is where the caller is."""
+        """The topics and committed offsets that changed since the last scan, if `since` is the place of that scan."""
         goes_on = since == self._looked
-        # Before anything that may be broken off: whoever comes without this answer begins anew.
+        # Before anything that can be cancelled: a caller that did not get this answer starts again from the beginning.
         self._looked = place = FeedPlace(self._looked.run, self._looked.serial + 1)
         if goes_on:
             await asyncio.sleep(wait_ms / 1000)
@@ -221,12 +221,11 @@ class KafkaSource:
         return [await self._fetched(each, results.get(each.at), response) for each in wanted]
 
     async def _skip_empty_ends(self, node: NodeId, starved: Sequence[tuple[Wanted, Fetched]]) -> None:
-        """Go on at the end where compaction left nothing up to there.
+        """Resume at the end where compaction left no records up to it.
 
-        Kafka answers as empty where remote storage is slow, or over its quota. So only where the node has the log
-        itself from the wanted offset on does nothing mean that there is nothing. It is asked after the fetch: what it
-        has itself only gets less.
-        """
+        Kafka also answers with nothing while remote storage is slow or over its quota. So an empty answer means that
+        there are no records only if the node itself has the log from the wanted offset on. That is asked after the
+        fetch, since the node's own part of the log only shrinks. """
         if not starved:
             return
         try:
@@ -241,7 +240,7 @@ class KafkaSource:
                 answer.resume = answer.high_watermark
 
     async def _tell_log_starts(self, node: NodeId, answers: Sequence[Fetched]) -> None:
-        """Kafka says that an offset is out of range, but not where the range begins."""
+        """Fill in the log starts, since Kafka reports that an offset is out of range but not where the range begins."""
         out = [each for each in answers if each.code is Code.OFFSET_OUT_OF_RANGE and each.log_start < 0]
         if out:
             starts = await self._topics.offsets(node, [each.at for each in out], EARLIEST)
@@ -249,7 +248,7 @@ class KafkaSource:
                 each.log_start = starts.get(each.at, _UNKNOWN)[1]
 
     async def _fetched(self, wanted: Wanted, result: FetchResult | None, response: FetchResponse) -> Fetched:
-        if result is None and response.throttle_ms > 0:  # a quota's answer names no partition
+        if result is None and response.throttle_ms > 0:  # over quota, Kafka answers without partitions
             return Fetched(wanted.at, Code.THROTTLING_QUOTA_EXCEEDED)
         try:
             if result is not None:
@@ -272,7 +271,8 @@ class KafkaSource:
         ends: list[Offset] = []
         for index, leader in enumerate(topic.leaders):
             at = TopicPartition(topic_id, index)
-            # In this order: what is stable by then reaches the high watermark of before, unless a transaction is open.
+            # In this order: unless a transaction is open, the stable offset read second reaches the high watermark read
+            # first.
             high_code, high = (await self._topics.offsets(leader, [at], LATEST, READ_UNCOMMITTED)).get(at, _UNKNOWN)
             code, end = (await self._topics.offsets(leader, [at], LATEST)).get(at, _UNKNOWN)
             code = high_code if high_code is not Code.NONE else code
@@ -286,7 +286,7 @@ class KafkaSource:
 
 
 def _is_starved(wanted: Wanted, answer: Fetched) -> bool:
-    """There is more, and nothing of it came."""
+    """Whether a partition has more records but the answer brought none."""
     return (
         answer.code is Code.NONE
         and not answer.records

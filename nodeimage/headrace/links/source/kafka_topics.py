@@ -1,7 +1,7 @@
 """The topics of an Apache Kafka cluster as a link sees them: names, ids, leaders, configs, offsets.
 
-Kafka tells topics only all at once, so a table of them is kept in memory, and asked for anew when it is older than its
-reader allows. `at_pace` bounds what that costs: the more rows a table has, the longer it stays.
+Kafka does not report changed topics, so a table of all of them is kept in memory, and reloaded when it is older than
+its reader allows. `at_pace` bounds the cost: the more rows a table has, the less often it is reloaded.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from headrace.wire.primitives import NO_UUID
 EARLIEST: Final = -2
 LATEST: Final = -1
 EARLIEST_LOCAL: Final = -4
-"""The first offset that the node has itself; those before it are in remote storage (KIP-405, Kafka 3.4 and above)."""
+"""Timestamp in ListOffsets for the first offset on the node's own disks; earlier ones are in remote storage (KIP-405,
+Kafka 3.4 and above)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 SOONEST_S: Final = 5.0
-"""Between two looks that nobody waits for."""
+"""Shortest time between two background scans, in seconds."""
 ROWS_PER_SECOND: Final = 2000
-"""At most so many topics, or committed offsets, are looked through where nobody waits for it: half a percent of a core
-or so."""
+"""Most topics, or committed offsets, that background scans read in a second: about half a percent of a core."""
 DESCRIBED: Final = 500
-"""Topics in one DescribeConfigs."""
+"""Most topics in one DescribeConfigs request."""
 _DESCRIBE_CONFIGS: Final = Versions(1, 4)
 _LIST_OFFSETS: Final = Versions(2, 9)
 _LIST_OFFSETS_LOCAL: Final = Versions(8, 9)
-"""Those that know of `EARLIEST_LOCAL`."""
+"""Versions of ListOffsets that know `EARLIEST_LOCAL`."""
 _TOPIC: Final = 2
-"""DescribeConfigs' resource type."""
+"""Resource type of a topic in DescribeConfigs."""
 _OF_TOPIC: Final = 1
-"""The source of a config that was set on the topic itself."""
+"""Config source in DescribeConfigs of a config that was set on the topic itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +47,32 @@ class KafkaTopic:
     name: str
     topic_id: bytes
     leaders: tuple[NodeId, ...]
-    """By partition; -1 where there is none now."""
+    """By partition; -1 where there is no leader at present."""
 
 
 class KafkaTopics:
-    """The table, by id and by name. Internal topics are not in it."""
+    """The table of topics, by id and by name, without internal topics."""
 
     def __init__(self, client: Client) -> None:
         self.by_id: Mapping[bytes, KafkaTopic] = {}
         self.by_name: Mapping[str, KafkaTopic] = {}
         self.serial = 0
-        """Rises with each answer."""
+        """Incremented with each reload."""
         self._client = client
         self._lock = asyncio.Lock()
         self._asked_at = float("-inf")
         self._wrong = False
 
     def outdated(self) -> None:
-        """Something has shown the table to be wrong: whoever is content with an old one gets a new one."""
+        """Mark the table as wrong, so that the next `at_pace` reloads it sooner."""
         self._wrong = True
 
     async def at_pace(self) -> None:
-        """Have a table that is as new as the pace allows."""
+        """Reload the table if the pace allows it."""
         await self.not_older(1.0 if self._wrong else pace_s(len(self.by_id)))
 
     async def not_older(self, seconds: float) -> None:
-        """Have a table that was asked for not longer ago."""
+        """Reload the table if it is older than `seconds`."""
         loop = asyncio.get_running_loop()
         wanted = loop.time() - seconds
         async with self._lock:
@@ -94,7 +94,7 @@ class KafkaTopics:
             self._wrong = False
 
     def led_by(self, node: NodeId) -> set[TopicPartition]:
-        """The partitions that a node leads."""
+        """The partitions that the node leads."""
         return {
             TopicPartition(topic.topic_id, index)
             for topic in self.by_id.values()
@@ -103,11 +103,10 @@ class KafkaTopics:
         }
 
     async def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | None]:
-        """By topic: the configs that were set on it, of those that Headrace has. Topics that are gone are left out.
+        """By topic: the configs set on the topic itself, of those that Headrace has. Deleted topics are left out.
 
-        None where Kafka may not tell: who may read a topic, and describe it, may not describe its configs yet. Raises
-        KafkaError where it cannot for now.
-        """
+        None for a topic whose configs Kafka may not show: the right to read and describe a topic does not include the
+        right to describe its configs. Raises KafkaError where Kafka cannot show them for now. """
         found: dict[str, Mapping[str, str] | None] = dict.fromkeys(names)
         keys = sorted(DEFINITIONS)
         for begin in range(0, len(names), DESCRIBED):
@@ -133,8 +132,8 @@ class KafkaTopics:
     async def offsets(
         self, node: NodeId, partitions: Iterable[TopicPartition], which: int, isolation: int = READ_COMMITTED
     ) -> Mapping[TopicPartition, tuple[Code, Offset]]:
-        """`EARLIEST`, `EARLIEST_LOCAL` or `LATEST` (what is committed) of partitions that a node leads; unknown ones
-        are left out. Raises KafkaError UNSUPPORTED_VERSION where Kafka is too old to tell `EARLIEST_LOCAL`."""
+        """The offset `which` (`EARLIEST`, `EARLIEST_LOCAL` or `LATEST`) of partitions that the node leads; unknown
+        partitions are left out. Raises KafkaError UNSUPPORTED_VERSION if Kafka is too old for `EARLIEST_LOCAL`."""
         by_topic: dict[bytes, list[int]] = {}
         for topic_id, index in partitions:
             if topic_id in self.by_id:
@@ -166,7 +165,7 @@ class KafkaTopics:
 
 
 def pace_s(rows: int) -> float:
-    """How long to wait between two looks at so many rows."""
+    """How many seconds to leave between two scans of `rows` rows."""
     return max(SOONEST_S, rows / ROWS_PER_SECOND)
 
 

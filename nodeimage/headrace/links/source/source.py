@@ -1,12 +1,13 @@
-"""What a link asks of its source, whatever the source is: the protocol `Source`, and its answers.
+"""The protocol `Source`: what a link requests from its source, of whatever kind, and the answers.
 
-Two implementations: `headrace_source.py` (another Headrace cluster), `kafka_source.py` (any Apache Kafka cluster).
-Every call is one question; nothing here tries again, waits between tries, or remembers what was asked: the callers do.
-Topics are named as inside the stream, without its path; topic ids have 16 bytes.
+There are two implementations: `headrace_source.py` (another Headrace cluster) and `kafka_source.py` (any Apache Kafka
+cluster). Every call is one request: implementations do not retry, do not wait between attempts, and remember no
+requests; all that is up to their callers. Topic names are those inside the stream, without its path; topic ids have 16
+bytes.
 
-Every call raises `SourceUnreachable` (no usable answer until its deadline), `SourceRefuses` (credentials), and
-KafkaError where the source answers the whole call with an error. What is wrong with one topic or partition stands in
-the answer as `code`. A call to a node that the source does not have raises `SourceUnreachable` too.
+Every call raises `SourceUnreachable` (no usable answer before its deadline), `SourceRefuses` (credentials), and
+KafkaError where the source answers the whole call with an error. Errors of single topics or partitions are in the
+answer, as `code`. A call to a node that the source does not have raises `SourceUnreachable` too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from headrace.base.errors import Code
 from headrace.base.ids import Home, LeaderEpoch, Millis, NodeId, Offset
 
 LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 30_000
-"""Of polls: the more have been answered with nothing, the longer the next one may wait."""
+"""Shortest and longest wait of a poll, in milliseconds; each empty answer lengthens the next wait."""
 NOT_READY = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
-"""Committed offsets cannot be had at the moment, and can be soon."""
+"""Errors that say that committed offsets cannot be read at the moment, but can be soon."""
 NO_NODE = NodeId(-1)
 NO_OFFSET = Offset(-1)
 NO_EPOCH = LeaderEpoch(-1)
@@ -27,7 +28,7 @@ NO_HOME = Home(0, "")
 
 
 def longer(wait_ms: int) -> int:
-    """How long the next poll waits after a quiet one."""
+    """How long the next poll waits after an empty answer, in milliseconds."""
     return min(2 * wait_ms, MOST_WAIT_MS)
 
 
@@ -39,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 class CommittedOffsetKey(NamedTuple):
-    """Whose committed offset, on which partition."""
+    """The group, topic and partition of a committed offset."""
 
     group: str
     topic_id: bytes
@@ -47,7 +48,8 @@ class CommittedOffsetKey(NamedTuple):
 
 
 class HomeStart(NamedTuple):
-    """From which offset on a partition's records are those of a home; the entries of a history, in rising order."""
+    """One entry of a history, which is in ascending order: the offset from which on a home wrote a partition's
+    records."""
 
     counter: int
     cluster: str
@@ -56,7 +58,7 @@ class HomeStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A node, as the source's listener tells its clients."""
+    """A node, as the source's listener reports it to clients."""
 
     node_id: NodeId
     host: str
@@ -65,12 +67,12 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who the source is. `problem` says, for people, what keeps a link from this stream, or is None."""
+    """The source's identity. `problem` says, for people, why a link cannot copy this stream, or is None."""
 
     cluster_id: str
     nodes: Sequence[SourceNode]
     policy: Mapping[str, Any]
-    """The stream's, by the names of Headrace's admin API; empty where the source has none."""
+    """The stream's policy, with the field names of Headrace's admin API; empty if the source has none."""
     problem: str | None
 
 
@@ -82,24 +84,24 @@ class SourceTopic:
     topic_id: bytes
     partitions: int
     configs: Mapping[str, str] | None
-    """Those that were set on the topic itself; None where the source does not tell."""
+    """Configs that were set on the topic itself; None if the source does not show them."""
     home: Home
     origin: str
-    """The cluster that counter 0 stands for."""
+    """The cluster that counter 0 means."""
     leaders: Sequence[NodeId]
-    """By partition; `NO_NODE` where there is none now."""
+    """By partition; `NO_NODE` where there is no leader at present."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
-    """Topics by rising name. Go on from `after`, or None after the last page."""
+    """Topics in ascending order of name. `after`: where the next page begins, or None on the last page."""
 
     topics: Sequence[SourceTopic]
     after: str | None
 
 
 class FeedPlace(NamedTuple):
-    """How far one node's feed has been read. Of no meaning to another node."""
+    """How far one node's feed has been read. Meaningless to other nodes."""
 
     run: str
     serial: int
@@ -107,34 +109,35 @@ class FeedPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since a place in a node's feed. After `reset` nothing is known: list all anew, then go on."""
+    """What changed since a place in a node's feed. With `reset` the changes are unknown: list everything again
+    first."""
 
     place: FeedPlace
     reset: bool
     partitions: Sequence[tuple[TopicPartition, Offset]]
     """Partitions led by the node that was asked, and their high watermarks."""
     topics: Sequence[bytes]
-    """Topics made, changed, moved or deleted."""
+    """Topics created, changed, moved or deleted."""
     committed_offsets: Sequence[CommittedOffsetKey]
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where a partition stands at its leader. Everything but `code` and `message` counts only if `code` is NONE."""
+    """A partition's state at its leader. All fields but `code` and `message` count only if `code` is NONE."""
 
     at: TopicPartition
     code: Code = Code.NONE
     message: str = ""
     leader_epoch: LeaderEpoch = NO_EPOCH
-    """To be given with each fetch: another one means that home or leader changed, and that we meet again."""
+    """Sent with each fetch. If the source answers with another epoch, home or leader changed: meet again."""
     home: Home = NO_HOME
     origin: str = ""
     history: Sequence[HomeStart] = ()
     log_start: Offset = NO_OFFSET
     high_watermark: Offset = NO_OFFSET
-    """Up to where records can be fetched."""
+    """The offset up to which records can be fetched."""
     empty_from: Offset = NO_OFFSET
-    """From there up to `high_watermark` there are none; `NO_OFFSET` where that is not known."""
+    """There are no records from this offset up to `high_watermark`; `NO_OFFSET` if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +148,19 @@ class SourceCommittedOffset:
     offset: Offset
     metadata: str
     committed_ms: Millis
-    """-1 where the source does not tell."""
+    """-1 if the source does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsetPage:
-    """Committed offsets by rising key. Go on from `after`, or None after the last page."""
+    """Committed offsets in ascending order of key. `after`: where the next page begins, or None on the last page."""
 
     committed_offsets: Sequence[SourceCommittedOffset]
     after: CommittedOffsetKey | None
 
 
 class Wanted(NamedTuple):
-    """What to fetch of a partition: whole batches from `offset` on, `max_bytes` at most but one batch at least."""
+    """What to fetch of a partition: whole batches from `offset` on, at most `max_bytes` but at least one batch."""
 
     at: TopicPartition
     offset: Offset
@@ -167,7 +170,8 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Fetched:
-    """What came of one partition. `records` are whole batches, views of the answer's buffer, which live as long."""
+    """The answer for one partition. `records` are whole batches, as views of the answer's buffer, which they keep
+    alive."""
 
     at: TopicPartition
     code: Code
@@ -175,14 +179,14 @@ class Fetched:
     high_watermark: Offset = NO_OFFSET
     log_start: Offset = NO_OFFSET
     resume: Offset = NO_OFFSET
-    """From where to fetch next, if that is not the end of the last batch: nothing that is to be copied lies between."""
+    """Where to fetch next, if not at the end of the last batch: there is nothing to copy in between."""
     ask: NodeId = NO_NODE
-    """Ask that node instead, from now on: it leads, or it holds these old offsets. `NO_NODE`: nothing to say."""
+    """The node to ask from now on, as it leads the partition or holds these old offsets; `NO_NODE` means no change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A topic's higher home, told to a cluster that may not know of it."""
+    """A topic's higher home, sent to a cluster that may not know it."""
 
     topic_id: bytes
     home: Home
@@ -193,7 +197,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Demoted:
-    """A home's answer to the agreed failover of one topic: the topic's new home, and where each partition ended."""
+    """A home's answer to the failover, by agreement, of one topic: its new home, and where each partition ended."""
 
     topic_id: bytes
     code: Code
@@ -203,34 +207,35 @@ class Demoted:
 
 
 class Source(Protocol):
-    """A cluster's stream, to be copied from. Open from when it is made until `close`."""
+    """A cluster's stream as something to copy from. It is open from construction until `close`."""
 
     name: str
     """For logs and messages: the bootstrap addresses and the stream."""
 
     async def hello(self) -> Hello:
-        """Who answers, and whether a link can copy the stream. One that names no nodes, as it is starting, has not
-        answered: SourceUnreachable."""
+        """The source's identity, and whether a link can copy the stream. Raises SourceUnreachable for an answer without
+        nodes, which a source gives while it starts."""
         ...
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
-        """A page of the stream's topics, with the first name beyond `after`."""
+        """A page of the stream's topics, beginning with the first name after `after`."""
         ...
 
     async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
-        """These topics; those that are not there (any more) are left out."""
+        """The topics with these ids; those that do not exist are left out."""
         ...
 
     async def changes(
         self, node: NodeId, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """What changed at `node`: at once if something has, else after `wait_ms` (MOST_WAIT_MS), with nothing.
+        """What changed at `node`: at once if anything has, otherwise an empty answer after `wait_ms` (at most
+        MOST_WAIT_MS).
 
-        Who asks for topics or committed offsets may be told of partitions, or not."""
+        Changes of partitions may be left out of an answer about topics or committed offsets."""
         ...
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
-        """Where these partitions, led by `node`, stand; one answer each, in order."""
+        """The states of these partitions, which `node` leads; one answer for each, in order."""
         ...
 
     async def committed_offsets(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
@@ -238,28 +243,29 @@ class Source(Protocol):
         ...
 
     async def committed_offsets_of(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
-        """These committed offsets; those that are not there (any more) are left out."""
+        """The committed offsets with these keys; those that do not exist are left out."""
         ...
 
     async def fetch(
         self, node: NodeId, wanted: Sequence[Wanted], *, max_bytes: int, min_bytes: int = 1, wait_ms: int = 0
     ) -> Sequence[Fetched]:
-        """Batches of partitions led by `node`, one answer each, in order."""
+        """Batches of partitions that `node` leads; one answer for each, in order."""
         ...
 
     async def announce(
         self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
-        """Tell the source of higher homes; a code and its message for each.
+        """Announce higher homes to the source; returns a code and a message for each.
 
-        Who tells: the cluster, its addresses as the source reaches them, and the stream's path there if it is another.
+        `cluster` is the announcing cluster, `bootstrap` its addresses as the source reaches them, and `stream` the
+        stream's path there if it is another.
         """
         ...
 
     async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
-        """Ask the home to let the cluster `to` be home, from where the partitions end; one answer each, in order."""
+        """Ask the home to make the cluster `to` home, from where the partitions end; one answer for each, in order."""
         ...
 
     async def close(self) -> None:
-        """End all connections. Calls under way raise `SourceUnreachable`. Closing twice is fine."""
+        """Close all connections. Calls in progress raise `SourceUnreachable`. Closing twice is allowed."""
         ...

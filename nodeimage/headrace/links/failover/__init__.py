@@ -1,1 +1,1 @@
-"""Failover the home of topics, and what becomes of records that are not of its history."""
+"""Failover of topics' homes, and quarantine of records that are not part of their history."""

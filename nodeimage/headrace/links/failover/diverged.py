@@ -1,19 +1,20 @@
-"""What becomes of records that are not of the home's history: pure.
+"""Builds the quarantine batches for records that are not part of the home's history. Pure functions.
 
-They go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their old place in
-headers. A batch of them is named by a token (producer_state.py), so that one that is appended again, after a crash, is
-dropped: the producer id is a hash of the topic, the partition, the home that wrote the records and the offset from
-which on the histories part, the sequence is the offset of the batch's first record counted from there. A home writes
-each of its offsets once, so what another home wrote there, which may part at the same offset later, is not taken for
-it. Batches are cut in the same way each time.
+Such records go to the topic `<topic>.diverged` of the same stream, at the same partition number, with their original
+place in headers. Each batch of them has a token (producer_state.py), so that a batch that is appended again, after a
+crash, is dropped: the producer id is a hash of the topic, the partition, the home that wrote the records and the offset
+at which the histories diverge; the sequence is the offset of the batch's first record counted from there. A home writes
+each of its offsets once, so records that another home wrote, and that later diverge at the same offset, have another
+token. Batch boundaries are the same in each attempt.
 
-Histories may part elsewhere when the home moves again before this is through. Records that were kept by then are left
-out of their batches, which are cut as if they were in: of two attempts at a batch each has what the other may leave
-out only because it is kept.
+If the home moves again before quarantine is complete, the histories may diverge at another offset. Records that are
+quarantined by then are left out of their batches, whose boundaries stay as if those records were in: so two attempts at
+a batch differ only in records that are quarantined already.
 
-Of what clients packed only headers and CRCs were ever checked. A batch whose records cannot be read, or of which one
-would be too long alone, is kept raw, as it was stored: as the value of one record, or of several where it would be too
-long with the place, under a token of its own that no parting changes. All of it is kept, whatever parts within it.
+Of batches that clients built only headers and CRCs were ever checked. A batch whose records cannot be read, or in which
+one record alone would be too long, is kept raw, as it was stored: as the value of one record, or of several if it would
+be too long together with its place, under a token that does not depend on where the histories diverge. The whole batch
+is kept, even if they diverge inside it.
 """
 
 import hashlib
@@ -35,33 +36,33 @@ __all__ = ["HOME", "OFFSET", "PARTITION", "TOPIC", "AsideBatch", "Kept", "aside_
 OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
 RAW, PART = "headrace.raw", "headrace.part"
 MOST_BYTES = 4 << 20
-"""Of one batch's records, unpacked, with their places; a larger record goes alone."""
+"""Most bytes of one batch's uncompressed records with their places; a larger record gets its own batch."""
 _PLACE_BYTES: Final = 512
-"""At most, of a record's place and its lengths; of a raw one's, and its batch's header."""
+"""Most bytes of a record's place and lengths, or of a raw batch's place and the header of its new batch."""
 RAW_BYTES = MOST_PAYLOAD_BYTES - _PLACE_BYTES
-"""Of a batch that is kept raw, in one record."""
+"""Most bytes of a raw batch in one record."""
 _LATEST: Final = 1 << 62
-"""Times beyond may be too far from each other for one batch."""
+"""Records with timestamps at or above this are kept raw: the timestamps may be too far apart for one batch."""
 _DIGITS: Final = 20
 _BLOCK: Final = 1 << 31
-"""Sequences of one token."""
+"""How many sequences one token has."""
 
 
 Kept = tuple[bytes, bytes, int, bytes]
-"""A record by its topic's id and the home that wrote it, as in its headers, its offset, and nothing; of a batch that is
-kept raw by its offset, and which part of it."""
+"""Identifies a quarantined record: topic id and home that wrote it, as in its headers, its offset, and b"". For a part
+of a raw batch: the batch's offset, and which part it is."""
 
 
 class AsideBatch(NamedTuple):
-    """A batch for the diverged topic, of so many records."""
+    """A batch for the diverged topic. `records`: how many records it holds."""
 
     batch: bytearray
     records: int
-    """As the topic had them: of a batch that is kept raw in parts they count with the first."""
+    """Counted as in the original topic: a raw batch in several parts counts with its first part."""
 
 
 def diverged_name(stream: str, topic: str) -> str:
-    """The name, in its stream, of the topic that keeps what diverged of `topic`."""
+    """The name, within its stream, of the diverged topic of `topic`."""
     room = MAX_LENGTH - len(stream) - 1 - len(DIVERGED)
     if len(topic) <= room:
         return f"{topic}{DIVERGED}"
@@ -70,9 +71,9 @@ def diverged_name(stream: str, topic: str) -> str:
 
 
 def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int, *, raw: bool = False) -> int:
-    """A producer id below -1 for what `home` wrote, and what parted there.
+    """A producer id below -1 for the records that `home` wrote, and that diverged at `parted`.
 
-    `raw`: for part `block` of the batch that `home` wrote at `parted`.
+    `raw`: the id for part `block` of the raw batch that `home` wrote at `parted`.
     """
     numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, parted, block))
     named = (b"headrace diverged raw" if raw else b"headrace diverged") + topic_id + numbers + home.cluster.encode()
@@ -90,7 +91,8 @@ def aside_batches(
     origin: str,
     kept: Set[Kept] = frozenset(),
 ) -> Iterator[AsideBatch]:
-    """What is to be kept of one batch: its records from `parted` on, or it all raw; but for what is `kept` already."""
+    """The batches to quarantine for one batch: its records from `parted` on, or all of it raw, without those in
+    `kept`."""
     if header.base_offset + header.last_offset_delta < parted:
         return
     if not _comes_apart(header, batch):
@@ -104,7 +106,7 @@ def aside_batches(
         if record.offset < parted:
             continue
         weight = _weight(record)
-        # A token's sequences end with its block; and no batch is to be larger than one can hold.
+        # The sequences of a token end with its block, and no batch may be larger than one can hold.
         apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
         home = home_at(history, origin, Offset(record.offset))
         if some and (apart or home != writer or size + weight > MOST_BYTES):
@@ -118,7 +120,7 @@ def aside_batches(
 
 
 def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
-    """Whether all its records can be read, are where its header says, and fit into batches of their own."""
+    """Whether all records can be read, lie where the header says, and each fit into a batch."""
     before, last = header.base_offset - 1, header.base_offset + header.last_offset_delta
     try:
         for record in batch_records(header, batch):
@@ -133,7 +135,7 @@ def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
 
 
 def _weight(record: Record) -> int:
-    """At most what a record takes in a batch, with its place."""
+    """An upper limit on the bytes of a record in a batch, with its place."""
     headers = sum(
         len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + 10 for name, value in record.headers
     )
@@ -149,7 +151,7 @@ def _raw(
     writer: Home,
     kept: Set[Kept],
 ) -> Iterator[AsideBatch]:
-    """A batch as it is, in as many records as it takes."""
+    """A batch as it is, in as many records as necessary."""
     base = Offset(header.base_offset)
     place = _place(topic_id, partition, writer, base)
     diverged = min(header.record_count, base + header.last_offset_delta + 1 - parted)
@@ -177,7 +179,7 @@ def _place(topic_id: bytes, partition: int, writer: Home, offset: Offset) -> lis
 def _built(
     cut: Sequence[Record], topic_id: bytes, partition: int, parted: Offset, writer: Home, kept: Set[Kept]
 ) -> Iterator[AsideBatch]:
-    """Records of one home."""
+    """A batch of records that one home wrote, without those in `kept`; nothing if none are left."""
     placed = [(record, _place(topic_id, partition, writer, Offset(record.offset))) for record in cut]
     left = [(record, place) for record, place in placed if not kept or _kept(place) not in kept]
     if not left:
@@ -194,7 +196,7 @@ def _built(
 
 
 def place_of(record: Record) -> Kept | None:
-    """Which record one of the diverged topic was, or which part of a batch; None: somebody else put it there."""
+    """The original place of a record of the diverged topic, or of a part of a batch; None if somebody else wrote it."""
     return _kept(record.headers)
 
 
@@ -203,6 +205,6 @@ def _kept(headers: Sequence[Header]) -> Kept | None:
     topic, home, offset = named.get(TOPIC), named.get(HOME), named.get(OFFSET)
     if not (topic and home and offset and offset.isdigit() and len(offset) < _DIGITS):
         return None
-    # Last of all where it is ours: a record may bear the headers of one that was set aside before.
+    # Ours come last, since a record may carry the headers of an earlier quarantine too.
     name, part = headers[-1]
     return topic, home, int(offset), (part or b"") if name == PART else b""

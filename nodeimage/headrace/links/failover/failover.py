@@ -1,9 +1,9 @@
 """Failover of topics' homes to this cluster: agreed with the present home, or by force.
 
-Agreed: the present home is demoted (`home.cede`: from then on it takes no writes, and its partitions end where they
-end), this cluster is promoted with its histories, the home is applied to the partitions, records that they lack are
-still copied, and writes are accepted from the offset on at which the new home begins. Each step may be repeated, and
-checks the present state when the failover is requested again: after a crash anywhere it goes on by itself, since the
+Agreed: the present home is demoted (`home.cede`: from then on it takes no writes, so the ends of its partitions are
+final), this cluster is promoted with its histories, the home is applied to the partitions, missing records are still
+copied, and writes are accepted from the offset on at which the new home begins. Each step may be repeated, and checks
+the present state when the failover is requested again. After a crash the failover continues by itself, since the
 topic syncer of the link finds the higher home at the source.
 
 By force: this cluster is promoted to the next home epoch, from where its partitions end. Records that the former home
@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 1_000
 DEMOTED_AT_ONCE: Final = 500
 APPLY_WAIT_S: Final = 60.0
-"""How long is waited until homes are adopted and partitions settled."""
+"""How long to wait for homes to be adopted and partitions settled, in seconds."""
 CAUGHT_UP_S: Final = 120.0
-"""And until they have what the former home had."""
+"""How long to wait until the copies have what the former home had, in seconds."""
 COMMITTED_OFFSETS_S: Final = 10.0
-"""And until the former home's coordinators of groups are ready to tell committed offsets."""
+"""How long to wait until the former home's group coordinators are ready to return committed offsets, in seconds."""
 LOOK_S: Final = 0.05
 
 
 class Moved(NamedTuple):
-    """What came of one topic."""
+    """The outcome for one topic."""
 
     topic: str
     home: Home
@@ -59,7 +59,7 @@ class Moved(NamedTuple):
     error: str | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As the admin call answers."""
+        """As a JSON object for the answer of the admin call."""
         return {
             "topic": self.topic,
             "home": self.home.cluster,
@@ -84,8 +84,9 @@ class Failover:
         source: Callable[[LinkRow], Source],
         behind: Callable[[str], Awaitable[Callable[[bytes], int | None]]],
     ) -> None:
-        """`links` gives a stream's links, `source` opens one's source anew, to be closed by us. `behind` says of a
-        stream how many records of each of its topics are known to lack here; None: it is not known."""
+        """`links` returns a stream's links; `source` opens a link's source, which this object closes. `behind` returns
+        for a stream a function from topic id to the number of records known to be missing here; None if it is not
+        known."""
         self._catalog = catalog
         self._states = states
         self._applier = applier
@@ -95,9 +96,9 @@ class Failover:
         self._behind = behind
 
     async def move_here(self, stream: str, topics: Sequence[str] | None, *, force: bool) -> list[dict[str, Any]]:
-        """Move the homes of a stream's topics, or of those named, to this cluster; what came of each.
+        """Move the homes of a stream's topics, all or those named, to this cluster; returns the outcome for each.
 
-        Raises KafkaError for a stream that is not there.
+        Raises KafkaError for a stream that does not exist.
         """
         rows, unknown = await self._rows(stream, topics)
         moved = [
@@ -108,7 +109,7 @@ class Failover:
         return [each.shown() for each in moved]
 
     async def _rows(self, stream: str, names: Sequence[str] | None) -> tuple[list[TopicRow], list[str]]:
-        await self._catalog.catch_up()  # any of it may have been made a moment ago, by way of another node
+        await self._catalog.catch_up()  # another node may have created any of it a moment ago
         if await self._catalog.query(lambda reader: reader.streams.at(stream)) is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {stream}")
         if names is not None:
@@ -131,7 +132,8 @@ class Failover:
         wanted: list[TopicRow] = []
         for row in rows:
             home = home_of(row, self._own)
-            # A home that was given to us and cannot be completed is taken once more, from where its partitions end.
+            # A home that was given to this cluster and cannot be completed is taken again, from where its partitions
+            # end.
             if home.cluster == self._own and await self._is_complete([row]):
                 answers.append(Moved(row.full_name, home, moved=False, not_replicated=None))
             else:
@@ -222,8 +224,8 @@ class Failover:
         ]
 
     async def _demote(self, source: Source, ids: Sequence[bytes]) -> tuple[dict[bytes, Demoted], dict[bytes, str]]:
-        """Ask the present home to give topics up; its answers for those that it gives up, and by topic why it keeps the
-        others."""
+        """Ask the present home to give topics up. Returns its answers for those that it gives up, and by topic the
+        reasons why it keeps the others."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPLY_WAIT_S
         asked = list(ids)
@@ -233,7 +235,7 @@ class Failover:
             try:
                 answers = await source.demote(asked, to=self._own)
             except HeadraceError as error:
-                # It may have happened: then the topic syncer finds out, or whoever asks again.
+                # The demotion may have happened: the topic syncer finds out, or the next request does.
                 reason = f"its home does not answer ({error}); ask again, or take the home with --force"
                 return demoted, refused | dict.fromkeys(asked, reason)
             again: list[bytes] = []
@@ -250,8 +252,8 @@ class Failover:
         return demoted, refused
 
     async def _promote(self, source: Source, demoted: Mapping[bytes, Demoted]) -> dict[bytes, str]:
-        """Make this cluster the home of topics that their former home gave up, with their histories; by topic, why that
-        is not possible yet."""
+        """Make this cluster the home of topics that their former home gave up, with their histories. Returns by topic
+        why that is not possible yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPLY_WAIT_S
         left = list(demoted)
@@ -268,7 +270,8 @@ class Failover:
                 }
                 again = [each.topic_id for each in theirs if each.home.counter > 0 and each.topic_id not in late]
                 again += await self._applier.apply_homes(source, ours)
-                # A source that knows nothing of homes has ended: we begin when we are there.
+                # A source that knows no homes has only reported its ends: this cluster becomes home once it has reached
+                # them.
                 ended = {each.topic_id: each.home for each in theirs if each.home.counter == 0}
                 if ended:
                     late |= await self._begin_after({each: demoted[each] for each in ended}, ended)
@@ -284,7 +287,8 @@ class Failover:
         return late
 
     async def _begin_after(self, demoted: Mapping[bytes, Demoted], homes: Mapping[bytes, Home]) -> dict[bytes, str]:
-        """Take homes up once everything is here that the former home had when it was asked."""
+        """Become home of topics once this cluster has everything that the former home had when it was demoted. Returns
+        by topic why that is not possible yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CAUGHT_UP_S
         left = set(demoted)
@@ -306,8 +310,8 @@ class Failover:
     async def _newer_committed_offsets(
         self, source: Source, topics: Set[bytes]
     ) -> tuple[list[tuple[SourceCommittedOffset, CommittedOffsetRow | None]], str | None]:
-        """What was committed at the former home until it was demoted, and has not come here yet, with what stands here;
-        and why that may not be all."""
+        """The former home's committed offsets that are newer than those here, each with the one stored here; and the
+        reason why they may be incomplete, or None."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + COMMITTED_OFFSETS_S
         found: list[tuple[SourceCommittedOffset, CommittedOffsetRow | None]] = []
@@ -333,8 +337,8 @@ class Failover:
     async def _bring_committed_offsets(
         self, committed_offsets: Sequence[tuple[SourceCommittedOffset, CommittedOffsetRow | None]], topics: Set[bytes]
     ) -> set[bytes]:
-        """Store those of these topics whose data are here, where nobody has committed here meanwhile; the topics of
-        the others."""
+        """Store the committed offsets whose records are here, unless the group has committed here meanwhile. Returns
+        the topics of those whose records are not here yet."""
         wanted = [(each, row) for each, row in committed_offsets if each.key.topic_id in topics]
         reached = await self._states.ends(((each.key.topic_id, each.key.partition) for each, _ in wanted))
         by_group: dict[str, list[CommittedOffset]] = {}
@@ -355,7 +359,8 @@ class Failover:
     async def _until(
         self, missing: Callable[[Sequence[bytes]], Awaitable[list[TopicRow]]], ids: Sequence[bytes], timeout_s: float
     ) -> set[str]:
-        """Wait until nothing of these topics is missing; full names of those of which something is, at the end."""
+        """Wait until nothing is missing from these topics; returns the full names of those that still lack
+        something."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         left = list(ids)
@@ -374,7 +379,7 @@ class Failover:
         return await self._catalog.query(partial(_unsettled, ids=ids))
 
     async def _incomplete(self, ids: Sequence[bytes]) -> list[TopicRow]:
-        """Those at home here that lack something of what their former home had."""
+        """The topics at home here that lack records of their former home."""
         rows = await self._catalog.query(lambda reader: list(reader.topics.by_ids(ids).values()))
         starts = await self._catalog.query(partial(_starts, rows=rows))
         reached = await self._states.ends(starts)
@@ -391,8 +396,8 @@ _ABOVE: Final = "they lie above what has come here so far"
 
 
 def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
-    """What a topic that is home here now still lacks; None: nothing. `late`: full names of those that lack records,
-    `waiting`: topics with committed offsets above what is here, `unheard`: why not all committed offsets were told."""
+    """What a topic that is home here now still lacks; None: nothing. `late`: full names of topics that lack records,
+    `waiting`: topics with committed offsets above the copies' ends, `unheard`: why committed offsets may be missing."""
     is_late = row.full_name in late
     told = _MOVES if is_late else "it is home here"
     why = _ABOVE if is_late and row.topic_id in waiting else unheard
@@ -402,7 +407,8 @@ def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unhear
 
 
 def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
-    """The link that copies what a topic's home still has once it is demoted. Raises KafkaError: there is none."""
+    """The running link that copies a topic from its home, needed for the last records. Raises KafkaError if there is
+    none."""
     bringing = [link for link in links if link.config.source_cluster == home and matches(link.config.topics, row.name)]
     running = next((link for link in bringing if link.state != PAUSED), None)
     if running is not None:
@@ -420,19 +426,19 @@ def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
 
 
 def _page(reader: Reader, *, stream: str, after: str) -> list[TopicRow]:
-    """[blocking]"""
+    """[blocking] A page of a stream's topics, after the name `after`."""
     return reader.topics.page(stream, after=after, limit=PAGE)
 
 
 def _unsettled(reader: Reader, *, ids: Sequence[bytes]) -> list[TopicRow]:
-    """[blocking] Those of these topics that are not rolled for their homes everywhere."""
+    """[blocking] The topics with at least one partition that is not settled for the topic's home."""
     rows = [row for row in reader.topics.by_ids(ids).values() if row.home is not None and row.home.counter > 0]
     settled = reader.homes.settled([row.number for row in rows])
     return [row for row in rows if any(settled.get((row.number, index)) != row.home for index in range(row.partitions))]
 
 
 def _starts(reader: Reader, *, rows: Sequence[TopicRow]) -> dict[TopicPartition, int]:
-    """[blocking] Where the present home of each partition begins."""
+    """[blocking] The offset at which the present home of each partition begins."""
     histories = reader.homes.histories([row.number for row in rows])
     return {
         TopicPartition(row.topic_id, index): start.offset

@@ -1,17 +1,19 @@
-"""Writes to copies, passed on to their home, where a link says `forward_writes`: one node's.
+"""Forwards writes on copies to their home, on one node, for links with `forward_writes`.
 
-A batch goes to the node that leads its partition at the home, raw, by a client of the link's own credentials; the
-producer gets what the home answers. Nothing is numbered, checked for its sequence or stored here.
+A batch goes unchanged to the node that leads its partition at the home, over a client with the link's credentials; the
+producer gets the home's answer. The batch gets no offset here, its sequence is not checked, and it is not stored.
 
-Order: the batches of a partition wait in a line, and one of them is under way at a time. What comes behind a batch that
-was refused for the moment on the same connection shares its refusal, as it would at the home (partitions/refusals.py).
+Order: the batches of a partition wait in a queue, and one of them is sent at a time. When a batch is refused with a
+retriable error, those queued behind it on the same connection share its refusal, as they would at the home
+(partitions/refusals.py).
 
-A home that cannot be reached, has another leader now, or is home no more is tried again until the batch's time is up;
-each attempt looks at what the catalog says now. Then it is refused for the moment. Where an attempt had no answer the
-home may have stored the batch: one of an idempotent producer is sent again, since the home knows a repeat; any other is
-not, and its producer's connection is closed, which is how it learns that nobody knows (kafka/produce.py).
+While the home cannot be reached, has another leader, or is no longer home, the batch is retried until its time is up;
+each attempt reads the catalog's present state. Then it is refused with a retriable error. If an attempt got no answer,
+the home may have stored the batch: a batch of an idempotent producer is sent again, since the home recognizes a repeat;
+any other is not, and its producer's connection is closed, to signal that the outcome is unknown (kafka/produce.py).
 
-Bounds: `LIMIT_BYTES` of batches wait or are under way; whoever would add to more is not read from.
+Bounds: batches of `LIMIT_BYTES` in total wait or are being sent; beyond that the node stops reading from producers that
+would add more.
 """
 
 import asyncio
@@ -43,11 +45,11 @@ log = structlog.get_logger(__name__)
 LIMIT_BYTES: Final = 32 << 20
 LEAST_WAIT_S: Final = 3.0
 MOST_WAIT_S: Final = 10.0
-"""A batch's time: half of what its producer waits, within these bounds, so that it hears of it."""
+"""Limits of a batch's time in seconds: half of its producer's timeout, within these, so that it gets an answer."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 MOST_LEADERS: Final = 10_000
-"""Remembered; then all are asked for anew."""
+"""Most leaders that are remembered; beyond that all are looked up again."""
 ELSEWHERE: Final = frozenset(
     {
         Code.NOT_LEADER_OR_FOLLOWER,
@@ -56,12 +58,12 @@ ELSEWHERE: Final = frozenset(
         Code.POLICY_VIOLATION,  # home is another cluster now
     }
 )
-"""Answers after which the leader is looked for anew."""
+"""Errors after which the leader is looked up again."""
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """A batch in its line. `until`: loop time."""
+    """A batch in its queue. `until`: the loop's time at which it expires."""
 
     session: int
     topic: Topic
@@ -70,7 +72,7 @@ class _Batch:
     done: Done
     repeatable: bool
     unanswered: bool = False
-    """It was sent, and no answer told what came of it."""
+    """Whether it was sent, and no answer reported its outcome."""
 
     @property
     def size(self) -> int:
@@ -79,14 +81,14 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Line:
-    """The batches of one partition; the first is under way."""
+    """The batches of one partition; the first is being sent."""
 
     batches: deque[_Batch] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
 
 
 class _Open(NamedTuple):
-    """A client of a link."""
+    """A link's open client."""
 
     link: LinkRow
     client: Client
@@ -96,7 +98,8 @@ Key = tuple[bytes, int]
 
 
 class Forwarding:
-    """See above; Produce knows it as `Forwards`. Made before the links, of which it knows what `HomeLinks` says."""
+    """Forwards writes, as `Forwards` for Produce. It is created before the links, and knows of them what `HomeLinks`
+    has."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class Forwarding:
         self._open_client = open_client
         self.limit_bytes = limit_bytes
         self.waiting_bytes = 0
-        """Of batches that wait or are under way."""
+        """Bytes of all batches that wait or are being sent."""
         self._room = asyncio.Event()
         self._lines: dict[Key, _Line] = {}
         self._clients: dict[str, _Open] = {}
@@ -151,13 +154,13 @@ class Forwarding:
             line.task = self._runtime.spawn(self._serve(key, line))
 
     async def link_ended(self, name: str) -> None:
-        """A link has ended on this node, or begins anew: its connections go."""
+        """Close a link's connections, as it has ended on this node or is restarted."""
         held = self._clients.pop(name, None)
         if held is not None:
             await held.client.close()
 
     async def close(self) -> None:
-        """End all that is under way; nobody knows what came of it."""
+        """Cancel everything in progress; its outcome is unknown."""
         self._closed = True
         lines = [line.task for line in self._lines.values() if line.task is not None]
         for task in lines:
@@ -166,7 +169,7 @@ class Forwarding:
         for name in list(self._clients):
             await self.link_ended(name)
 
-    # --- lines
+    # --- queues
 
     async def _serve(self, key: Key, line: _Line) -> None:
         try:
@@ -175,7 +178,7 @@ class Forwarding:
                 self._end(key, line, batch, await self._outcome(key, batch))
         finally:
             del self._lines[key]
-            for batch in line.batches:  # this node ends, or something failed that nobody foresaw
+            for batch in line.batches:  # this node stops, or something unforeseen failed
                 self._told(batch, None)
 
     async def _outcome(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
@@ -185,7 +188,7 @@ class Forwarding:
             return KafkaError(error.code, str(error))
 
     def _end(self, key: Key, line: _Line, batch: _Batch, outcome: ProduceResult | KafkaError | None) -> None:
-        """Tell what came of the first batch, and those that share it."""
+        """Complete the first batch, and those that share its outcome."""
         line.batches.popleft()
         self._told(batch, outcome)
         if isinstance(outcome, ProduceResult):
@@ -206,7 +209,7 @@ class Forwarding:
     # --- one batch
 
     async def _pass_on(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
-        """The home's answer; an error for the producer; None where nobody knows what came of it."""
+        """The home's answer; an error for the producer; None if the outcome is unknown."""
         loop = self._runtime.loop
         pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not asked; try again")
         while True:
@@ -243,8 +246,8 @@ class Forwarding:
         return error
 
     def _target(self, topic: Topic, *, name: str) -> _Open | KafkaError:
-        """Where the writes go of a topic that the producer calls `name`. Raises SourceUnreachable where that is not
-        known yet."""
+        """The client for the writes on a topic that the producer calls `name`, or an error. Raises SourceUnreachable if
+        it is not known yet."""
         home = topic.home
         if topic.deleted:
             return KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has been deleted")
@@ -261,7 +264,7 @@ class Forwarding:
         return held
 
     async def _ask(self, key: Key, batch: _Batch, found: _Open) -> ProduceResult:
-        """One attempt. Raises SourceUnreachable, SourceRefuses."""
+        """Make one attempt. Raises SourceUnreachable, SourceRefuses."""
         leader = self._leaders.get(key)
         if leader is None:
             leader = await self._leader(key, found.client)
@@ -274,12 +277,12 @@ class Forwarding:
         before, batch.unanswered = batch.unanswered, True
         left_ms = max(1, int((batch.until - self._runtime.loop.time()) * 1000))
         (result,) = await found.client.produce(leader, [there], timeout_ms=left_ms)
-        # Refused for the moment, it may still have been stored by an attempt before this one.
+        # Even if this attempt was refused with a retriable error, an earlier one may have stored the batch.
         batch.unanswered = before and result.error in FOR_THE_MOMENT | ELSEWHERE
         return result
 
     async def _leader(self, key: Key, client: Client) -> NodeId:
-        """Raises SourceUnreachable where there is none."""
+        """The leader of a partition at the home. Raises SourceUnreachable if there is none."""
         topic_id, index = key
         response = await client.metadata([(None, topic_id)])
         for topic in response.topics:

@@ -1,17 +1,17 @@
 """Applies topics' homes to the partitions that this node leads: each partition is rolled once for each new home.
 
-A topic's home is changed in the catalog; nothing is appended under it before the partition was rolled for it. The
-partition is then *settled* for that home. Where the new home brings a history of its own (a home that a link takes over
-from its source), records beyond the point at which the histories diverge are quarantined first (quarantine.py), then
-cut from the chain by the roll, which resumes at that point. A home without a history (a promotion by force, a demotion)
-begins where each partition ends.
+A topic's home is changed in the catalog; nothing is appended under it before the partition is rolled for it. The
+partition is then *settled* for that home. If the new home has a history of its own (a link adopted it from its source),
+records beyond the point at which the histories diverge are quarantined first (quarantine.py), then cut from the chain
+by the roll, which resumes at that point. A home without a history (a promotion by force, a demotion) begins where each
+partition ends.
 
-Level-triggered: applied commands, containers that this node begins to lead, and a slow sweep say which topics to look
-at; what is done follows from the tables as they are then. After a crash before the roll is recorded all is done again,
-and batches that were quarantined are recognized by their token. Where the home rises meanwhile, the roll applies the
-lower one, and the partition is looked at again. Where records are appended between the comparison and the roll, the
-comparison is repeated, since the roll begins only if the partition still ends where it was seen to. Produce is refused
-for a topic that is not settled, so no acknowledged record is cut without being quarantined.
+Level-triggered: applied commands, containers that this node begins to lead, and a slow sweep determine which topics to
+look at; what is done follows from the tables' present state. After a crash before the roll is recorded everything is
+done again, and batches that are quarantined already are recognized by their token. If the home rises meanwhile, the
+roll applies the lower one, and the partition is looked at again. If records are appended between the comparison and the
+roll, the comparison is repeated, since the roll begins only if the partition still ends at the same offset. Produce is
+refused for a topic that is not settled, so no acknowledged record is cut without being quarantined.
 """
 
 import asyncio
@@ -45,23 +45,23 @@ AT_ONCE: Final = 64
 SWEEP_S: Final = 60.0
 AGAIN_S: Final = 0.5
 COMPARED: Final = 10
-"""How often a partition that grows meanwhile is compared anew before others get their turn."""
+"""Most comparisons of a partition that grows meanwhile before others get their turn."""
 
 
 class Unsettled(NamedTuple):
-    """A partition led here that is not settled for its topic's home."""
+    """A partition that this node leads and that is not settled for its topic's home."""
 
     row: TopicRow
     partition: int
     home: Home
     history: Sequence[HomeStart]
     theirs: Sequence[HomeStart] | None
-    """The history that it gets; None: it goes on with its own."""
+    """The history that it gets; None: it keeps its own."""
     chain: Sequence[PartitionletRow]
 
 
 class HomeApplier:
-    """Rolls the partitions that this node leads for the homes of their topics."""
+    """Rolls the partitions that this node leads for their topics' homes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class HomeApplier:
         self._own = own_cluster
         self._due: dict[bytes, None] = {}
         self._again: dict[bytes, None] = {}
-        """Topics of which something could not be done yet."""
+        """Topics that could not be finished yet."""
         self._look_at_all = True
         self._wake = asyncio.Event()
         self.quarantined = 0
@@ -92,12 +92,12 @@ class HomeApplier:
         self.unsettled: dict[bytes, str] = {}
         """By topic id, the streams of topics whose homes are being applied here, or could not be applied yet."""
         self.problem: str | None = None
-        """Why something is not settled yet; None: nothing is in the way."""
+        """Why some partition is not settled yet; None if there is no problem."""
 
-    # --- what happens
+    # --- changes
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Commands were applied (Catalog.on_applied)."""
+        """Handle applied commands (Catalog.on_applied)."""
         for command, _ in changes:
             match command:
                 case SetHome():
@@ -105,7 +105,7 @@ class HomeApplier:
                 case RollDone():
                     self._due.update(dict.fromkeys(item.topic_id for item in command.items if self._moved(item)))
                 case CreateTopics() | CreatePartitions():
-                    continue  # made as settled
+                    continue  # created as settled
                 case Replaced():
                     self._look_at_all = True
                 case _:
@@ -113,19 +113,19 @@ class HomeApplier:
             self._wake.set()
 
     def _moved(self, item: Rolled) -> bool:
-        """Whether a roll applied a home, or brought a partition here to which one may have to be applied."""
+        """Whether a roll applied a home, or moved a partition to which a home may have to be applied."""
         topic = self._topics.cached_id(item.topic_id)
         return item.home is not None or topic is None or topic.home is not None
 
     def container_led(self) -> None:
-        """This node leads a container from now on."""
+        """Handle that this node has become the leader of a container."""
         self._look_at_all = True
         self._wake.set()
 
-    # --- life
+    # --- run
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Apply homes until cancelled."""
         loop = asyncio.get_running_loop()
         sweep_at = 0.0
         while True:
@@ -138,11 +138,11 @@ class HomeApplier:
                     ids = list(self._due)[:PAGE]
                     for topic_id in ids:
                         del self._due[topic_id]
-                    self._again.update(dict.fromkeys(ids))  # until they are done with
+                    self._again.update(dict.fromkeys(ids))  # until they are finished
                     await self._apply_all(await self._catalog.query(lambda reader: self._of(reader, ids)), ids)  # noqa: B023
             except CatalogFailed:
                 return  # this node ends
-            except Exception as error:  # whatever it is, partitions that are not settled take nothing
+            except Exception as error:  # no error may stop this: unsettled partitions accept no writes
                 self._look_at_all = True
                 self.problem = str(error) or repr(error)
                 if isinstance(error, HeadraceError):
@@ -177,7 +177,7 @@ class HomeApplier:
     # --- partitions
 
     def _of(self, reader: Reader, ids: Sequence[bytes]) -> list[Unsettled]:
-        """[blocking] What is not settled of these topics, where this node may lead it."""
+        """[blocking] The unsettled partitions of these topics that this node may lead."""
         rows = [row for row in reader.topics.by_ids(ids).values() if row.home is not None and row.home.counter > 0]
         numbers = [row.number for row in rows]
         settled, histories = reader.homes.settled(numbers), reader.homes.histories(numbers)
@@ -217,7 +217,7 @@ class HomeApplier:
             async with gate:
                 try:
                     await self._apply_home(each)
-                except Exception as error:  # whatever it is, the others go on, and it is looked at again
+                except Exception as error:  # no error may stop the others; the partition is retried
                     if not _is_elsewhere(error):
                         failed.add(each.row.topic_id)
                         self.problem = f"{each.row.full_name}/{each.partition}: {error}"
@@ -236,7 +236,7 @@ class HomeApplier:
                 self.unsettled.pop(topic_id, None)
 
     async def _apply_home(self, wanted: Unsettled) -> None:
-        """Raises HeadraceError: it is to be looked at again."""
+        """Settle one partition. Raises HeadraceError if it has to be retried."""
         (topic,) = await self._topics.resolve_ids([wanted.row.topic_id])
         if isinstance(topic, KafkaError):
             return  # deleted
@@ -250,7 +250,7 @@ class HomeApplier:
             try:
                 await self._quarantine_records(wanted, leader, parted, end)
             except KafkaError as error:
-                if _is_elsewhere(error):  # of the topic that keeps what diverged, whose leaders do not look at this one
+                if _is_elsewhere(error):  # about the diverged topic, whose leaders do not look at this partition
                     raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
                 raise
             if leader.next_offset == end and not leader.left:
@@ -300,5 +300,5 @@ def _by_partition(chain: Iterable[PartitionletRow]) -> dict[int, list[Partitionl
 
 
 def _is_elsewhere(error: Exception) -> bool:
-    """Who leads it now, or begins to, looks at it."""
+    """Whether another node leads the partition, or begins to; that node looks at it."""
     return isinstance(error, KafkaError) and error.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID)

@@ -1,8 +1,8 @@
-"""Resolution of name clashes: the source is home of topics that this cluster has too, under the same names.
+"""Resolution of name clashes: the source is home of topics whose names are taken by other topics of this cluster.
 
-This cluster's topics no longer take writes, are quarantined whole in `<topic>.diverged`, and are deleted; the link then
-copies the source's. A resolution that breaks off anywhere goes on when it is requested again: quarantined batches are
-recognized by their token, and nothing is deleted before all of it is quarantined.
+This cluster's topics are closed to writes, quarantined whole in `<topic>.diverged`, and deleted; the link then copies
+the source's topics. A resolution that is interrupted continues when it is requested again: quarantined batches are
+recognized by their token, and a topic is deleted only after all of it is quarantined.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LOOK_S: Final = 0.05
 
 
 class NameClashes:
-    """Resolves clashes of this cluster's topics with those of a link's source; any node may."""
+    """Resolves clashes of this cluster's topics with those of a link's source. It works on any node."""
 
     def __init__(self, *, catalog: Catalog, quarantine: Quarantine, states: PartitionStates, own_cluster: str) -> None:
         self._catalog = catalog
@@ -47,9 +47,9 @@ class NameClashes:
     async def resolve_to_source(
         self, source: Source, link: LinkRow, names: Sequence[str] | None
     ) -> list[dict[str, Any]]:
-        """Quarantine and delete the topics that clash with the source's, all or those named; the outcome of each.
+        """Quarantine and delete the topics that clash with the source's, all or those named; returns each outcome.
 
-        Raises HeadraceError where the source cannot be asked.
+        Raises HeadraceError if the source cannot be reached.
         """
         answers: list[dict[str, Any]] = []
         seen: set[str] = set()
@@ -116,7 +116,8 @@ class NameClashes:
         return _answer(row.name, records=records, into=f"{row.stream}:{into}" if records else None)
 
     async def _settled(self, topic_id: bytes) -> tuple[TopicRow, dict[int, list[PartitionletRow]]]:
-        """The topic and its chains once all of its partitions are rolled: they grow no more. Raises KafkaError."""
+        """The topic and its chains once all of its partitions are rolled: the chains no longer grow. Raises
+        KafkaError."""
         deadline = asyncio.get_running_loop().time() + APPLY_WAIT_S
         while True:
             row, whole, chains = await self._catalog.query(partial(_look, topic_id=topic_id))
@@ -130,7 +131,7 @@ class NameClashes:
 
 
 def _look(reader: Reader, *, topic_id: bytes) -> tuple[TopicRow | None, bool, dict[int, list[PartitionletRow]]]:
-    """[blocking]"""
+    """[blocking] The topic, whether all of its partitions are settled for its home, and its chains by partition."""
     row = reader.topics.by_ids([topic_id]).get(topic_id)
     if row is None:
         return None, False, {}
@@ -145,12 +146,12 @@ def _look(reader: Reader, *, topic_id: bytes) -> tuple[TopicRow | None, bool, di
 
 
 def _named(reader: Reader, *, stream: str, names: Sequence[str]) -> dict[str, TopicRow]:
-    """[blocking]"""
+    """[blocking] The stream's topics with these names, by name."""
     return reader.topics.named(stream, names)
 
 
 def _history(reader: Reader, *, number: int, index: int) -> list[HomeStart]:
-    """[blocking]"""
+    """[blocking] The history of one partition."""
     return [HomeStart(*start) for start in reader.homes.histories([number]).get((number, index), ())]
 
 

@@ -1,9 +1,9 @@
-"""Sets records aside: copies them from a partition's chain into the topic's diverged topic, each exactly once.
+"""Quarantines records: copies them from a partition's chain into the topic's diverged topic, each exactly once.
 
-Runs on any node: what is read lies in this node's replicas or comes from others (partitions/reads/remote_reads.py), and
-what is appended goes to whoever leads the partition of the diverged topic, which is made on demand, at home here, and
-keeps its records for ever. Broken off anywhere, it is done again from the beginning: batches that are there already are
-known by their token. A full disk, or a leader that is away, is an error: the caller comes again.
+Runs on any node: records are read from this node's replicas or from other nodes (partitions/reads/remote_reads.py), and
+appended at the leader of the diverged topic's partition. The diverged topic is created on demand, at home in this
+cluster, and keeps its records forever. An interrupted quarantine starts again from the beginning: batches that are
+there already are recognized by their token. A full disk or an unreachable leader is an error, and the caller retries.
 """
 
 import uuid
@@ -46,7 +46,7 @@ ASK_S: Final = 15.0
 
 
 class OnceAppender:
-    """Appends batches that bear a token to the partitions that this node leads, each once."""
+    """Appends batches with a token to the partitions that this node leads, each once."""
 
     def __init__(self, *, topics: Topics, partitions: Partitions, rolls: Rolls, runtime: Runtime) -> None:
         self._topics = topics
@@ -55,8 +55,8 @@ class OnceAppender:
         self._runtime = runtime
 
     async def append(self, topic_id: bytes, partition: int, batch: bytearray) -> Offset:
-        """Append a batch that bears a token to a partition that this node leads, unless it is there; its offset, once
-        it is committed. Raises HeadraceError, NOT_LEADER_OR_FOLLOWER among others."""
+        """Append a batch with a token to a partition that this node leads, unless it is there already; returns its
+        offset once it is committed. Raises HeadraceError, for example NOT_LEADER_OR_FOLLOWER."""
         header = read_batch(batch)
         if header.producer_id >= -1 or header.length != len(batch):
             raise KafkaError(Code.INVALID_RECORD, "not one batch that bears a token")
@@ -90,13 +90,13 @@ class OnceAppender:
                     request=_Nobody(),
                 )
             )
-        # Of a repeat, too: the first copy may not be committed yet (invariant 11).
+        # Also for a repeat, whose first copy may not be committed yet (invariant 11).
         await committed_to(leader.container, leader.container.log.end, timeout_s=COMMIT_S)
         return base
 
 
 class Quarantine:
-    """Keeps what diverged of a partition in the topic's diverged topic; any node may."""
+    """Copies diverged records of a partition into the topic's diverged topic. It works on any node."""
 
     def __init__(
         self,
@@ -132,12 +132,12 @@ class Quarantine:
         history: Sequence[HomeStart],
         origin: str,
     ) -> tuple[str, int]:
-        """Keep the records of `partition` from `first` to `end` (exclusive), all committed, in its diverged topic.
+        """Copy the records of `partition` from `first` to `end` (exclusive), all committed, into its diverged topic.
 
-        `parted`: where the histories part; `first` is higher where the log starts behind that. The batch in which it
-        lies is kept from `parted` on, since the log start may have moved on when this is done again.
+        `parted`: where the histories diverge; `first` is higher if the log starts after that. The batch that contains
+        `first` is kept from `parted` on, since the log start may have moved when this is repeated.
 
-        Into which topic, and how many records. Raises HeadraceError.
+        Returns the diverged topic's name and the number of records. Raises HeadraceError.
         """
         name = diverged_name(row.stream, row.name)
         already = await self._kept_already(row, name, partition, first=first, end=end)
@@ -163,7 +163,7 @@ class Quarantine:
     async def _batches(
         self, chain: Sequence[PartitionletRow], first: Offset, end: Offset
     ) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-        """The committed batches of a partition, from the one that holds `first` on, below `end`."""
+        """The committed batches of a partition below `end`, beginning with the one that contains `first`."""
         at = first
         for part in chain:
             limit = Offset(end if part.end < 0 else min(part.end, end))
@@ -171,7 +171,7 @@ class Quarantine:
             while part.state != INTENDED and at < limit:
                 runs = await self._remote_reads.read(part, offset=at, limit=limit, max_bytes=READ_BYTES)
                 if not runs:
-                    break  # the rest of it has expired
+                    break  # the rest of this partitionlet has expired
                 for run in runs:
                     for header, batch in iter_batches(run):
                         at = Offset(header.base_offset + header.last_offset_delta + 1)
@@ -180,8 +180,8 @@ class Quarantine:
     # --- the diverged topic
 
     async def _kept_already(self, row: TopicRow, name: str, partition: int, *, first: Offset, end: Offset) -> set[Kept]:
-        """Of the records of `row` from `first` to `end`, those that the diverged topic has. Raises KafkaError where it
-        cannot be read: else they might be there twice."""
+        """The records of `row` from `first` to `end` that the diverged topic has already. Raises KafkaError if it
+        cannot be read, since they might be copied twice."""
 
         def look(reader: Reader) -> tuple[TopicRow | None, list[PartitionletRow]]:
             found = reader.topics.at(row.stream, name)
@@ -195,15 +195,14 @@ class Quarantine:
             raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read now")
         found: set[Kept] = set()
         async for header, batch in self._batches(chain, Offset(0), Offset(reached)):
-            if header.producer_id < -1:  # it bears a token; clients may write anything, or send on what they read here
+            if header.producer_id < -1:  # with a token; clients may write anything, even records they read here
                 found.update(
                     place for place in _places(header, batch) if place[2] < end and (place[3] or first <= place[2])
                 )
         return found
 
     async def _target(self, row: TopicRow, name: str, partition: int) -> TopicRow:
-        """The diverged topic of `row`, with that partition. Raises KafkaError where a copy of that name is in the
-        way."""
+        """The diverged topic of `row`, with at least that partition. Raises KafkaError if a copy has taken its name."""
 
         def look(reader: Reader) -> tuple[TopicRow | None, str]:
             stream = reader.streams.at(row.stream)
@@ -238,7 +237,7 @@ class Quarantine:
         return found
 
     async def _append(self, target: TopicRow, partition: int, batch: bytearray) -> None:
-        """Append at whoever leads the partition."""
+        """Append at the leader of the partition, which may be another node."""
         opened = await self._catalog.query(lambda reader: reader.chains.open_of([target.number]))
         container = next(
             (each.container for each in opened.get(target.number, ()) if each.partition == partition), None
@@ -256,16 +255,16 @@ def _places(header: BatchHeader, batch: memoryview) -> list[Kept]:
     try:
         return [place for place in map(place_of, batch_records(header, batch)) if place is not None]
     except CorruptBatch:
-        return []  # none of ours
+        return []  # not written by a quarantine
 
 
 class _Nobody:
-    """Nobody is told of the one batch: who appended waits for the container."""
+    """Ignores the batch's commit: the caller waits for the container instead."""
 
     __slots__ = ()
 
     def committed(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def lost(self) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,1 +1,1 @@
-"""What this cluster answers to the links of others."""
+"""Answers to the links of other clusters that copy from this one."""

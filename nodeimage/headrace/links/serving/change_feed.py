@@ -1,17 +1,17 @@
-"""What changed on this node lately, for other clusters that copy its streams (DESIGN section 9).
+"""The feed of recent changes on this node, for other clusters that copy its streams (DESIGN section 9).
 
-Responsible for telling those who ask, by stream: which partitions led here have more to read (`note`, called when a
-high watermark moves), which topics and committed offsets have changed (from the catalog, on every node). All are hints
-to look: one may come without reason, none may be missing. A place in the feed is a run and a serial. The run is another
-one whenever something may have changed that was not noted: when the node starts, begins to lead a container, or gets
-another replica's catalog. Whoever comes with another run, or with a serial from before what is kept, lists all anew.
+Responsible for reporting, by stream: which partitions led here have more records (`note`, called when a high watermark
+moves), and which topics and committed offsets have changed (from the catalog, on every node). All are hints to look:
+one may be given without reason, none may be missing. A place in the feed is a run and a serial. The run changes
+whenever unnoted changes are possible: when the node starts, begins to lead a container, or gets another replica's
+catalog. A reader with another run, or with a serial older than what is kept, has to list everything again.
 
-Cost follows changes. Nothing is noted before somebody subscribes, or SUBSCRIBED_S after the last one asked; an idle
-topic is nowhere in here. On the path of records a partition is put on a list once between two drains; a drain gives the
-serials, and wakes those who wait, at once or BATCH_S after the last one. Memory is bounded by MOST_CHANGES.
+Cost follows changes. Nothing is noted before somebody subscribes, or once nobody has asked for SUBSCRIBED_S; an idle
+topic has no entry. On the path of records a partition is put on a list at most once between two drains; a drain assigns
+the serials. Readers are woken at once, or BATCH_S after the last time. Memory is bounded by MOST_CHANGES.
 
-Knows nothing of links. Streams are told apart by number, which partitionlets bear; what the catalog tells by topic id
-alone is looked up there, and noted then.
+Knows nothing of links. Streams are identified by number, which partitionlet ids contain; for changes that the catalog
+reports by topic id alone, the stream is looked up before they are noted.
 """
 
 import asyncio
@@ -43,37 +43,38 @@ log = structlog.get_logger()
 SUBSCRIBED_S: Final = 90.0
 BATCH_S: Final = 0.004
 ROUNDED_S: Final = 1e-6
-"""Where whole milliseconds are divided down, the clock does not show them yet: who looks at it would not wait."""
+"""Added to timers: whole milliseconds divided down may lie before the deadline on the clock, so that the wait would end
+too early."""
 MOST_CHANGES = 200_000
-"""Of all streams; some 250 bytes each."""
+"""Most changes kept for all streams, about 250 bytes each."""
 MOST_NOTED: Final = 1000
-"""Partitions on the list between two drains."""
+"""Most partitions on the list between two drains."""
 MOST_UNPLACED = 100_000
-"""Changes whose stream is being looked up."""
+"""Most changes whose stream is being looked up."""
 KNOWN_STREAMS: Final = 20_000
-"""Topics of which the stream's number is remembered."""
+"""Most topics whose stream number is remembered."""
 WHOLE_GROUP: Final = (b"", -1)
-"""In place of topic id and partition: all committed offsets of the group."""
+"""Stands for topic id and partition in a key that means all committed offsets of the group."""
 
 
 class Place(NamedTuple):
-    """How far somebody has read."""
+    """How far a reader has read."""
 
     run: str
     serial: int
 
 
 class Changes(NamedTuple):
-    """What changed since a place; the place to go on from. With `reset`: everything may have."""
+    """What changed since a place, and the place to continue from. With `reset`, anything may have changed."""
 
     place: Place
     reset: bool
     changes: Sequence[tuple[Key, int]] = ()
-    """With the high watermark of partitions."""
+    """The keys with their values: the high watermark for partitions."""
 
 
 class _Subscribed:
-    """A stream that somebody asks for."""
+    """A stream that somebody reads."""
 
     __slots__ = ("log", "number", "path", "seen", "waiting")
 
@@ -82,13 +83,13 @@ class _Subscribed:
         self.number = number
         self.log = ChangeLog(floor)
         self.waiting: dict[asyncio.Future[None], None] = {}
-        """In the order in which they came."""
+        """Readers that wait, in order of arrival."""
         self.seen = 0.0
-        """Loop time at which somebody asked last."""
+        """The loop's time of the last request."""
 
 
 class ChangeFeed:
-    """Notes what changes on this node, and tells those who ask."""
+    """Notes what changes on this node, and reports it to readers."""
 
     def __init__(self, *, catalog: Catalog, topics: Topics, led: Collection[ContainerId], runtime: Runtime) -> None:
         """`led`: the containers that this node leads."""
@@ -97,18 +98,18 @@ class ChangeFeed:
         self._led = led
         self._runtime = runtime
         self.wanted = False
-        """Somebody subscribes: high watermarks that move are to be noted."""
+        """Whether somebody subscribes, so that moving high watermarks must be noted."""
         self.run = uuid.uuid4().hex
         self._serial = 0
         self._by_path: dict[str, _Subscribed] = {}
         self._by_number: dict[StreamNumber, _Subscribed] = {}
         self._held = 0
-        """Changes in all logs."""
+        """How many changes all logs hold."""
         self._noted: list[Partition] = []
         self._changed: set[_Subscribed] = set()
-        """Streams with changes since their waiters were woken."""
+        """Streams that changed since their readers were woken."""
         self._due = False
-        """A drain is to come."""
+        """Whether a drain is scheduled."""
         self._drained_at = 0.0
         self._numbers: dict[bytes, StreamNumber] = {}
         self._unplaced: list[tuple[bytes, Key]] = []
@@ -117,16 +118,15 @@ class ChangeFeed:
         self._waiters = 0
         self._closed = False
 
-    # --- asking
+    # --- reading
 
     async def changes(
         self, path: str, since: Place | None, *, topics: bool, committed_offsets: bool, wait_ms: int, limit: int
     ) -> Changes:
-        """What changed in a stream since a place; at once if something has, else when it does, or after `wait_ms`.
+        """What changed in a stream since a place: at once if anything has, else when it does, or after `wait_ms`.
 
-        Partitions always, the others where asked for; at most `limit`, the oldest first. Raises KafkaError where there
-        is no such stream, or the node stops.
-        """
+        Always includes partitions, and topics and committed offsets on request; at most `limit` changes, the oldest
+        first. Raises KafkaError if there is no such stream, or the node stops. """
         kinds = (PARTITION, *([TOPIC] if topics else []), *([COMMITTED_OFFSET] if committed_offsets else []))
         deadline = self._runtime.monotonic_ms() + wait_ms
         while True:
@@ -145,14 +145,14 @@ class ChangeFeed:
         if self._closed:
             raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the node stops")
         run = ""
-        while run != self.run:  # a catalog that came meanwhile may have given the path to another stream
+        while run != self.run:  # a replaced catalog may give the path to another stream
             run = self.run
             row = await self._catalog.query(lambda reader: reader.streams.at(path))
         if row is None:
             raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {path}")
         subscribed = self._by_path.get(path)
         if subscribed is None:
-            # What happened before was not noted, and whoever asked last got a serial below.
+            # Earlier changes were not noted, and earlier readers have a lower serial.
             self._serial += 1
             subscribed = _Subscribed(path, row.number, self._serial)
             self._by_path[path] = self._by_number[row.number] = subscribed
@@ -176,7 +176,7 @@ class ChangeFeed:
     # --- noting
 
     def note(self, partition: Partition) -> None:
-        """A high watermark has moved. Not to be called again before `partition.noted` is false."""
+        """Note that a high watermark has moved. Must not be called again until `partition.noted` is false."""
         partition.noted = True
         self._noted.append(partition)
         if len(self._noted) >= MOST_NOTED:
@@ -185,7 +185,7 @@ class ChangeFeed:
             self._wake_soon()
 
     def restart(self) -> None:
-        """Things may have changed that were not noted: everybody lists all anew."""
+        """Start a new run after possible unnoted changes: all readers list everything again."""
         self.run = uuid.uuid4().hex
         self._numbers.clear()
         self._unplaced.clear()
@@ -193,13 +193,13 @@ class ChangeFeed:
             self._drop(subscribed)
 
     async def close(self) -> None:
-        """Answer all who wait."""
+        """Answer all waiting readers."""
         self._closed = True
         for subscribed in self._by_path.values():
             _wake_all(subscribed)
         while self._waiters:  # noqa: ASYNC110  # they were woken, and need a turn of the loop
             await asyncio.sleep(0)
-        await asyncio.sleep(0)  # what they were answered is written in the next turn of the loop
+        await asyncio.sleep(0)  # their answers are written in the next turn of the loop
 
     def _note(self, number: StreamNumber, key: Key, value: int = -1) -> None:
         subscribed = self._by_number.get(number)
@@ -209,7 +209,7 @@ class ChangeFeed:
                 self._wake_soon()
 
     def _note_of_topic(self, topic_id: bytes, key: Key) -> None:
-        """As `_note`, of a topic whose stream may have to be looked up first."""
+        """As `_note`, for a topic whose stream may have to be looked up first."""
         number = self._numbers.get(topic_id)
         if number is None and (topic := self._topics.cached_id(topic_id)) is not None:
             number = topic.row.stream_number
@@ -231,7 +231,7 @@ class ChangeFeed:
                 if len(self._numbers) > KNOWN_STREAMS:
                     self._numbers.clear()
                 self._numbers.update((topic_id, row.stream_number) for topic_id, row in rows.items())
-                for topic_id, key in unplaced:  # one that is deleted since was noted as such
+                for topic_id, key in unplaced:  # a topic deleted meanwhile was noted as deleted
                     if topic_id in rows:
                         self._note(rows[topic_id].stream_number, key)
         except HeadraceError as error:
@@ -256,7 +256,7 @@ class ChangeFeed:
 
     def _wake_soon(self) -> None:
         if not self._waiters:
-            return  # whoever asks next drains
+            return  # the next reader drains
         self._due = True
         at = self._drained_at + BATCH_S
         if at <= self._runtime.loop.time():
@@ -273,7 +273,7 @@ class ChangeFeed:
             _wake_all(subscribed)
 
     def _drain(self) -> None:
-        """Give serials to the partitions that were noted."""
+        """Assign serials to the noted partitions."""
         noted, self._noted = self._noted, []
         for partition in noted:
             partition.noted = False
@@ -282,7 +282,7 @@ class ChangeFeed:
                 key = (PARTITION, partition.topic_id, partition.index)
                 self._add(subscribed, key, partition.high_watermark)
 
-    # --- who subscribes
+    # --- subscriptions
 
     def _arm(self) -> None:
         if not self._expires:
@@ -308,10 +308,10 @@ class ChangeFeed:
             self._drain()
         _wake_all(subscribed)
 
-    # --- what the catalog tells
+    # --- changes in the catalog
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Commands were applied (Catalog.on_applied)."""
+        """Handle applied commands (Catalog.on_applied)."""
         for command, outcome in changes:
             if isinstance(command, Replaced):
                 self.restart()
@@ -350,7 +350,7 @@ class ChangeFeed:
                 self._note(outcome.topic.stream_number, (TOPIC, outcome.topic.topic_id))
 
     def _rolled(self, item: Rolled, result: RollOutcome) -> None:
-        """A partition that came here is told here: what its former leader noted may be lost with that."""
+        """Report a partition that moved to this node, as what its former leader noted may be lost with that leader."""
         opened = result.partitionlet
         if result.code is not Code.NONE or opened is None:
             return

@@ -1,8 +1,8 @@
-"""What changed in one stream, each thing once: under the serial of its newest change.
+"""The latest changes in one stream: each changed thing once, under the serial of its newest change.
 
-Pure. Serials are given by whoever notes, and rise. Entries that a newer change of the same thing has replaced are
-skipped, and go when they are more than those that count, so that all costs are per change. The log is complete for
-whoever has seen everything up to a serial that is not below `floor`.
+Pure. The caller assigns serials in ascending order. Entries that a newer change of the same thing has replaced are
+skipped, and removed once they outnumber the valid ones, so that the cost is per change. The log is complete for readers
+that have seen everything up to a serial that is not below `floor`.
 """
 
 from bisect import bisect_right
@@ -15,11 +15,11 @@ COMMITTED_OFFSET: Final = 2
 Key = tuple[int, bytes, int] | tuple[int, bytes] | tuple[int, str, bytes, int]
 """(PARTITION, topic id, partition), (TOPIC, topic id) or (CURSOR, group, topic id, partition)."""
 SLACK: Final = 1024
-"""Replaced entries that are kept in any case."""
+"""How many replaced entries are tolerated in any case."""
 
 
 class Page(NamedTuple):
-    """Changes in the order of their serials, and up to which serial they are all."""
+    """Changes in the order of their serials. `serial`: the page is complete up to it."""
 
     changes: list[tuple[Key, int]]
     serial: int
@@ -31,7 +31,7 @@ class ChangeLog:
     __slots__ = ("_keys", "_latest", "_serials", "floor")
 
     def __init__(self, floor: int) -> None:
-        """Complete for those who have seen everything up to `floor`."""
+        """An empty log, complete for readers that have seen everything up to `floor`."""
         self.floor = floor
         self._latest: dict[Key, tuple[int, int]] = {}
         self._serials: list[int] = []
@@ -41,7 +41,8 @@ class ChangeLog:
         return len(self._latest)
 
     def note(self, key: Key, serial: int, value: int = -1) -> None:
-        """`key` has changed; `serial` is above all before. `value` is told with it (a high watermark)."""
+        """Record a change of `key`; `serial` must be above all before. `value` is returned with it (a high
+        watermark)."""
         self._latest[key] = (serial, value)
         self._serials.append(serial)
         self._keys.append(key)
@@ -49,7 +50,7 @@ class ChangeLog:
             self._keep(self._live())
 
     def since(self, serial: int, *, newest: int, limit: int, kinds: tuple[int, ...]) -> Page:
-        """The first `limit` changes of these kinds behind `serial`; `newest` is the serial given last."""
+        """The first `limit` changes of these kinds after `serial`; `newest` is the last assigned serial."""
         found: list[tuple[Key, int]] = []
         latest = self._latest
         for index in range(bisect_right(self._serials, serial), len(self._serials)):
@@ -62,7 +63,7 @@ class ChangeLog:
         return Page(found, newest)
 
     def forget(self, count: int) -> None:
-        """The oldest `count` changes go, and whoever has not seen them all has to begin anew."""
+        """Remove the oldest `count` changes. Readers that have not seen them all have to start over."""
         live = self._live()
         for key, serial in live[:count]:
             del self._latest[key]

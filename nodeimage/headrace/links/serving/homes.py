@@ -1,11 +1,13 @@
-"""Homes of topics that move between clusters: what this one is told of, and what it gives away when it is asked.
+"""Homes of topics that move between clusters: what other clusters announce to this one, and what they ask it to give
+up.
 
-`link.announce` says that there is a higher home elsewhere. This cluster takes note of it, and makes a link that follows
-where none copies that topic: the link first, since who is up to date is told no more. While security is on, only a
-cluster from which a link here pulls that stream is heard, and the new link goes by that one's addresses and
-credentials, not by those that are told. `home.cede` gives a home away;
-from then on nothing is appended here, so that where each partition ends is final once it is settled for its new home.
-Both may be repeated: what is done already is answered as before.
+`link.announce` says that there is a higher home elsewhere. This cluster records it, and creates a link that follows if
+no link copies that topic. The link comes first, since a cluster that has recorded the home is not told again. While
+security is on, announcements are accepted only from a cluster from which a link here pulls that stream, and the new
+link uses that link's addresses and credentials, not those in the announcement.
+
+`home.cede` gives a home away; from then on nothing is appended here, so the end of each partition is final once it is
+settled for its new home. Both calls may be repeated: a repeat gets the same answer.
 """
 
 import asyncio
@@ -51,10 +53,10 @@ from headrace.security.access_rules import Kind
 log = structlog.get_logger()
 
 APPLY_WAIT_S: Final = 10.0
-"""How long a call waits until what it gave away is settled; whoever asks again then is answered."""
+"""How long a call waits for the homes it gave away to be settled, in seconds; a repeated call gets the answer later."""
 LOOK_S: Final = 0.05
 MOST_PATTERNS: Final = 100
-"""Topics that a link made here names; with more of them it follows the whole stream."""
+"""Most topics that a link created here names; with more it follows the whole stream."""
 
 Counter = Annotated[int, msgspec.Meta(ge=1, lt=HOMES)]
 Start = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -63,7 +65,7 @@ Address = Annotated[str, msgspec.Meta(max_length=300, pattern=r"^[A-Za-z0-9._:\[
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A topic's home: its counter and cluster, which cluster counter 0 stands for, and each partition's history."""
+    """A topic's home: its counter and cluster, the cluster that counter 0 means, and each partition's history."""
 
     topic_id: TopicId
     home: tuple[Counter, Cluster]
@@ -74,11 +76,11 @@ class Announced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 class Announcement(OfStream, frozen=True):
     items: Annotated[list[Announced], msgspec.Meta(max_length=MAX_ITEMS)]
     cluster: Cluster
-    """Who tells."""
+    """The announcing cluster."""
     bootstrap: Annotated[list[Address], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=list)
-    """Where it is reached from here; none: no link is made."""
+    """Its addresses as reached from here; without them no link is created."""
     source_stream: Path = ""
-    """The stream's path there; empty: the same as here."""
+    """The stream's path in that cluster; empty: the same as here."""
 
 
 class Demotion(Versioned, frozen=True):
@@ -88,11 +90,11 @@ class Demotion(Versioned, frozen=True):
 
 TAKEN: Final = (Announcement, Demotion)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
+"""Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
 class HomeApis:
-    """Answers what other clusters ask about the homes of topics; any node may."""
+    """Answers other clusters' calls about the homes of topics. It works on any node."""
 
     def __init__(
         self,
@@ -110,24 +112,25 @@ class HomeApis:
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "link.announce": Method(Announcement, self.announce, on_stream(ADMIN, "stream")),
             "home.cede": Method(Demotion, self.demote, On(ADMIN, "the topics `topic_ids`", self._ceded)),
         }
 
     async def _ceded(self, params: Demotion, _caller: Caller) -> Targets:
-        """The topics that are to be given away; of one that is not there no more is told than of one of others."""
+        """The topics to be given away. A topic that does not exist gets the same answer as one the caller may not
+        see."""
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(set(params.topic_ids)))
         return [
             Target(Kind.TOPIC, "" if (row := rows.get(each)) is None else row.full_name, f"the topic {each.hex()}")
             for each in dict.fromkeys(params.topic_ids)
         ]
 
-    # --- told
+    # --- announcements
 
     async def announce(self, params: Announcement) -> dict[str, object]:
-        """Take note of higher homes, and follow them; one answer for each, in order."""
+        """Record higher homes, and follow them; returns one answer for each, in order."""
         check_call(params)
         check_stream(params.source_stream or params.stream)
         own = self._own
@@ -141,7 +144,7 @@ class HomeApis:
             if (fault := self._fault(params.stream, rows.get(item.topic_id), item)) is not None
         }
         accepted = [item for at, item in enumerate(params.items) if at not in refused]
-        # At home here, too, where that is news: then what the home before had is still to come.
+        # Also those newly at home here, since records of the former home are still to be copied.
         followed = [
             rows[item.topic_id].name
             for item in accepted
@@ -155,7 +158,7 @@ class HomeApis:
             HomeChange(
                 item.topic_id,
                 *item.home,
-                # Of partitions, too, that are not here yet: it may grow before its home is changed.
+                # Also for partitions that do not exist here yet: the topic may grow before its home changes.
                 {
                     index: [(counter, cluster, Offset(start)) for counter, cluster, start in starts]
                     for index, starts in item.lists.items()
@@ -173,7 +176,7 @@ class HomeApis:
         return {"items": answers}
 
     def _fault(self, stream: str, row: TopicRow | None, item: Announced) -> KafkaError | None:
-        """Why a home is not taken note of; None: it is, or was already."""
+        """Why a home is not recorded; None if it can be, or is already."""
         if row is None or row.stream != stream:
             return KafkaError(Code.UNKNOWN_TOPIC_ID, f"stream {stream} has no topic of the id {item.topic_id.hex()}")
         origin, home = row.origin or self._own, home_of(row, self._own)
@@ -197,8 +200,8 @@ class HomeApis:
     async def _grow_first(
         self, params: Announcement, rows: Mapping[bytes, TopicRow], refused: Collection[int]
     ) -> dict[int, KafkaError]:
-        """Let topics have all partitions of a home before they take note of it: whoever hears of it here would think
-        that the home lacks what lacks here. By place, why one could not grow. They begin as in
+        """Add a home's missing partitions to topics before the home is recorded: somebody who learns of it here would
+        think that the home lacks them. Returns, by place, why a topic could not grow. The new partitions begin as in
         links/topics/topic_apply.py."""
         faults: dict[int, KafkaError] = {}
         for at, item in enumerate(params.items):
@@ -235,8 +238,8 @@ class HomeApis:
         return faults
 
     async def _peers(self, params: Announcement) -> Sequence[LinkRow]:
-        """The links of this stream that pull from who tells, as somebody here has made them: while security is on,
-        homes are heard of from nobody else. Raises KafkaError where there is none."""
+        """The links of this stream that pull from the announcing cluster, created by somebody here: while security is
+        on, only announcements from such clusters count. Raises KafkaError if there are none."""
         links = await self._catalog.query(lambda reader: reader.links.all(params.stream))
         source = (params.cluster, params.source_stream or params.stream)
         found = [each for each in links if (each.config.source_cluster, each.config.source_stream) == source]
@@ -249,8 +252,8 @@ class HomeApis:
         return found
 
     async def _follow(self, params: Announcement, topics: Collection[str], peers: Sequence[LinkRow] | None) -> None:
-        """See to it that a link of this stream pulls these topics from who tells. `peers`: links that do so already,
-        by whose addresses and credentials the new one goes; None: security is off."""
+        """Ensure that a link of this stream pulls these topics from the announcing cluster. `peers`: links that pull
+        from it already, whose addresses and credentials the new one gets; None: security is off."""
         links = await self._catalog.query(lambda reader: reader.links.all())
         source_stream = params.source_stream or params.stream
         present = [link for link in links if _pulls(link, params, source_stream)]
@@ -262,7 +265,7 @@ class HomeApis:
             names = {link.name for link in links}
             name = f"back-{params.cluster}"
             number = 1
-            while name in names:  # of another stream
+            while name in names:  # taken by a link of another stream
                 number += 1
                 name = f"back-{params.cluster}-{number}"
             config = LinkConfig(
@@ -281,10 +284,10 @@ class HomeApis:
             command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
         await submitted(self._catalog, command, timeout_ms=0)
 
-    # --- asked
+    # --- demotions
 
     async def demote(self, params: Demotion) -> dict[str, object]:
-        """Give the homes of topics to another cluster; for each the new home and where its partitions end."""
+        """Give the homes of topics to another cluster; returns for each the new home and where its partitions end."""
         check_version(params)
         own = self._own
         if params.to == own:
@@ -325,7 +328,7 @@ class HomeApis:
         return {"topics": [_demoted(faults.get(each), settled.get(each)) for each in params.topic_ids]}
 
     async def _behind(self, homes: Homes) -> set[int]:
-        """Topics, by number, that moved here and lack records of their former homes yet."""
+        """Topics, by number, that moved here and still lack records of their former homes."""
         own = self._own
         found: set[int] = set()
         starts: dict[tuple[bytes, int], int] = {}
@@ -346,9 +349,9 @@ class HomeApis:
         return found | {numbers[key[0]] for key, start in starts.items() if reached.get(key, -1) < start}
 
     async def _settled(self, ids: Collection[bytes], to: str) -> dict[bytes, tuple[Home, Sequence[int]]]:
-        """By topic id, the home that it was given and where its partitions end, of those settled within `APPLY_WAIT_S`.
+        """By topic id, the new home and where its partitions end, of the topics settled within `APPLY_WAIT_S`.
 
-        Each node applies the home to the partitions that it leads as it hears of their home.
+        Each node applies the home to the partitions that it leads when it learns of it.
         """
         found: dict[bytes, tuple[Home, Sequence[int]]] = {}
         left = list(ids)
@@ -374,7 +377,8 @@ def _patterns(topics: Collection[str]) -> list[str]:
 
 
 def _pulls(link: LinkRow, params: Announcement, source_stream: str) -> bool:
-    """Whether a link is one from the stream of who tells; one that has not heard who its source is, by its address."""
+    """Whether a link pulls the stream from the announcing cluster. While the cluster id of its source is unknown, the
+    addresses decide."""
     config = link.config
     return (
         link.stream == params.stream
@@ -401,7 +405,7 @@ def _read_homes(ids: Sequence[bytes], reader: Reader) -> Homes:
 
 
 def _ends(row: TopicRow, homes: Homes, to: str) -> tuple[Home, Sequence[int]] | None:
-    """The home of a topic, and from where on its partitions are that home's; None: not all are settled for it."""
+    """A topic's home, and the offsets from which on its partitions belong to it; None if not all are settled for it."""
     home = row.home
     if home is None or home.cluster != to:
         return None

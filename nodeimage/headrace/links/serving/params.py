@@ -1,8 +1,8 @@
-"""What the calls of links have in common: the version that both sides speak, and parameters that are checked.
+"""What the link calls have in common: their versions, and checked parameters.
 
-A target begins with `link.hello`, whose parameters and answer never change, and which answers whatever version it is
-given; it goes on in the highest version that both sides understand. Every other call in a version that this node does
-not understand is refused as a whole.
+A target begins with `link.hello`, whose parameters and answer never change, and which is answered whatever version it
+carries; the target continues in the highest version that both sides understand. Every other call in a version that this
+node does not understand is refused as a whole.
 """
 
 from typing import Annotated, Final
@@ -14,12 +14,11 @@ from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.partitions.admin_params import Params
 
 VERSIONS: Final = (1, 1)
-"""The lowest and the highest that this node understands."""
+"""Lowest and highest version of the link calls that this node understands."""
 MAX_ITEMS: Final = 10_000
-"""Partitions, topics or committed offsets in one call."""
+"""Most partitions, topics or committed offsets in one call."""
 MAX_ROWS: Final = 2_000
-"""Topics or committed offsets in one page of them, however many more are asked for: they carry texts of their
-clients."""
+"""Most topics or committed offsets in one page, even if more are requested, since they contain texts from clients."""
 
 TopicId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -29,19 +28,19 @@ Cluster = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[A-Za-z0-9._-]+$
 
 
 class Versioned(Params, frozen=True):
-    """A call of a link."""
+    """Parameters of a link call."""
 
     version: int
 
 
 class OfStream(Versioned, frozen=True):
-    """One about a stream."""
+    """Parameters of a link call about a stream."""
 
     stream: Path
 
 
 def check_version(params: Versioned) -> None:
-    """Raises KafkaError (UNSUPPORTED_VERSION)."""
+    """Check the call's version. Raises KafkaError UNSUPPORTED_VERSION."""
     low, high = VERSIONS
     if not low <= params.version <= high:
         raise KafkaError(
@@ -51,6 +50,6 @@ def check_version(params: Versioned) -> None:
 
 
 def check_call(params: OfStream) -> None:
-    """Raises KafkaError: UNSUPPORTED_VERSION, or for what is no stream's path."""
+    """Check the call's version and stream path. Raises KafkaError: UNSUPPORTED_VERSION, or for an invalid path."""
     check_version(params)
     check_stream(params.stream)

@@ -1,8 +1,8 @@
-"""What a link of another cluster asks of its source, this one: who is here, what changed, committed offsets.
+"""The link calls about this cluster as a source: its identity, its changes, and its committed offsets.
 
-Admin calls, as admin/admin_api.py has them; topics.py and homes.py have those about topics and homes. All of them may
-be asked of any node but for the feed, which is each node's own. A page of rows may be shorter than was asked for, even
-empty: it is the last one where `after` is null. docs/protocol.md has the parameters and answers.
+These are admin calls, as in admin/admin_api.py; topics.py and homes.py have those about topics and homes. Any node
+answers them, but each node has its own feed. A page of rows may be shorter than requested, even empty: the last page is
+the one whose `after` is null. docs/protocol.md has the parameters and answers.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from headrace.partitions.cluster_layout import Layout
 from headrace.security.access_rules import Kind, Permission
 
 MAX_WAIT_MS: Final = 30_000
-"""So that a target that is gone is noticed, and so is a connection that is."""
+"""Longest wait of a poll, so that a target or a connection that is gone is noticed."""
 
 AnyTopicId = Annotated[bytes, msgspec.Meta(max_length=16)]
 AnyIndex = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
@@ -49,11 +49,11 @@ class CommittedOffsetsAsked(OfStream, frozen=True):
 
 TAKEN: Final = (ChangesAsked, CommittedOffsetsAsked)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
+"""Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
 class SourceApis:
-    """Answers what a link asks about the stream, its changes and its committed offsets."""
+    """Answers link calls about a stream, its changes and its committed offsets."""
 
     def __init__(
         self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, authorizer: Authorizer, own_cluster: str
@@ -65,7 +65,7 @@ class SourceApis:
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         copied = on_stream(COPY, "stream")
         return {
             "link.hello": Method(OfStream, self.hello, copied, of_caller=True, is_traced=False),
@@ -76,7 +76,8 @@ class SourceApis:
         }
 
     async def hello(self, params: OfStream, caller: Caller) -> dict[str, object]:
-        """Who answers, what it speaks, and the stream's policy; `problem`: why nothing can be copied from it."""
+        """This cluster's identity and versions, and the stream's policy; `problem`: why nothing can be copied from
+        it."""
         check_stream(params.stream)
         row = await self._catalog.query(lambda reader: reader.streams.at(params.stream))
         return {
@@ -88,7 +89,7 @@ class SourceApis:
         }
 
     async def changes(self, params: ChangesAsked, caller: Caller) -> dict[str, object]:
-        """What changed on this node since a place in its feed (change_feed.py), but for topics that the caller may not
+        """What changed on this node since a place in its feed (change_feed.py), without topics that the caller may not
         copy."""
         check_call(params)
         found = await self._changes.changes(
@@ -99,7 +100,7 @@ class SourceApis:
             wait_ms=params.wait_ms,
             limit=params.limit,
         )
-        # He may have lost the right while he waited.
+        # The caller may have lost the right while waiting.
         check(COPY, stream_target(params.stream), caller, self._may, method="link.changes")
         hidden = await self._hidden(params.stream, [key for key, _ in found.changes], caller)
         partitions: list[list[object]] = []
@@ -133,8 +134,8 @@ class SourceApis:
         return {row.topic_id for row in rows.values() if not self._may.sees(caller, COPY, Kind.TOPIC, row.full_name)}
 
     async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
-        """A page of the committed offsets of all groups on a stream's topics, or those of `keys`; those that are not
-        there lack, and so do those on topics that the caller may not copy."""
+        """A page of the committed offsets of all groups on a stream's topics, or those of `keys`. Committed offsets
+        that do not exist are left out, and so are those on topics that the caller may not copy."""
         check_call(params)
         keys = params.keys
         if keys is not None:
@@ -155,7 +156,7 @@ class SourceApis:
 
 
 def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> list[tuple[str, CommittedOffsetRow]]:
-    """[blocking]"""
+    """[blocking] The committed offsets with these keys on the stream's topics, with their groups."""
     topics = reader.topics.by_ids({topic_id for _, topic_id, _ in keys if topic_id})
     wanted: dict[str, set[tuple[bytes, int]]] = {}
     for group, topic_id, partition in keys:
@@ -175,13 +176,13 @@ def _of_keys(reader: Reader, stream: str, keys: list[CommittedOffsetKey]) -> lis
 def _page(
     reader: Reader, params: CommittedOffsetsAsked
 ) -> tuple[list[tuple[str, CommittedOffsetRow]], list[object] | None]:
-    """[blocking] So many committed offsets are looked at, of whatever stream; those of this one, and the last one's
-    key."""
+    """[blocking] Read a page of committed offsets of all streams; returns those of this stream with their groups, and
+    the last key of the page, or None at the end."""
     after = ("", -1, -1)
     if params.after is not None:
         group, topic_id, partition = params.after
         topic = reader.topics.by_id(topic_id)
-        # Where that topic is gone by now the group is begun again.
+        # If that topic no longer exists, the page starts again with the whole group.
         after = (group, -1, -1) if topic is None else (group, topic.number, partition)
     limit = min(params.limit, MAX_ROWS)
     rows = reader.groups.committed_offsets_after(after, limit=limit)

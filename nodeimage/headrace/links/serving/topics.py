@@ -1,8 +1,8 @@
-"""Topics of a stream, and where their partitions stand, for a link of another cluster.
+"""Topics of a stream, and the states of their partitions, for a link of another cluster.
 
-Responsible for answers of one moment: what `link.meet` tells of a partition (leader epoch, home, history, ends) belongs
-together, so that whoever fetches with that leader epoch has compared the right history. A home's records are told only
-once the partition is settled for it: history and home change by a roll, which opens another partitionlet.
+Responsible for consistent answers: what `link.meet` returns for a partition (leader epoch, home, history, ends) is from
+one moment, so that a target that fetches with that leader epoch has compared the right history. A home's records are
+reported only once the partition is settled for it: history and home change by a roll, which opens another partitionlet.
 """
 
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ from headrace.partitions.topics import Topics
 from headrace.security.access_rules import Kind, Permission
 
 MAX_PARTITIONS: Final = 20_000
-"""In one page of topics; a topic with more is a page."""
+"""Most partitions in one page of topics; a topic with more has a page of its own."""
 MOST_PARTITIONS: Final = 1_000_000
-"""Of the topics that are asked for by id."""
+"""Most partitions of the topics that are requested by id."""
 NOBODY: Final = -1
 
 
@@ -62,7 +62,7 @@ class _Page(NamedTuple):
 
 
 class Homes(NamedTuple):
-    """Of topics, by number, and of their partitions, as the catalog had them at one moment."""
+    """The homes of topics, by number, and of their partitions, as the catalog had them at one moment."""
 
     rows: dict[int, TopicRow]
     opened: dict[tuple[int, int], PartitionletId]
@@ -72,11 +72,11 @@ class Homes(NamedTuple):
 
 TAKEN: Final = (TopicsAsked, Met)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin/admin_api.py."""
+"""Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
 class TopicApis:
-    """Answers what a link asks about topics and partitions."""
+    """Answers link calls about topics and partitions."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class TopicApis:
         self._own = own_cluster
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         told = Anybody("tells of the topics on which the caller has `copy`")
         return {
             "link.topics": Method(TopicsAsked, self.topics, on_stream(COPY, "stream"), of_caller=True, is_traced=False),
@@ -104,8 +104,8 @@ class TopicApis:
         }
 
     async def topics(self, params: TopicsAsked, caller: Caller) -> dict[str, object]:
-        """A page of a stream's topics in order of name, or those of `ids`; those that are not there lack, and so do
-        those that the caller may not copy."""
+        """A page of a stream's topics in order of name, or those of `ids`. Topics that do not exist are left out, and
+        so are those that the caller may not copy."""
         check_call(params)
         page = await self._catalog.query(lambda reader: _page(reader, params))
         leaders: dict[ContainerId, int] = {}
@@ -136,7 +136,7 @@ class TopicApis:
         }
 
     async def meet(self, params: Met, caller: Caller) -> dict[str, object]:
-        """Where these partitions, led here, stand; one answer each, in order, with an error of its own."""
+        """The states of these partitions, which this node leads; one answer for each, in order, with its own error."""
         check_version(params)
         wanted = params.partitions
         ids = list({topic_id for topic_id, _ in wanted})
@@ -170,7 +170,7 @@ class TopicApis:
         return {"partitions": shown}
 
     def _copied(self, topic_id: bytes, found: Topic | KafkaError, caller: Caller) -> Topic | KafkaError:
-        """A topic that the caller may copy; to him others are as those that are not there."""
+        """The topic if the caller may copy it; any other is answered like one that does not exist."""
         if isinstance(found, Topic) and not self._may.allows(
             caller, Permission.COPY, Kind.TOPIC, found.row.full_name, api="link.meet"
         ):
@@ -209,7 +209,7 @@ class TopicApis:
 
 
 def _page(reader: Reader, params: TopicsAsked) -> _Page:
-    """[blocking]"""
+    """[blocking] A page of topics with their open partitionlets. Raises KafkaError."""
     if reader.streams.at(params.stream) is None:
         raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no stream {params.stream}")
     after = None
@@ -229,7 +229,7 @@ def _page(reader: Reader, params: TopicsAsked) -> _Page:
 
 
 def _fitting(rows: Sequence[TopicRow]) -> int:
-    """How many topics a page takes."""
+    """How many of these topics fit into a page."""
     partitions = 0
     for index, row in enumerate(rows):
         partitions += row.partitions
@@ -239,7 +239,7 @@ def _fitting(rows: Sequence[TopicRow]) -> int:
 
 
 def read_homes(reader: Reader, ids: Sequence[bytes]) -> Homes:
-    """[blocking] Of those of these topics that exist."""
+    """[blocking] The homes of those of these topics that exist."""
     rows = {row.number: row for row in reader.topics.by_ids(ids).values()}
     opened = reader.chains.open_of(rows)
     return Homes(

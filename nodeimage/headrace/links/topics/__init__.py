@@ -1,1 +1,1 @@
-"""Topics and committed offsets of a link, kept in line with its source."""
+"""Keeps the topics and committed offsets of a link in line with its source."""

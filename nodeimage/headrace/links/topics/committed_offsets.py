@@ -1,22 +1,21 @@
-"""Copies consumer groups' committed offsets of one link: each once the data below it are committed here, held back
-until then.
+"""Copies consumer groups' committed offsets of one link: each once the records below it are committed here, and no
+earlier.
 
-A home's commits win over those made at a copy: what the home itself tells of as it happens is copied whatever stands
-here. When all committed offsets are looked at, or they come by way of another copy, one that was committed here later
-stays (a copied one keeps the time that it has at its home): so a group that goes on at a copy while its home is away is
-not thrown back when that returns, and of two links that bring a committed offset the one that is behind does not take
-it back. Apache Kafka tells no times: its committed offsets win where they are others than when this link last looked.
-Where it has not looked before, since it begins anew, or what it found could not be copied, the one that is further
-stays.
+A home's commits win over those made at a copy: a commit that the home's own feed reports is copied whatever is stored
+here. When all committed offsets are scanned, or they arrive by way of another copy, an offset that was committed here
+later stays (a copied one keeps the time that it has at its home). So a group that continues at a copy while its home is
+away is not set back when the home returns, and of two links that copy an offset the one that is behind does not undo
+it. Apache Kafka reports no times: its committed offsets win if they differ from those at this link's last look. Without
+a last look, since the link has just started, or after a failed copy, the higher of the two offsets stays.
 
 Committed offsets of topics whose home is here are never touched, nor those of a group that has members here; the
 catalog decides all of this when it applies the command.
 
-Here such a group has no members, so its committed offsets would expire, however much it is at work at the home. What
-the source tells of keeps it: a group is renewed once a day.
+Such a group has no members here, so its committed offsets would expire, however active the group is at the home. What
+the source reports keeps it: a group is renewed once a day.
 
-Level-triggered as the topic syncer is: what is lost in a crash, or dropped when too many are held, is found by the next
-look.
+Level-triggered like the topic syncer: what is lost in a crash, or dropped when too many are held, is found by the next
+scan.
 """
 
 import asyncio
@@ -43,27 +42,28 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 2_000
 SWEEP_S: Final = 600.0
 LOOK_S: Final = 0.5
-"""Committed offsets that are held back are looked at so often."""
+"""Interval at which held-back committed offsets are checked, in seconds."""
 MOST_HELD: Final = 100_000
 MOST_CHANGED: Final = 100_000
 MOST_SEEN: Final = 100_000
 FORGOTTEN_S: Final = 120.0
-"""What could not be copied for so long, as its topic is not here, is left to the next look at all."""
+"""An offset whose topic has been missing here for this long, in seconds, is dropped and left to the next scan."""
 SWEPT_AGAIN_S: Final = 30.0
 RENEWED_MS: Final = 24 * 3600 * 1000
-"""Less than what committed offsets of an empty group live (storage/expiry.py), by far."""
+"""How often a group is renewed, in milliseconds: far less than the lifetime of committed offsets of an empty group
+(storage/expiry.py)."""
 GROUPS_AT_ONCE: Final = 64
 
 
 class _Held(NamedTuple):
     committed_offset: SourceCommittedOffset
     told: bool
-    """The source told of it as it was committed; else it was found by looking at all."""
+    """Whether the source reported it as it was committed; if not, a scan found it."""
     since: float
 
 
 class CommittedOffsets:
-    """Syncs the committed offsets of one link, on the node that leads the catalog."""
+    """Copies the committed offsets of one link, on the node that leads the catalog."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CommittedOffsets:
         own_cluster: str,
         comes_from_here: Callable[[str], bool] = lambda _home: True,
     ) -> None:
-        """`comes_from_here`: whether this link is the one that brings the committed offsets of topics with that
+        """`comes_from_here`: whether this link is the one that copies the committed offsets of topics with that
         home."""
         self._source = source
         self._catalog = catalog
@@ -87,25 +87,24 @@ class CommittedOffsets:
         self._changed: dict[CommittedOffsetKey, None] = {}
         self._held: dict[CommittedOffsetKey, _Held] = {}
         self._seen: dict[CommittedOffsetKey, tuple[Offset, str]] = {}
-        """What the source last had of committed offsets without a time, and was copied, refused or found to change
-        nothing."""
+        """The source's last committed offsets without a time that were copied, were refused, or changed nothing."""
         self._refused: set[CommittedOffsetKey] = set()
-        """Those of them that were refused, as their groups had members here. These may have committed since, so such a
-        committed offset is still copied only where it is further than what stands here."""
+        """Those of `_seen` that were refused, as their groups had members here. The members may have committed since,
+        so such an offset is copied only if it is above the one stored here."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
     @property
     def held(self) -> int:
-        """Committed offsets that wait for their data."""
+        """How many committed offsets wait for their records."""
         return len(self._held)
 
     def greeted(self, source_cluster: str) -> None:
-        """The source has said which cluster it is."""
+        """Record the source's cluster id."""
         self._source_cluster = source_cluster
 
     def changed(self, keys: Iterable[CommittedOffsetKey]) -> None:
-        """These were committed, or deleted, at the source."""
+        """Handle that these were committed, or deleted, at the source."""
         self._changed.update(dict.fromkeys(keys))
         if len(self._changed) > MOST_CHANGED:
             self._changed.clear()
@@ -113,17 +112,17 @@ class CommittedOffsets:
         self._wake.set()
 
     def look_at_all(self) -> None:
-        """Committed offsets may have changed without our hearing of it."""
+        """Scan everything, as committed offsets may have changed without being reported."""
         self._sweep_at = 0.0
         self._wake.set()
 
     async def run(self) -> None:
-        """Copy what changes, as long as that goes well. Raises HeadraceError."""
+        """Copy changes until the first error. Raises HeadraceError."""
         while True:
-            self._wake.clear()  # before anything is looked at: what is told meanwhile wakes it again
+            self._wake.clear()  # first, so that a change reported meanwhile wakes it again
             at = asyncio.get_running_loop().time()
             if at >= self._sweep_at:
-                self._sweep_at = at + SWEEP_S  # before it: it may be wanted again meanwhile
+                self._sweep_at = at + SWEEP_S  # set before the scan: another one may be requested meanwhile
                 try:
                     await self._sweep()
                 except BaseException:
@@ -131,7 +130,7 @@ class CommittedOffsets:
                     raise
             while self._changed:
                 keys = list(self._changed)[:PAGE]
-                for key in keys:  # now: one that changes while the source answers is to be asked for again
+                for key in keys:  # before the request: a key that changes meanwhile must be queued again
                     del self._changed[key]
                 try:
                     found = await self._source.committed_offsets_of(keys)
@@ -166,10 +165,10 @@ class CommittedOffsets:
                 return
             self._held[committed_offset.key] = _Held(committed_offset, told or (known is not None and known.told), at)
 
-    # --- what may go
+    # --- copying
 
     async def _release(self) -> None:
-        """Copy those whose data are here."""
+        """Copy those whose records are here."""
         keys = list(self._held)
         for start in range(0, len(keys), PAGE):
             await self._release_some([self._held[key] for key in keys[start : start + PAGE] if key in self._held])
@@ -246,7 +245,7 @@ class CommittedOffsets:
                 self._done(each, refused=code is not Code.NONE)
 
     def _done(self, held: _Held, *, refused: bool = False) -> None:
-        """Done with what the source has, until that changes; or, where it was refused, until the next look at all."""
+        """Finish with the source's present value until it changes; if it was refused, until the next scan."""
         committed_offset = held.committed_offset
         if committed_offset.committed_ms < 0:
             if len(self._seen) >= MOST_SEEN:
@@ -260,7 +259,7 @@ class CommittedOffsets:
         self._drop(held)
 
     def _drop(self, held: _Held) -> None:
-        """Done with it, unless a newer one came meanwhile."""
+        """Stop holding it, unless a newer one arrived meanwhile."""
         if self._held.get(held.committed_offset.key) is held:
             del self._held[held.committed_offset.key]
 
@@ -268,12 +267,12 @@ class CommittedOffsets:
 def copied(
     committed_offset: SourceCommittedOffset, *, expected: tuple[Offset, Millis] | None = None
 ) -> CommittedOffset:
-    """A committed offset as a source has it."""
+    """A source's committed offset as an item of a catalog command."""
     return CommittedOffset(
         topic_id=committed_offset.key.topic_id,
         partition=committed_offset.key.partition,
         offset=committed_offset.offset,
-        leader_epoch=LeaderEpoch(-1),  # of another cluster's epochs nobody here can make anything
+        leader_epoch=LeaderEpoch(-1),  # another cluster's epochs mean nothing here
         metadata=committed_offset.metadata,
         committed_ms=committed_offset.committed_ms,
         expected=expected,
@@ -281,7 +280,8 @@ def copied(
 
 
 def is_newer(committed_offset: SourceCommittedOffset, here: CommittedOffsetRow | None) -> bool:
-    """Than what stands here, by the times that both bear, or by their offsets where the source tells no time."""
+    """Whether it is newer than the one stored here, by their times, or by their offsets if the source reports no
+    time."""
     if here is None:
         return True
     if committed_offset.committed_ms < 0:
@@ -292,8 +292,8 @@ def is_newer(committed_offset: SourceCommittedOffset, here: CommittedOffsetRow |
 def _look(
     reader: Reader, ids: set[bytes], groups: set[str], *, before: Millis
 ) -> tuple[Mapping[bytes, TopicRow], dict[CommittedOffsetKey, CommittedOffsetRow], set[str]]:
-    """[blocking] The topics, the groups' committed offsets here, and the groups that expire some day, as nobody is in
-    them here, and have not changed since `before`.
+    """[blocking] The topics, the groups' committed offsets here, and the groups that will expire: those without members
+    here that have not changed since `before`.
     """
     found = {name: reader.groups.named(name) for name in groups}
     old = {name for name, row in found.items() if row is not None and not row.member_ids and row.changed < before}

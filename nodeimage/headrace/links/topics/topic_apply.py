@@ -1,8 +1,9 @@
-"""The steps by which a link brings topics in line with its source: made, grown, configured, homes adopted or told.
+"""The steps by which a link brings topics in line with its source: topics are created, grown and configured, and homes
+adopted or announced.
 
-Each step is a few catalog commands or calls for thousands of topics, may be repeated, and does nothing where it was
-done already; so it can be broken off anywhere. What cannot be done yet is told by its topic id, to be looked at again.
-"""
+Each step is a few catalog commands or calls for thousands of topics, may be repeated, and does nothing that is done
+already, so it can be interrupted anywhere. Topics that cannot be finished yet are returned by id, to be looked at
+again. """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,21 +40,21 @@ _CHANGED_MEANWHILE: Final = frozenset(
     {Code.LEADER_NOT_AVAILABLE, Code.OPERATION_NOT_ATTEMPTED, Code.INVALID_PARTITIONS, Code.UNKNOWN_TOPIC_ID}
 )
 _TOLD: Final = frozenset({Code.NONE, Code.FENCED_LEADER_EPOCH, Code.UNSUPPORTED_VERSION})
-"""What a source answers to whom there is nothing more to tell: of a higher home there we hear next, and an Apache Kafka
-cluster cannot follow."""
+"""Answers of a source after which there is nothing more to announce: with a higher home of its own, its feed will
+report that home; an Apache Kafka cluster cannot follow."""
 
 
 class Done(NamedTuple):
-    """What came of a plan."""
+    """The result of a plan."""
 
     refused: dict[str, str]
-    """By name, what cannot be done."""
+    """By topic name, why it cannot be brought in line."""
     later: set[bytes]
     """Topics that could not be brought in line yet."""
 
 
 class TopicApplier:
-    """Carries out what links plan for topics; one object for all links."""
+    """Carries out links' plans for topics; one object serves all links."""
 
     def __init__(self, *, catalog: Catalog, placement: Placement, own_cluster: str) -> None:
         self._catalog = catalog
@@ -61,7 +62,7 @@ class TopicApplier:
         self._own = own_cluster
 
     async def carry_out(self, source: Source, plan: Plan, *, stream: str, bootstrap: Sequence[str]) -> Done:
-        """Do what is planned. Raises HeadraceError where the source or the catalog cannot be asked at all."""
+        """Carry out a plan. Raises HeadraceError if the source or the catalog cannot be reached at all."""
         done = Done({}, set())
         await self._make(source, plan.make, stream, done)
         done.later.update(await self.apply_homes(source, [topic for _, topic in plan.homes]))
@@ -74,8 +75,8 @@ class TopicApplier:
     # --- homes
 
     async def apply_homes(self, source: Source, topics: Sequence[SourceTopic]) -> set[bytes]:
-        """Take up the higher homes that these topics have at the source, with their histories; those still to be
-        done."""
+        """Adopt the higher homes that these topics have at the source, with their histories; returns the topics that
+        could not be finished yet."""
         later: set[bytes] = set()
         for some in _batches(topics):
             met = await meet_all(source, some)
@@ -102,10 +103,11 @@ class TopicApplier:
         return later
 
     async def _grow_first(self, topics: Sequence[SourceTopic], met: Mapping[bytes, Sequence[Meeting]]) -> set[bytes]:
-        """Let copies have all partitions before their home changes: at home here, nobody would see that some lack.
+        """Add missing partitions to copies before their home changes: at home here, nobody would notice that some are
+        missing.
 
-        Those that could not be grown. New partitions begin with what their history is under the home that is known
-        here: with that home, if it is ours, which lacked them.
+        Returns the topics that could not be grown. New partitions begin with their history under the home that is known
+        here; if that is this cluster, which lacked them, with that home.
         """
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids([topic.topic_id for topic in topics]))
         short: set[bytes] = set()
@@ -136,9 +138,10 @@ class TopicApplier:
     async def announce(
         self, source: Source, rows: Sequence[TopicRow], *, stream: str, bootstrap: Sequence[str]
     ) -> set[bytes]:
-        """Tell the source of the higher homes of these topics, once all of their partitions here are settled for them.
+        """Announce the higher homes of these topics to the source, once all of their partitions here are settled for
+        them.
 
-        Those still to be done. A source that knows nothing of homes has nothing to take note of.
+        Returns the topics that could not be finished yet. A source that knows no homes has nothing to record.
         """
         later: set[bytes] = set()
         refused: tuple[Code, str] | None = None
@@ -218,14 +221,14 @@ class TopicApplier:
             )
             try:
                 await self._catalog.submit(command)
-            except KafkaError as error:  # of this topic alone
+            except KafkaError as error:  # affects this topic alone
                 if error.code in _CHANGED_MEANWHILE:
                     done.later.add(topic.topic_id)
                 else:
                     done.refused[topic.name] = str(error)
 
     async def _configure(self, changes: Sequence[Reconfigure], done: Done) -> None:
-        """At once, so that all of their commands share a sync."""
+        """Change configs concurrently, so that all the commands share a sync."""
 
         async def one(change: Reconfigure) -> None:
             command = AlterTopic(
@@ -256,7 +259,7 @@ class TopicApplier:
 
 
 async def meet_all(source: Source, topics: Sequence[SourceTopic]) -> dict[bytes, list[Meeting]]:
-    """By topic id, where each partition stands at the source, in order; of those topics whose partitions could all be
+    """By topic id, the states of all partitions at the source, in order; only of topics whose partitions could all be
     met, at the home under which the topic was listed."""
     by_node: dict[NodeId, list[TopicPartition]] = {}
     for topic in topics:
@@ -281,7 +284,7 @@ async def meet_all(source: Source, topics: Sequence[SourceTopic]) -> dict[bytes,
 
 
 def _announcements(reader: Reader, *, ids: Sequence[bytes], own_cluster: str) -> list[Announcement]:
-    """[blocking] Of those topics that are settled for their homes."""
+    """[blocking] The announcements for those of these topics that are settled for their homes."""
     rows = list(reader.topics.by_ids(ids).values())
     numbers = [row.number for row in rows]
     settled, histories = reader.homes.settled(numbers), reader.homes.histories(numbers)
@@ -311,7 +314,7 @@ def _histories(met: Sequence[Meeting], *, first: int = 0) -> list[tuple[int, int
 
 
 def _batches(topics: Sequence[SourceTopic]) -> Iterable[list[SourceTopic]]:
-    """Runs of topics that one command takes."""
+    """Runs of topics that each fit into one command."""
     some: list[SourceTopic] = []
     partitions = 0
     for topic in topics:

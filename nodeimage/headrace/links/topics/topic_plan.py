@@ -1,7 +1,7 @@
-"""What a link has to do for topics, given how they are at the source and here: pure.
+"""Plans what a link has to do for topics, given their states at the source and here. Pure functions.
 
-A topic is the same in all clusters by its id. Names ending in `.diverged` are each cluster's own and never copied.
-What is to be done is looked up anew after every change on either side, so a plan only has to be right for what it saw.
+A topic has the same id in all clusters. Topics with names ending in `.diverged` are local to each cluster and never
+copied. A new plan is made after every change on either side, so a plan only has to be right for the states it saw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,8 @@ __all__ = ["DIVERGED", "Grow", "Plan", "Reconfigure", "kept_configs", "plan"]
 
 DIVERGED: Final = ".diverged"
 OWN_RETENTION: Final = frozenset({"retention.ms", "retention.bytes"})
-"""How long records live is each cluster's own to say: a copy is made with the source's, and keeps what it has then."""
+"""Configs that each cluster sets for itself: a copy is created with the source's values, and keeps its own after
+that."""
 _NO_CONFIGS: Final = (
     "it is copied, but the source does not tell its configs, so they are not followed: allow the link's user to"
     " describe them (DESCRIBE_CONFIGS in Kafka)"
@@ -47,23 +48,24 @@ class Reconfigure:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done, for each topic at most one of these but `grow` and `configure`, which go together."""
+    """What to do. A topic is in at most one of these lists, except that `grow` and `configure` go together."""
 
     make: list[SourceTopic] = field(default_factory=list)
     grow: list[Grow] = field(default_factory=list)
     configure: list[Reconfigure] = field(default_factory=list)
     homes: list[tuple[TopicRow, SourceTopic]] = field(default_factory=list)
-    """The home at the source is higher, and is applied here."""
+    """Topics whose home at the source is higher, and is applied here."""
     announce: list[TopicRow] = field(default_factory=list)
-    """The source does not know of the home yet, and it is this cluster."""
+    """Topics at home in this cluster, whose home the source does not know yet."""
     relay: list[TopicRow] = field(default_factory=list)
-    """It does not know of it yet, and it is another cluster, which may tell it first."""
+    """Topics at home in a third cluster, whose home the source does not know yet; that cluster may announce it
+    first."""
     follow: list[TopicRow] = field(default_factory=list)
-    """The source knows that the home moved here; whether it has a link that follows is not known."""
+    """Topics whose home moved here, as the source knows; whether it has a link that follows is not known."""
     refused: dict[str, str] = field(default_factory=dict)
-    """By name, what cannot be done, and what to do about it."""
+    """By topic name, what cannot be done, and what to do about it."""
     fine: list[str] = field(default_factory=list)
-    """Names of topics about which there is nothing to complain."""
+    """Names of topics without any problem."""
 
 
 def plan(
@@ -76,7 +78,8 @@ def plan(
     own_cluster: str,
     source_cluster: str,
 ) -> Plan:
-    """What to do for these topics of the source. `by_id`, `by_name`: those of them that are here."""
+    """The plan for these topics of the source. `by_id`, `by_name`: the existing topics of this cluster with these ids,
+    or names."""
     found = Plan()
     for topic in topics:
         if not is_copied(topic.name, patterns):
@@ -92,7 +95,7 @@ def plan(
 
 
 def is_copied(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a link with these patterns has to do with the topic of that name."""
+    """Whether a link with these patterns copies the topic of that name."""
     return not name.endswith(DIVERGED) and matches(patterns, name)
 
 
@@ -134,7 +137,7 @@ def _look(
 
 
 def _follow(found: Plan, topic: SourceTopic, row: TopicRow) -> str | None:
-    """A copy that agrees with the source on the home."""
+    """Plan a copy that agrees with the source on the home; returns a problem to report, or None."""
     if topic.configs is not None and (change := _reconfigured(row, topic.configs)) is not None:
         found.configure.append(change)
     if topic.partitions > row.partitions:
@@ -169,7 +172,7 @@ def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:
 
 
 def kept_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """Those of a source's configs that this version knows, in its spelling."""
+    """The source's configs that this version knows, in its spelling."""
     kept: dict[str, str] = {}
     for name, value in configs.items():
         definition = DEFINITIONS.get(name)
@@ -183,7 +186,7 @@ def kept_configs(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def gone_at_source(row: TopicRow, *, own_cluster: str, source_cluster: str) -> str | None:
-    """What to say of a topic here that the source does not list; None: nothing."""
+    """The problem to report about a topic here that the source does not list, or None."""
     if home_of(row, own_cluster).cluster != source_cluster:
         return None
     return (
@@ -193,7 +196,7 @@ def gone_at_source(row: TopicRow, *, own_cluster: str, source_cluster: str) -> s
 
 
 def source_problem(*, cluster_id: str, expected: str, own_cluster: str, problem: str | None) -> KafkaError | None:
-    """Why a source cannot be copied from, by what it says of itself."""
+    """Why a source cannot be copied from, given its identity; None if it can."""
     if cluster_id == own_cluster:
         return KafkaError(Code.INVALID_CONFIG, "the source is this cluster itself")
     if expected and cluster_id != expected:

@@ -1,10 +1,10 @@
 """Keeps the topics, homes and committed offsets of one link in line with its source, on the node that leads the
 catalog.
 
-Level-triggered: a change at the source (its feed) or here (applied commands) only says at which topics to look again;
-what is done follows from how they are then (topic_plan.py), by steps that may be repeated (topic_apply.py). All topics
-are looked at when the topic syncer starts, when the feed begins anew, and now and then beside it. So a crash at any
-await, a lost answer, a topic syncer that runs a moment longer than it should, or two at the same time cost one more
+Level-triggered: a change at the source (its feed) or here (applied commands) only determines which topics to look at
+again; what is done follows from their present state (topic_plan.py), by steps that may be repeated (topic_apply.py).
+All topics are looked at when the topic syncer starts, when the feed starts over, and every few minutes. So a crash at
+any await, a lost answer, a topic syncer that runs a moment longer than it should, or two at the same time cost one more
 look, and nothing else.
 
 While the source is away the topic syncer retries, with back-off from 0.2 s to 15 s; what was due stays due.
@@ -38,21 +38,21 @@ log = structlog.get_logger(__name__)
 
 PAGE: Final = 1_000
 SWEEP_S: Final = 600.0
-"""Between two looks at all topics. The feed tells of changes; this makes up for what nobody told."""
+"""Mean time between two looks at all topics, in seconds, which make up for changes that no feed reported."""
 AGAIN_S: Final = 0.25
-"""What could not be done yet is looked at again after so long, then twice as long, and so on."""
+"""First delay before a topic that could not be finished is looked at again, in seconds; it doubles each time."""
 LONGEST_AGAIN_S: Final = 30.0
 RELAY_S: Final = 20.0
-"""A home that is a third cluster is told to the source by us only if it has not heard of it by then."""
+"""How long, in seconds, a third cluster has to announce its home to the source before this cluster does it instead."""
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 15.0
 MOST_REFUSED: Final = 10_000
-"""Refused topics that are remembered by name."""
+"""Most refused topics that are remembered by name."""
 CHANGES: Final = 10_000
 
 
 class TopicSyncer:
-    """Syncs the topics of one link. `run` it until the link is gone, paused, or synced on another node."""
+    """Syncs the topics of one link. `run` it until the link is deleted, paused, or synced on another node."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class TopicSyncer:
         randomness: random.Random | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`bootstrap` gives this cluster's addresses as the source may reach them; `brings_committed_offsets` says
-        whether this link is the one that brings the committed offsets of topics with that home."""
+        """`bootstrap` returns this cluster's addresses as the source can reach them; `brings_committed_offsets` returns
+        whether this link is the one that copies the committed offsets of topics with that home."""
         self.link = link
         self._source = source
         self._catalog = catalog
@@ -79,12 +79,12 @@ class TopicSyncer:
         self._own = own_cluster
         self._tracer = tracer
         self.refused: dict[str, str] = {}
-        """By topic, or pattern, what cannot be done and what to do about it."""
+        """By topic or pattern, what cannot be done and what to do about it."""
         self.last_error: str | None = None
         self.last_error_ms: int | None = None
         self.source_cluster = link.config.source_cluster
         self.swept = asyncio.Event()
-        """All topics of the source have been looked at once."""
+        """Set once all topics of the source have been looked at."""
         self.committed_offsets = CommittedOffsets(
             source,
             catalog=catalog,
@@ -97,41 +97,42 @@ class TopicSyncer:
         self._due: dict[bytes, None] = {}
         """Topics to look at, in order."""
         self._later: dict[bytes, float] = {}
-        """Topics to look at again, and the loop's time from when on."""
+        """Topics to look at again, with the loop's time from which on."""
         self._tries: dict[bytes, int] = {}
         self._behind: dict[bytes, float] = {}
-        """Topics of which the source does not know a home that is neither here nor there, since when."""
+        """Topics whose home is a third cluster and not known to the source, with the loop's time since when."""
         self._followed: set[bytes] = set()
-        """Topics that moved here, of which the source was told so that it follows."""
+        """Topics that moved here, and whose new home was announced to the source, so that it follows."""
         self._ids: dict[str, bytes] = {}
-        """By name, the source's topics that are refused."""
+        """Ids of the source's refused topics, by name."""
         self._unmatched: set[str] = set()
         """Patterns that no topic of the source matched."""
         self._still_refused: set[str] = set()
-        """What was refused since all topics were last begun to be looked at."""
+        """What was refused since the last look at all topics began."""
         self._sweep_at = 0.0
         self._wake = asyncio.Event()
 
-    # --- what others tell
+    # --- notifications
 
     def changed_here(self, topic_ids: Collection[bytes]) -> None:
-        """Homes of these topics, or what their partitions are settled for, have changed in this cluster."""
+        """Handle that these topics' homes, or the homes their partitions are settled for, have changed in this
+        cluster."""
         self._due.update(dict.fromkeys(topic_ids))
         self._wake.set()
 
     def deleted_here(self, names: Iterable[str]) -> None:
-        """Topics of these names are gone here: they may have been in the way."""
+        """Handle that topics with these names were deleted here: they may have been in the way."""
         self.changed_here([self._ids[name] for name in names if name in self._ids])
 
     def look_at_all(self) -> None:
-        """All topics are to be looked at: the catalog's rows were replaced, or the link was altered."""
+        """Look at all topics again: the catalog's rows were replaced, or the source's feed starts over."""
         self._sweep_at = 0.0
         self._wake.set()
 
-    # --- life
+    # --- run
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sync until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._again_and_again(self._work, "topics"))
             tasks.create_task(self._again_and_again(self._follow, "the feed"))
@@ -157,7 +158,7 @@ class TopicSyncer:
     # --- the source's feed
 
     async def _follow(self) -> None:
-        """Take note of what changes at the source, by one of its nodes, as long as that answers."""
+        """Take in changes from the feed of one of the source's nodes, until the first error."""
         if not self._nodes:
             await self._greet()
         node = self._random.choice(self._nodes)
@@ -183,7 +184,7 @@ class TopicSyncer:
             self._nodes = []
 
     async def _greet(self) -> None:
-        """Ask the source who it is. Raises HeadraceError where it is the wrong one or lacks the stream."""
+        """Say hello to the source. Raises HeadraceError if it is the wrong cluster or lacks the stream."""
         hello = await self._source.hello()
         problem = source_problem(
             cluster_id=hello.cluster_id,
@@ -208,12 +209,12 @@ class TopicSyncer:
     # --- topics
 
     async def _work(self) -> None:
-        """Look at what is due, as long as that goes well."""
+        """Look at due topics, until the first error."""
         loop = asyncio.get_running_loop()
         await self._greet()
         while True:
             if loop.time() >= self._sweep_at:
-                # Before it: the feed may begin anew meanwhile, behind what the pages told.
+                # Set before the sweep: meanwhile the feed may start over, after the pages were read.
                 self._sweep_at = loop.time() + SWEEP_S * self._random.uniform(0.8, 1.2)
                 try:
                     await self._sweep()
@@ -238,7 +239,7 @@ class TopicSyncer:
                 pass
 
     async def _look_at(self, ids: Sequence[bytes]) -> None:
-        """Look at these topics; they are due again if that fails, or if something is told of them meanwhile."""
+        """Look at these topics. They become due again if that fails, or if they change meanwhile."""
         for topic_id in ids:
             self._due.pop(topic_id, None)
         try:
@@ -254,7 +255,7 @@ class TopicSyncer:
             raise
 
     async def _sweep(self) -> None:
-        """Look at all topics of the source, and at the copies here that it does not have any more."""
+        """Look at all topics of the source, and at the copies here that the source no longer has."""
         patterns = self.link.config.topics
         unmatched = {pattern for pattern in patterns if pattern != "*"}
         before = set(self.refused)
@@ -287,7 +288,7 @@ class TopicSyncer:
             after = rows[-1].name
 
     def _copies(self, reader: Reader, after: str) -> list[TopicRow]:
-        """[blocking]"""
+        """[blocking] A page of the stream's copies, after the name `after`."""
         return reader.homes.copies(self.link.stream, self._own, after=after, limit=PAGE)
 
     def _tell_gone(self, rows: Iterable[TopicRow]) -> None:
@@ -327,7 +328,7 @@ class TopicSyncer:
             self._later[topic_id] = at + delay
 
     async def _carry_out(self, found: Plan) -> Done:
-        """See TopicApplier; with a span, where there is something to do."""
+        """Carry out a plan (see TopicApplier), in a span if there is something to do."""
         carry_out = self._applier.carry_out(self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
         if not self._tracer.is_on:
             return await carry_out
@@ -381,5 +382,5 @@ class TopicSyncer:
 def _rows(
     reader: Reader, stream: str, ids: Sequence[bytes], names: Sequence[str]
 ) -> tuple[dict[bytes, TopicRow], dict[str, TopicRow]]:
-    """[blocking] The topics here of these ids, and those of these names."""
+    """[blocking] This cluster's topics with these ids, and those with these names."""
     return reader.topics.by_ids(ids), reader.topics.named(stream, names)

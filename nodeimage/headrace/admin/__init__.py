@@ -1,1 +1,1 @@
-"""Headrace's own admin calls, and HTTP beside the Kafka port: health, readiness and metrics."""
+"""Headrace's own admin calls, and the HTTP port next to the Kafka port: health, readiness and metrics."""

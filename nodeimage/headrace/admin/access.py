@@ -1,9 +1,9 @@
-"""Headrace's own admin calls on access expressions: set, listed, shown with what is inherited, explained.
+"""Headrace's own admin calls on access expressions: set, list, show with what is inherited, explain.
 
-Any node answers them. An expression is read here before its command is written, so that the log holds none that cannot
-be read; who has `admin` on an object sets and sees its expressions, and those below it for which nothing else says who
-has. An answer to a change names the nodes that have not applied it within a few seconds; it stands nevertheless.
-"""
+Any node answers them. An expression is parsed before its command is written, so that the log holds no unreadable one. A
+principal with `admin` on an object sets and sees its expressions, and those of objects below it that inherit `admin`
+from it. The answer to a change names the nodes that have not applied it within a few seconds; the change is made
+anyway. """
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One expression. None: the object has none of its own any more; "": nobody."""
+    """One expression. None: the object's own expression is removed; "": it allows nobody."""
 
     object: str
     permission: Permission
@@ -43,7 +43,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewAccess(Params, frozen=True):
     items: Annotated[list[Item], msgspec.Meta(min_length=1, max_length=COMMAND_ITEMS)]
     force: bool = False
-    """Also what takes the caller's own administration of the cluster away."""
+    """Whether to make the change even if the caller no longer administers the cluster after it."""
 
 
 class OneObject(Params, frozen=True):
@@ -54,18 +54,18 @@ class Question(Params, frozen=True):
     user: str
     object: str
     permission: Permission | None = None
-    """None: all."""
+    """None means all permissions."""
     groups: Annotated[list[str], msgspec.Meta(max_length=1_000)] = msgspec.field(default_factory=list)
-    """That a token names, beside those of the catalog."""
+    """Groups that a token names, in addition to those of the catalog."""
 
 
 TAKEN: Final = (NewAccess, OneObject, Question)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class AccessCalls:
-    """The calls on access expressions."""
+    """The admin calls on access expressions."""
 
     def __init__(
         self, *, catalog: Catalog, access: AccessControl, authorizer: Authorizer, changes: AccessChanges
@@ -76,7 +76,7 @@ class AccessCalls:
         self._changes = changes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         of_items = On(ADMIN, "each `object` of the items", _objects)
         of_object = On(ADMIN, "the `object`", lambda params, _: (read_object(params.object),))
         listed = Anybody("lists the expressions of objects on which the caller has `admin`")
@@ -88,8 +88,8 @@ class AccessCalls:
         }
 
     async def _set(self, params: NewAccess, caller: Caller) -> dict[str, Any]:
-        """The expressions as they are now. UNKNOWN_TOPIC_OR_PARTITION where a stream or topic is not there; then
-        nothing is changed, unless it was deleted at the same moment."""
+        """Set expressions, and return them. Raises UNKNOWN_TOPIC_OR_PARTITION for a missing stream or topic; then
+        nothing is changed, unless it was deleted during the call."""
         targets = [read_object(each.object) for each in params.items]
         read = [
             None if each.expression is None else read_expression(each.expression, of=f"{each.permission} on {of}")
@@ -134,7 +134,7 @@ class AccessCalls:
         return [_told(rule, rule.expression) for rule in sorted(found)] + unknown
 
     async def _show(self, params: OneObject) -> dict[str, Any]:
-        """By permission the expression that decides on an object, and where it stands."""
+        """For each permission, the expression that decides on an object, and the object that it belongs to."""
         target = read_object(params.object)
         shown = []
         for permission in Permission:
@@ -151,7 +151,7 @@ class AccessCalls:
 
     async def _explain(self, params: Question, caller: Caller) -> list[dict[str, Any]]:
         """Whether a user has a permission on an object, by which expression, and why. Groups that the expression does
-        not name are told to administrators of the cluster alone."""
+        not name are shown only to administrators of the cluster."""
         target = read_object(params.object)
         principal = _principal(params.user, params.groups)
         groups = self._access.groups_of(principal)
@@ -178,7 +178,7 @@ class AccessCalls:
         return shown
 
     async def _topics(self, targets: Sequence[Target]) -> Mapping[str, TopicRow]:
-        """By full name. Raises KafkaError where one is not there."""
+        """The topics among the targets, by full name. Raises KafkaError if one does not exist."""
         names = [each.name for each in targets if each.kind is Kind.TOPIC]
         found: dict[str, TopicRow] = {}
         for row in await topic_rows(self._catalog, names, default_stream=DEFAULT_STREAM) if names else ():
@@ -203,7 +203,7 @@ def _objects(params: NewAccess, _caller: Caller) -> Targets:
 
 
 def _groups_in(rule: Rule | None) -> frozenset[str]:
-    """The groups that an expression names; none of one that cannot be read."""
+    """The groups that an expression names; none if it cannot be parsed."""
     try:
         return frozenset() if rule is None else frozenset(parse(rule.expression).groups())
     except ExpressionFault:
@@ -231,13 +231,13 @@ def _told(rule: Rule, text: str | None) -> dict[str, Any]:
 
 
 def _strange(place: UnknownPlace, text: str) -> dict[str, Any]:
-    """Of another version."""
+    """A stored expression of another version, as it is shown."""
     of = f"{place.kind}:{place.name}"
     return {"object": of, "kind": place.kind, "permission": place.permission, "expression": text}
 
 
 def _wide(read: Sequence[AccessExpression | None]) -> list[str]:
-    """Expressions that let in clients that have proved nothing, without saying so by `p`."""
+    """Warnings about expressions that allow unauthenticated clients without saying so by `p`."""
     return [
         f"{each.text[:100]} lets in clients that have proved nothing, too: `p & !u:{ANONYMOUS} & ...` does not"
         for each in read

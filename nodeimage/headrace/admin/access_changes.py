@@ -1,5 +1,5 @@
-"""What changes of users, groups and access expressions have in common: texts that are read before they are written,
-warnings of names that nobody has, the caller who would shut himself out, and the wait for all nodes.
+"""What changes of users, groups and access expressions have in common: expressions are parsed before they are written,
+unknown names cause warnings, callers may not lock themselves out by mistake, and the call waits for all nodes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,12 @@ from headrace.security.audit import Change
 from headrace.security.principals import ANONYMOUS
 
 NAMED: Final = 20
-"""Names that a warning has."""
+"""Most names in one warning."""
 
 
 def read_expression(text: str, *, of: str) -> AccessExpression:
-    """Raises KafkaError that says where it is wrong, and what is expected there. `of`: whose it is, for a person."""
+    """The parsed expression. Raises KafkaError that says where it is wrong, and what is expected there. `of`: what it
+    is for, in words."""
     try:
         return parse(text)
     except ExpressionFault as fault:
@@ -31,12 +32,12 @@ def read_expression(text: str, *, of: str) -> AccessExpression:
 
 
 def read_expressions(given: Mapping[Permission, str], *, where: str) -> dict[Permission, AccessExpression]:
-    """The expressions of one object. Raises KafkaError."""
+    """The parsed expressions of one object. Raises KafkaError."""
     return {each: read_expression(text, of=f"{each} on {where}") for each, text in given.items()}
 
 
 class AccessChanges:
-    """Of one node."""
+    """Checks, warnings and audit events for the changes that this node carries out."""
 
     def __init__(
         self, *, catalog: Catalog, access: AccessControl, authorizer: Authorizer, applied: AppliedEverywhere
@@ -47,8 +48,8 @@ class AccessChanges:
         self._applied = applied
 
     async def warnings(self, expressions: Iterable[AccessExpression]) -> list[str]:
-        """Names in expressions that no user and no group of the catalog has: they may come by a certificate or a
-        token, or be misspelt."""
+        """Warnings about names in expressions that no user and no group of the catalog has: a certificate or token may
+        prove them, or they may be misspelt."""
         named = list(expressions)
         users = frozenset().union(*(each.users() for each in named)) - {ANONYMOUS}
         groups = frozenset().union(*(each.groups() for each in named))
@@ -65,15 +66,16 @@ class AccessChanges:
         return _unknown(*await self._catalog.query(look))
 
     def is_admin(self, caller: Caller) -> bool:
-        """Whether somebody administers the cluster, or security is off."""
+        """Whether the caller administers the cluster, or security is off."""
         return self._authorizer.sees(caller, (Permission.ADMIN,), Kind.CLUSTER, "")
 
     def note(self, caller: Caller, change: Change, name: str, what: str, *, api: str, kind: str = "user") -> None:
-        """Tell the audit of a change that took place. `what`: in a few words, and never a secret."""
+        """Send a change that took place to the audit. `what`: the change in a few words, never a secret."""
         self._authorizer.changed(caller, change, kind, name, what, api=api)
 
     async def told(self, warnings: Sequence[str] = ()) -> dict[str, Any]:
-        """What every change answers: the nodes that have not applied it within a few seconds, and warnings."""
+        """The fields that every change answers: the nodes that have not applied it within a few seconds, and
+        warnings."""
         return {"not_applied": await self._applied.nodes_behind(), "warnings": list(warnings)}
 
     def check_stays_admin(
@@ -84,8 +86,8 @@ class AccessChanges:
         rules: AccessRules | None = None,
         groups: frozenset[str] | None = None,
     ) -> None:
-        """Raises KafkaError where a change takes the caller's own administration of the cluster away, unless by
-        `force`. `rules`: those after the change; `groups`: the caller's after it."""
+        """Raises KafkaError if a change would end the caller's own administration of the cluster, unless `force`.
+        `rules`: the rules after the change; `groups`: the caller's groups after it."""
         before, user = self._access.rules, caller.principal.user
         own = self._access.groups_of(caller.principal)
         if force or not before.on or not before.allows(user, own, Permission.ADMIN):

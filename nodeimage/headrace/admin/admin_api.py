@@ -1,19 +1,19 @@
-"""Headrace's own admin calls: what the command line asks a node, over the Kafka port (API key 24000).
+"""Headrace's own admin calls, which the command line sends to a node over the Kafka port (API key 24000).
 
     request  = 0x00, msgpack [method, {parameter: value}]
     response = msgpack {"error": Kafka code, "message": text or null, "result": anything}
 
 Responsible for the envelope and the table of methods: parameters are checked against a struct per method (an unknown
-one, or one of a wrong type, is an INVALID_REQUEST that names it), the caller is held to the right that the method
+parameter, or one of a wrong type, is an INVALID_REQUEST that names it), the caller must have the right that the method
 declares (partitions.admin_rights), errors become codes with a line that says what to do. The methods are those of the
-families: `streams`, `topics`, `group_lag`, `node_status`, `cluster`, `nodes`, `volumes`, `containers`,
-`feature_levels`, `users`, `access`, `cluster_security`, and those that links bring.
+modules `streams`, `topics`, `group_lag`, `node_status`, `cluster`, `nodes`, `volumes`, `containers`,
+`feature_levels`, `users`, `access`, `cluster_security`, and those of links.
 
-Invariant: nothing runs before its right is checked, and a method that declares none is refused when it is added, so
-that nobody can forget it. While security is off every right is had.
+Invariant: nothing runs before its right is checked, and adding a method that declares no right fails, so that none can
+be forgotten. While security is off every caller has every right.
 
-msgspec must have learnt what methods take before `convert` is given it, which it does not do safely in two threads: so
-each module of methods makes decoders of its classes as it is loaded.
+msgspec builds what it needs for a type at its first use, which is not safe in two threads: so each module of methods
+builds decoders of its parameter classes as it is loaded.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Named(msgspec.Struct):
-    """What parameters may name of streams and topics; the others are not looked at."""
+    """The parameters that may name a stream or topic; all others are ignored."""
 
     path: str | None = None
     stream: str | None = None
@@ -56,10 +56,10 @@ class AdminApi:
         self._tracer = tracer
         self._methods: dict[str, Method] = {}
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
-        """Of each method's parameters."""
+        """Decoders of the methods' parameters, by method name."""
 
     def add(self, methods: Methods) -> None:
-        """Answer these too. msgspec has learnt what they take.
+        """Answer these methods too. Decoders of their parameter classes must have been built before.
 
         Raises ValueError for a method that declares no right.
         """
@@ -71,12 +71,12 @@ class AdminApi:
 
     @property
     def methods(self) -> Methods:
-        """All that there are."""
+        """All methods, by name."""
         return self._methods
 
     async def handle(self, body: bytes, caller: Caller, *, failed: Callable[[int], None] = lambda _code: None) -> bytes:
-        """The response's body. `failed` is told the code of an error. Raises MalformedRequest for bytes that are no
-        admin request.
+        """The response's body. `failed` is called with the code of an error. Raises MalformedRequest for bytes that are
+        not an admin request.
         """
         name, given = split_admin_request(body)
         method = self._methods.get(name)
@@ -104,10 +104,10 @@ class AdminApi:
         return encode_admin_response(None, error=code, message=message)
 
     async def call(self, name: str, given: Mapping[str, Any] | msgspec.Raw, caller: Caller) -> object:
-        """What a method answers, given its parameters, or the bytes of them.
+        """Run a method and return its result. `given`: its parameters, or their encoded bytes.
 
-        Raises HeadraceError; KafkaError(INVALID_REQUEST) for a call that cannot be, and one of Kafka's authorization
-        errors for a caller who lacks the right.
+        Raises HeadraceError; KafkaError(INVALID_REQUEST) for an unknown method or wrong parameters, and one of Kafka's
+        authorization errors for a caller without the right.
         """
         may = self._authorizer
         method = self._methods.get(name)
@@ -137,7 +137,7 @@ class AdminApi:
 
 
 def _named(given: msgspec.Raw, default_stream: str) -> dict[str, Value | None]:
-    """What a call is about, as its span tells it; nothing where that cannot be read."""
+    """The span attributes for the stream or topic of a call; empty if the parameters cannot be read."""
     try:
         found = _names.decode(given)
     except (msgspec.DecodeError, ValueError, RecursionError):

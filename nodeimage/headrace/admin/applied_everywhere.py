@@ -1,9 +1,9 @@
 """Waits until all nodes have applied a change of the catalog, and names those that have not.
 
-A command is one position of the catalog's log, which is the same log on every node. Whoever submitted it has applied
-it, so the position that this node has come to by then is not below it; each node tells in its answer to a probe how far
-what it has applied is in force. A node that does not answer counts as one that has not: it may go on by the former
-rules, if it lives and hears nobody.
+A command has one position in the catalog's log, which is the same log on every node. The node that submitted it has
+applied it, so its present position is not below the command's. Each node reports in its answer to a probe up to which
+position the log is in force there. A node that does not answer counts as one that has not applied the change: if it is
+alive but cut off, it may still use the former rules.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ LOOK_S: Final = 0.05
 
 
 class AppliedEverywhere:
-    """Of one node, for the changes that are made by way of it."""
+    """Waits for the changes that were submitted through this node."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, cluster: ClusterClient, probes: NodeProbes) -> None:
         self._runtime = runtime
@@ -29,7 +29,8 @@ class AppliedEverywhere:
         self._probes = probes
 
     async def nodes_behind(self, *, wait_s: float = WAIT_S) -> list[NodeId]:
-        """The nodes that have not applied, within `wait_s`, what is applied here by now. The change stands."""
+        """The nodes that have not applied, within `wait_s` seconds, what this node has applied. The change is made
+        anyway."""
         position = self._catalog.applied
         deadline = self._runtime.loop.time() + wait_s
         left = {node.node_id for node in self._cluster.nodes()}

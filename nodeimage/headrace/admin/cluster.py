@@ -1,7 +1,7 @@
 """Headrace's own admin calls on the cluster as a whole: status, events, balance. Any node answers them.
 
-What admin calls ask for is carried out by a change of the cluster store, which the controller then acts on; so an
-answer says what was asked for, and `cluster.status` how far it is.
+Admin calls change the cluster store, and the controller acts on the change; so an answer says what was requested, and
+`cluster.status` shows the progress.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 STORE_SILENT_S: Final = 3.0
 SHOWN: Final = 20
-"""Containers that are named, of many."""
+"""Most containers that a problem names."""
 EVENTS: Final = 20
 LACKING: Final = 1_000
-"""Containers without whole redundancy that a status names; it counts them all."""
+"""Most containers without full redundancy that a status names; it counts them all."""
 
 
 class Newest(Params, frozen=True):
@@ -45,7 +45,7 @@ class Newest(Params, frozen=True):
 
 
 class Balance(Params, frozen=True):
-    """See BalanceRecord. What is not given stays."""
+    """Changes of the balance policy; see BalanceRecord. Fields that are not given stay as they are."""
 
     paused: bool | None = None
     over_mean: Annotated[float, msgspec.Meta(ge=1.05, le=10)] | None = None
@@ -57,11 +57,11 @@ class Balance(Params, frozen=True):
 
 TAKEN: Final = (Newest, Balance)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class ClusterCalls:
-    """The calls on the cluster as a whole."""
+    """The admin calls on the cluster as a whole."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ClusterCalls:
         nodes: NodeCalls,
         security: Callable[[], Awaitable[Mapping[str, object]]],
     ) -> None:
-        """`security`: whether it is on, and what is to be known of it."""
+        """`security`: returns whether security is on, and related figures, for the status."""
         self._security = security
         self._runtime = runtime
         self._cluster_id = cluster_id
@@ -90,7 +90,7 @@ class ClusterCalls:
         self._nodes = nodes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "cluster.status": Method(NoParams, self._status, CLUSTER_ADMIN),
             "cluster.events": Method(Newest, self._events, CLUSTER_ADMIN),
@@ -98,12 +98,12 @@ class ClusterCalls:
         }
 
     async def _status(self, params: NoParams) -> dict[str, object]:
-        """The cluster: its nodes, its controller, its volumes, and what its redundancy lacks."""
+        """The cluster: its nodes, its controller, its volumes, and the containers without full redundancy."""
         view = self._cluster.view
         answers, held = await asyncio.gather(self._probes.answers(replicas=True), self._volume_limits.by_volume())
         replicas = {node: {each.container: each for each in answer.replicas} for node, answer in answers.items()}
         kept = [each for each in view.containers.values() if each.state != rules.DELETED]
-        # With tens of thousands of containers it takes a while.
+        # In a thread, since it takes a while with tens of thousands of containers.
         lacking = await asyncio.to_thread(rules.lacks, kept, nodes=dict(view.nodes), replicas=replicas)
         below = [each for each in lacking if each.in_sync < each.min_in_sync]
         nodes = list(view.nodes.values())
@@ -135,14 +135,15 @@ class ClusterCalls:
         }
 
     def _store_silent_ms(self) -> int:
-        """So long this node has not heard of the cluster store; 0: it answers."""
+        """How long the cluster store has not answered this node, in milliseconds; 0 below `STORE_SILENT_S`."""
         silent_s = self._runtime.loop.time() - self._cluster.view.reachable_at
         return round(1000 * silent_s) if silent_s >= STORE_SILENT_S else 0
 
     async def _set_back(
         self, kept: Sequence[ContainerRecord], replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
     ) -> dict[str, object] | None:
-        """What a cluster store that was set back to an old copy keeps from going on; None: it was not."""
+        """Which containers stand still because the cluster store was set back to an old copy, or None if there are
+        none."""
         suspected = rules.knowing_better(kept, replicas=replicas)
         if not suspected:
             return None
@@ -150,7 +151,7 @@ class ClusterCalls:
         try:  # this node's view may be behind for a moment
             newest = await self._store(read)
         except HeadraceError:
-            return None  # nobody can say, without the store
+            return None  # without the store this is unknown
         found = rules.knowing_better(newest, replicas=replicas)
         if not found:
             return None
@@ -164,7 +165,7 @@ class ClusterCalls:
         }
 
     async def _events(self, params: Newest) -> list[dict[str, object]]:
-        """What this node has seen: as controller what it did and why, and when redundancy was lost and whole again."""
+        """What this node has seen: its decisions as controller with their reasons, and changes of redundancy."""
         found: list[dict[str, object]] = [
             {"at_ms": event.at, "kind": event.kind, "container": event.container, "reason": event.reason}
             for event in self._controller.events
@@ -176,7 +177,7 @@ class ClusterCalls:
         return found[-params.events :] if params.events > 0 else []
 
     async def _balance(self, params: Balance) -> dict[str, object]:
-        """Whether load is moved, and from when on; set where anything is given. With what each node carries."""
+        """The balance policy, changed first if any field is given, with the load of each node."""
         policy = self._cluster.view.balance
         given = {name: value for name, value in msgspec.structs.asdict(params).items() if value is not None}
         if given:
@@ -202,6 +203,6 @@ def _by_volume(containers: Iterable[ContainerRecord]) -> defaultdict[str, list[C
 
 
 def _records_of(store: ClusterStore, *, containers: Iterable[ContainerId]) -> list[ContainerRecord]:
-    """[blocking]"""
+    """[blocking] The existing records of these containers."""
     found = (container_records.get_container(store, each) for each in containers)
     return [each for each in found if each is not None]

@@ -1,7 +1,7 @@
-"""What an operator may ask of the cluster: volumes, drains, removals, unclean recovery. Pure.
+"""Rules for an operator's requests to the cluster: volumes, drains, removals, unclean recovery. Pure functions.
 
-Refusals are one line that says what to do. Warnings come with a request that is carried out nevertheless. What fails
-together is a host; a node that does not say which fails alone.
+Refusals are one line that says what to do. Warnings accompany requests that are carried out anyway. The failure domain
+is the host; a node without a host name fails alone.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ DELETED = "deleted"
 
 
 def refused(reason: str) -> KafkaError:
-    """A request that the cluster does not carry out."""
+    """The error for a request that the cluster does not carry out."""
     return KafkaError(Code.POLICY_VIOLATION, reason)
 
 
@@ -36,7 +36,7 @@ def drain_fault(
     alive: Collection[NodeId],
     volumes: Iterable[VolumeRecord],
 ) -> str | None:
-    """Why a node may not be drained: those that stay, and live, could not keep a volume's minimum in sync."""
+    """Why a node may not be drained: the live nodes that remain could not keep a volume's minimum in sync."""
     staying = [node for key, node in nodes.items() if key != node_id and key in alive and not node.draining]
     if not staying:
         return f"no other node is there to take what node {node_id} has: `headrace node add` first"
@@ -54,7 +54,7 @@ def drain_fault(
 def drain_warnings(
     node_id: NodeId, *, nodes: Mapping[NodeId, NodeRecord], alive: Collection[NodeId], volumes: Iterable[VolumeRecord]
 ) -> list[str]:
-    """The volumes that will have fewer replicas than they ask for, as too few nodes stay."""
+    """Warnings about volumes that will have fewer replicas than they want, as too few nodes remain."""
     staying = [node for key, node in nodes.items() if key != node_id and key in alive and not node.draining]
     return [warning for volume in volumes if (warning := volume_warning(volume, staying)) is not None]
 
@@ -84,17 +84,17 @@ def held_by(node_id: NodeId, containers: Iterable[ContainerRecord]) -> list[Cont
 
 @dataclass(slots=True)
 class Duties:
-    """How many containers a node has what to do with."""
+    """How many containers a node leads or has replicas of."""
 
     replicas: int = 0
     leads: int = 0
     in_sync: int = 0
-    """Of its replicas."""
+    """How many of its replicas are in sync."""
     leads_catalog: bool = False
 
 
 def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
-    """Of every node, in one go through the containers."""
+    """The duties of every node, counted in one pass over the containers."""
     found: defaultdict[NodeId, Duties] = defaultdict(Duties)
     for each in containers:
         if each.state == DELETED:
@@ -115,7 +115,7 @@ def duties(containers: Iterable[ContainerRecord]) -> dict[NodeId, Duties]:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A container with fewer replicas in sync than its volume asks for."""
+    """A container with fewer replicas in sync than its volume wants."""
 
     container: ContainerId
     kind: str
@@ -126,16 +126,17 @@ class Lack:
     min_in_sync: int
     reason: str
     behind_bytes: int | None
-    """What the replica that is furthest ahead of those not in sync has still to copy; None where none copies."""
+    """Bytes that the most advanced replica outside the in-sync set still has to copy; None if none is copying."""
     stalled: bool = False
-    """Nothing is committed: too few are in sync, or one that is cannot be let go, as the cluster store is away."""
+    """Whether nothing is committed: too few replicas are in sync, or one cannot be removed from the in-sync set, as the
+    cluster store cannot be reached."""
 
 
 def knowing_better(
     containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
 ) -> dict[ContainerId, list[NodeId]]:
-    """Of containers whose records are older than what replicas know, the nodes that know better: the cluster store was
-    set back to an old copy (DESIGN section 13). `replicas`: what the nodes that answer have."""
+    """The nodes whose replicas know newer records than the given ones, by container: the cluster store was set back to
+    an old copy (DESIGN section 13). `replicas`: the replicas on the nodes that answer."""
     found: dict[ContainerId, list[NodeId]] = {}
     for record in containers:
         for node, states in sorted(replicas.items()):
@@ -151,7 +152,7 @@ def lacks(
     nodes: Mapping[NodeId, NodeRecord],
     replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]],
 ) -> list[Lack]:
-    """The containers whose redundancy is not whole, and why; `replicas`: what the nodes that answer have."""
+    """The containers without full redundancy, with the reasons; `replicas`: the replicas on the nodes that answer."""
     found = []
     for each in sorted(containers, key=lambda each: each.container_id):
         if each.state == DELETED:
@@ -216,7 +217,7 @@ def _why(
 def _synced(
     record: ContainerRecord, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
 ) -> frozenset[NodeId]:
-    """The nodes that answer, and have the very replica that is in sync (invariant 5)."""
+    """The nodes that answer, and still have the replica incarnation that is in sync (invariant 5)."""
     return frozenset(
         node
         for node, incarnation in record.in_sync
@@ -242,16 +243,16 @@ def _behind(record: ContainerRecord, replicas: Mapping[NodeId, Mapping[Container
 
 @dataclass(frozen=True, slots=True)
 class UncleanCandidate:
-    """The replica that leads after an unclean recovery."""
+    """The replica that will lead after an unclean recovery."""
 
     record: ContainerRecord
-    """As it will be."""
+    """The container's record after the recovery."""
     node: NodeId
     last_epoch: Epoch
     end: int
     committed: int
     loss: str
-    """What may be lost by it."""
+    """What may be lost, as a sentence."""
 
 
 def unclean_candidate(
@@ -261,10 +262,11 @@ def unclean_candidate(
     nodes: Collection[NodeId],
     asked: NodeId | None = None,
 ) -> UncleanCandidate:
-    """Who is to lead a container none of whose in-sync replicas is left: of those that answer, the one that has most.
+    """The next leader of a container with no in-sync replica left: the replica with the most data on a node that
+    answers.
 
-    `answers`: the replicas of the container on nodes that answer; `nodes`: all that there are. Raises KafkaError where
-    one that is in sync is among them, where none is there, or where the node that is asked for has none.
+    `answers`: the container's replicas on nodes that answer; `nodes`: all nodes; `asked`: the requested leader, if
+    any. Raises KafkaError if an in-sync replica answers, no replica answers, or the requested node has none.
     """
     incarnations = {node: str(incarnation) for node, incarnation in record.in_sync}
     living = [node for node, state in answers.items() if incarnations.get(node) == state.format]

@@ -1,8 +1,8 @@
-"""Headrace's own admin calls on security as a whole: whether it is on, turned on, turned off. Any node answers them.
+"""Headrace's own admin calls on security as a whole: show, turn on, turn off. Any node answers them.
 
-While it is off, whoever reaches a listener may do everything. Turning it on where nobody who can prove who he is
-administers the cluster would lock everybody out, so that is refused; turning it off opens all that there is, so it is
-done only for somebody who says so in so many words.
+While security is off, every client that reaches a listener may do everything. Turning it on is refused if no user with
+a password administers the cluster, since that would lock everybody out. Turning it off opens everything, so the caller
+has to request exactly that.
 """
 
 from typing import Any, Final
@@ -36,21 +36,21 @@ NO_ADMINISTRATOR: Final = (
 
 class TurnOn(Params, frozen=True):
     force: bool = False
-    """Administrators prove who they are by certificates or tokens alone."""
+    """Whether to turn it on even if administrators authenticate by certificates or tokens alone."""
 
 
 class TurnOff(Params, frozen=True):
     open_everything: bool = False
-    """That everybody may do everything from then on is what is wanted."""
+    """Whether the caller confirms that everybody may do everything from then on."""
 
 
 TAKEN: Final = (TurnOn, TurnOff)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class SecurityCalls:
-    """The calls on security as a whole, and what status says of it."""
+    """The admin calls on security as a whole, and its part of the cluster's status."""
 
     def __init__(self, *, catalog: Catalog, access: AccessControl, changes: AccessChanges) -> None:
         self._catalog = catalog
@@ -58,7 +58,7 @@ class SecurityCalls:
         self._changes = changes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "security.show": Method(NoParams, self._show, CLUSTER_ADMIN),
             "security.on": Method(TurnOn, self._on, CLUSTER_ADMIN, of_caller=True),
@@ -66,7 +66,7 @@ class SecurityCalls:
         }
 
     async def shown(self) -> dict[str, Any]:
-        """Whether security is on, who administers the cluster, and (`problem`) what is to be known of it."""
+        """Whether security is on, who administers the cluster, and the most important `problem`, if any."""
         rules = self._access.rules
         admin = _administrators(rules)
         users, with_password, administrators = await self._counted(admin)
@@ -89,7 +89,8 @@ class SecurityCalls:
         return await self.shown()
 
     async def _on(self, params: TurnOn, caller: Caller) -> dict[str, Any]:
-        """How it is then. POLICY_VIOLATION where nobody who has a password would administer the cluster."""
+        """Turn security on and return its state. Raises POLICY_VIOLATION if no user with a password would administer
+        the cluster."""
         rules = self._access.rules
         admin = _administrators(rules)
         _, _, administrators = await self._counted(admin)
@@ -103,7 +104,7 @@ class SecurityCalls:
         return await self._turn(caller, on=True)
 
     async def _off(self, params: TurnOff, caller: Caller) -> dict[str, Any]:
-        """How it is then. POLICY_VIOLATION unless `open_everything`."""
+        """Turn security off and return its state. Raises POLICY_VIOLATION unless `open_everything`."""
         if not params.open_everything:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
@@ -122,7 +123,7 @@ class SecurityCalls:
         return {**await self.shown(), **await self._changes.told()}
 
     async def _counted(self, admin: str | None) -> tuple[int, int, int]:
-        """Users, those of them who have a password, and those of these who administer the cluster."""
+        """The number of users, of users with a password, and of users with a password who administer the cluster."""
         expression = parse(admin or "")
 
         def look(reader: Reader) -> tuple[int, int, int]:
@@ -142,6 +143,6 @@ class SecurityCalls:
 
 
 def _administrators(rules: AccessRules) -> str | None:
-    """The cluster's expression for admin; None where there is none that can be read."""
+    """The cluster's expression for admin; None if there is none that can be parsed."""
     rule = rules.deciding(Permission.ADMIN, Kind.CLUSTER)
     return None if rule is None or rule in rules.faults else rule.expression

@@ -1,6 +1,6 @@
 """Headrace's own admin calls on containers. Any node answers them.
 
-A container is recovered by a change of its record in the cluster store, which the nodes then follow.
+A container is recovered by changing its record in the cluster store, which the nodes then follow.
 """
 
 from typing import Final
@@ -30,16 +30,16 @@ class Recovery(Params, frozen=True):
     container: int
     node: int | None = None
     epoch: int | None = None
-    """That of the record the caller has decided on; None: say only what would be done."""
+    """Epoch of the record that the caller's decision is based on; None: only report what would be done."""
 
 
 TAKEN: Final = (Recovery,)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class ContainerCalls:
-    """The calls on containers."""
+    """The admin calls on containers."""
 
     def __init__(
         self, *, runtime: Runtime, cluster: ClusterClient, catalog: Catalog, store: StoreCall, probes: NodeProbes
@@ -51,14 +51,14 @@ class ContainerCalls:
         self._probes = probes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "container.list": Method(NoParams, self._list, CLUSTER_ADMIN),
             "container.recover": Method(Recovery, self._recover, CLUSTER_ADMIN),
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:
-        """Every container's record. `bytes` are those of this node's replica, null where it has none."""
+        """All containers' records. `bytes` is the size of this node's replica, null if it has none."""
         stored = await bytes_on_disk(self._runtime, self._cluster.replicas)
         return [
             {
@@ -80,7 +80,8 @@ class ContainerCalls:
         ]
 
     async def _recover(self, params: Recovery) -> dict[str, object]:
-        """Choose a leader from outside the in-sync set, of which nobody is left (invariant 15); what may be lost."""
+        """Choose a leader from outside the in-sync set, of which no replica is left (invariant 15). The answer says
+        what may be lost."""
         container = ContainerId(params.container)
         record = self._cluster.record(container)
         if record is None:

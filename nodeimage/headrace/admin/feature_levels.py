@@ -1,8 +1,8 @@
 """The cluster's feature level, as it is shown and changed: `headrace features`.
 
-Any node answers. What is asked for stands in the cluster store; the controller raises the level (control.levels). It
-never falls: what a level lets nodes write is not read by versions below it. Kafka's tools ask by UpdateFeatures
-(kafka.update_features).
+Any node answers. The requested level is stored in the cluster store; the controller raises the level (control.levels).
+The level never falls, since older versions cannot read what nodes may write at a higher level. Kafka's tools use
+UpdateFeatures (kafka.update_features).
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from headrace.store.protocol import StoreCall
 log = structlog.get_logger()
 
 RAISED_S: Final = 30.0
-"""So long who asks for a level waits for it, at most; it comes nevertheless."""
+"""How long a caller waits for the requested level by default, in seconds; the level is raised later anyway."""
 LOOK_S: Final = 0.1
 
 
 class Upgrade(Params, frozen=True):
     level: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)] | None = None
-    """None: the highest that all nodes support."""
+    """None means the highest level that all nodes support."""
     validate_only: bool = False
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = RAISED_S
 
 
 class Hold(Params, frozen=True):
     level: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)] | None = None
-    """None: where it is."""
+    """None means the present level."""
     off: bool = False
 
 
@@ -46,11 +46,11 @@ class Wait(Params, frozen=True):
 
 TAKEN: Final = (Upgrade, Hold, Wait)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class FeatureCalls:
-    """The calls on the cluster's feature level."""
+    """The admin calls on the cluster's feature level."""
 
     def __init__(self, *, runtime: Runtime, cluster: ClusterClient, store: StoreCall) -> None:
         self._runtime = runtime
@@ -58,7 +58,7 @@ class FeatureCalls:
         self._store = store
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "features.show": Method(NoParams, self._show, CLUSTER_ADMIN),
             "features.upgrade": Method(Upgrade, self._upgrade, CLUSTER_ADMIN),
@@ -67,7 +67,7 @@ class FeatureCalls:
         }
 
     async def _show(self, params: NoParams) -> dict[str, object]:
-        """The level, what the nodes support, and what it waits for."""
+        """The level, what the nodes support, and what the level waits for."""
         return await self._shown()
 
     async def _shown(self) -> dict[str, object]:
@@ -91,13 +91,13 @@ class FeatureCalls:
         }
 
     async def _upgrade(self, params: Upgrade) -> dict[str, object]:
-        """How things are once the level is raised, or `wait_s` later. Raises KafkaError where it cannot be raised."""
+        """The state once the level is raised, or `wait_s` seconds later. Raises KafkaError if it cannot be raised."""
         level = features.common(self._cluster.nodes()) if params.level is None else params.level
         await self.raise_to(level, validate_only=params.validate_only, timeout_s=params.wait_s)
         return await self._shown()
 
     async def _hold(self, params: Hold) -> dict[str, object]:
-        """How things are then. Raises KafkaError for a level below the one that there is."""
+        """Set or remove the hold, and return the state. Raises KafkaError for a level below the present one."""
         if params.off and params.level is not None:
             raise KafkaError(Code.INVALID_REQUEST, "a hold is taken off, or set at a level: not both")
         present = await self._store(features.get_features)
@@ -108,13 +108,13 @@ class FeatureCalls:
         return await self._shown()
 
     async def _wait(self, params: Wait) -> dict[str, object]:
-        """How things are with another time before the level is raised by itself."""
+        """Set the time after which the level is raised automatically, and return the state."""
         await self._store(lambda store: features.set_wait(store, params.wait_s))
         self._cluster.view.refresh()
         return await self._shown()
 
     async def raise_to(self, level: int, *, validate_only: bool = False, timeout_s: float = RAISED_S) -> None:
-        """Have the controller raise the level; returns once it is, or after `timeout_s`. Raises KafkaError."""
+        """Have the controller raise the level; returns when it is raised, or after `timeout_s`. Raises KafkaError."""
         await self._store(lambda store: features.ask_for(store, level, validate_only=validate_only))
         if validate_only:
             return

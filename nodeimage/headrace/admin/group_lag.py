@@ -1,7 +1,7 @@
-"""How far consumer groups are behind: committed offsets against the ends of partitions.
+"""The lag of consumer groups: committed offsets against the ends of partitions.
 
-Lag is Kafka's: the partition's high watermark less the committed offset. Committed offsets and ends are of slightly
-different moments, so a lag that would be negative is 0. A node that does not coordinate groups refuses with
+Lag is Kafka's: the partition's high watermark minus the committed offset. Committed offsets and ends are read at
+slightly different moments, so a lag that would be negative is 0. A node that does not coordinate groups refuses with
 NOT_COORDINATOR.
 """
 
@@ -30,13 +30,13 @@ class OneGroup(Params, frozen=True):
 
 TAKEN: Final = (OneGroup,)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 Ends = Mapping[tuple[bytes, int], int]
 
 
 class GroupCalls:
-    """The calls on consumer groups."""
+    """The admin calls on consumer groups."""
 
     def __init__(
         self, *, catalog: Catalog, coordination: Coordination, states: PartitionStates, authorizer: Authorizer
@@ -47,7 +47,7 @@ class GroupCalls:
         self._states = states
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         listed = Anybody("lists the groups on which the caller has any permission")
         return {
             "groups.list": Method(NoParams, self._list, listed, of_caller=True),
@@ -55,8 +55,8 @@ class GroupCalls:
         }
 
     async def _list(self, params: NoParams, caller: Caller) -> list[dict[str, object]]:
-        """Every group that the caller may see in order of name, with its state and its lag over the partitions of
-        topics that he may see."""
+        """The groups that the caller may see, in order of name, with state and lag, which covers only the topics that
+        the caller may see."""
         groups = sorted(
             each
             for each in await self._coordination.present.listing()
@@ -79,11 +79,11 @@ class GroupCalls:
         ]
 
     def _seen(self, rows: Sequence[CommittedOffsetRow], caller: Caller) -> list[CommittedOffsetRow]:
-        """Those of topics that a caller may see."""
+        """The committed offsets on topics that the caller may see."""
         return [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, f"{row.stream}:{row.name}")]
 
     async def _show(self, params: OneGroup, caller: Caller) -> dict[str, object]:
-        """One group: members, and its lag on each partition of topics that the caller may see.
+        """One group: its members, and its lag on each partition of the topics that the caller may see.
 
         Raises KafkaError (GROUP_ID_NOT_FOUND).
         """
@@ -127,7 +127,7 @@ class GroupCalls:
 
 
 def _committed_offsets_of(reader: Reader, groups: Sequence[str]) -> dict[str, list[CommittedOffsetRow]]:
-    """[blocking]"""
+    """[blocking] The committed offsets of these groups, by group."""
     return {group: reader.groups.committed_offsets(group) for group in groups}
 
 

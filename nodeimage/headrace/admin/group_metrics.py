@@ -1,9 +1,9 @@
-"""How far the groups that this node coordinates are behind, looked at now and then for those who scrape it.
+"""The lag of the groups that this node coordinates, computed now and then for scrapes.
 
-All of their committed offsets are gone through, AT_ONCE at a time whatever the number of groups, every LOOK_S, or every
-SHARE times as long as that took. The groups that are furthest behind are told one by one, up to MOST_GROUPS; of the
-others, how many there are. A node that does not coordinate groups tells of none.
-"""
+All their committed offsets are read, AT_ONCE at a time whatever the number of groups. A scan begins LOOK_S seconds
+after the last one, or SHARE times as long after it as it took, whichever is later. The groups that are furthest behind
+are reported individually, up to MOST_GROUPS; the others are only counted. A node that does not coordinate groups
+reports none. """
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,19 +30,19 @@ log = structlog.get_logger()
 LOOK_S: Final = 10.0
 SHARE: Final = 50
 AT_ONCE: Final = 250
-"""Committed offsets that are read, and reckoned, at once: half a millisecond's."""
+"""Committed offsets that are read, and added up, in one step: about half a millisecond of work."""
 MOST_GROUPS: Final = 100
 MOST_OF_A_GROUP: Final = 500
-"""Of its partitions, and of its topics, that are told by kafka-exporter's names."""
+"""Most partitions, and most topics, of one group that are reported under kafka-exporter's names."""
 
 _Place = tuple[str, int, int]
-"""Of a committed offset: its group, the number of its topic, its partition."""
+"""The place of a committed offset: its group, the number of its topic, its partition."""
 _BEFORE_ALL: Final = ("", -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """A group on one partition."""
+    """A group's offset and lag on one partition."""
 
     topic: str
     partition: int
@@ -52,23 +52,23 @@ class PartitionLag:
 
 @dataclass(slots=True)
 class GroupLag:
-    """A group at one time."""
+    """A group's lag at one time."""
 
     group: str
     members: int | None = None
-    """None: the group is not in memory, and so has none."""
+    """None: the group is not in memory, and so has no members."""
     records: int = 0
     most: int = 0
-    """Of the partition that is furthest behind."""
+    """The records that the partition furthest behind lacks."""
     seconds: float | None = 0.0
     """None: not known yet."""
     partitions: list[PartitionLag] = field(default_factory=list)
-    """The first of them."""
+    """The first MOST_OF_A_GROUP partitions."""
     topics: dict[str, int] = field(default_factory=dict)
-    """Records by topic, of the first of them."""
+    """Records by topic, for the first MOST_OF_A_GROUP topics."""
 
     def add(self, row: CommittedOffsetRow, records: int, seconds: float | None) -> None:
-        """One of its partitions, so many records behind, the oldest of which is there for so long."""
+        """Add a partition that is `records` behind; the oldest of them has existed for `seconds`, None if unknown."""
         if self.seconds is None or not (self.partitions or self.records):
             self.seconds = seconds
         elif seconds is not None:
@@ -84,19 +84,19 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look at all groups has found."""
+    """The result of one scan of all groups."""
 
     groups: int = 0
     told: tuple[GroupLag, ...] = ()
 
     @property
     def dropped(self) -> int:
-        """Groups that are not told one by one."""
+        """How many groups are not reported individually."""
         return self.groups - len(self.told)
 
 
 class GroupMetrics:
-    """Of one node."""
+    """Computes the group metrics of one node."""
 
     def __init__(
         self, *, runtime: Runtime, catalog: Catalog, coordination: Coordination, states: PartitionStates
@@ -107,14 +107,14 @@ class GroupMetrics:
         self._states = states
         self._history = LagHistory()
         self.looked: Looked | None = None
-        """None: this node does not coordinate groups, or has not looked at them yet."""
+        """The last result; None if this node does not coordinate groups, or has not scanned them yet."""
 
     def start(self) -> None:
-        """Look from now on, for as long as the node runs."""
+        """Scan repeatedly, as long as the node runs."""
         self._runtime.spawn(self._look_on())
 
     def readings(self) -> Iterator[Reading]:
-        """What `/metrics` tells of groups."""
+        """The readings of groups for `/metrics`."""
         looked = self.looked
         if looked is None:
             return
@@ -129,7 +129,7 @@ class GroupMetrics:
                 yield Reading(declared.GROUP_LAG_SECONDS, round(each.seconds, 3), name)
 
     async def look(self) -> None:
-        """Look at all groups, now."""
+        """Scan all groups now."""
         if not self._coordination.is_here:
             self.looked = None
             return
@@ -146,14 +146,14 @@ class GroupMetrics:
             rows, after = await self._catalog.query(lambda reader, after=after: _committed_offsets(reader, after))  # type: ignore[misc]
             await self._see_ends(ends, (row for _, row in rows))
             self._add(furthest, rows, members, ends)
-        for number, (name, count) in enumerate(members.items()):  # those that have committed nothing
+        for number, (name, count) in enumerate(members.items()):  # groups that have committed nothing
             furthest.begin(GroupLag(name, count))
             await turn(number)
         self._history.forget_others(ends.keys())
         self.looked = Looked(groups, tuple(furthest.told()))
 
     async def _see_ends(self, ends: dict[Key, int], rows: Iterable[CommittedOffsetRow]) -> None:
-        """Where their partitions end, of those of which this look does not know it yet."""
+        """Find the ends of the rows' partitions that this scan does not know yet."""
         seen = await self._states.ends({(row.topic_id, row.partition) for row in rows} - ends.keys())
         now = self._runtime.loop.time()
         for key, end in seen.items():
@@ -167,12 +167,12 @@ class GroupMetrics:
         members: dict[str, int | None],
         ends: Mapping[Key, int],
     ) -> None:
-        """Reckon rows, which come in order of their groups. `members`: of the groups that have not begun."""
+        """Add up rows, which are in order of groups. `members`: the member counts of the groups not yet begun."""
         now = self._runtime.loop.time()
         for name, row in rows:
             group = furthest.last
             if group is None or group.group != name:
-                if name not in members:  # it is being deleted, or has just been made
+                if name not in members:  # the group is being deleted, or is new
                     continue
                 group = furthest.begin(GroupLag(name, members.pop(name)))
             key = (row.topic_id, row.partition)
@@ -184,7 +184,7 @@ class GroupMetrics:
             began = self._runtime.loop.time()
             try:
                 await self.look()
-            except HeadraceError as error:  # the catalog, or who coordinates, changes: the next look may find them
+            except HeadraceError as error:  # the catalog's leader or the coordinator changes
                 self.looked = None
                 log.debug("groups could not be looked at", reason=str(error))
             except Exception:
@@ -195,39 +195,39 @@ class GroupMetrics:
 
 
 def shown_name(stream: str, topic: str) -> str:
-    """A topic's name as clients of its stream use it: with the stream, but for the default one."""
+    """A topic's name as clients of its stream use it: with the stream, unless that is the default one."""
     return topic if stream == DEFAULT_STREAM else f"{stream}:{topic}"
 
 
 class FurthestBehind:
-    """The groups that are told one by one, found among any number of them."""
+    """Selects the groups to report individually from any number of groups."""
 
     def __init__(self) -> None:
         self._found: list[GroupLag] = []
 
     @property
     def last(self) -> GroupLag | None:
-        """The one that was begun last; None: none was."""
+        """The group begun last, or None."""
         return self._found[-1] if self._found else None
 
     def begin(self, group: GroupLag) -> GroupLag:
-        """The next group, which gets its lag before another one begins."""
+        """Add the next group; all of its lag is added before another group begins."""
         if len(self._found) >= 2 * MOST_GROUPS:
             self._found = self.told()
         self._found.append(group)
         return group
 
     def told(self) -> list[GroupLag]:
-        """Those that are furthest behind, in order."""
+        """The groups that are furthest behind, in order."""
         return sorted(self._found, key=lambda each: (-each.records, each.group))[:MOST_GROUPS]
 
 
 def _committed_offsets(reader: Reader, after: _Place) -> tuple[list[tuple[str, CommittedOffsetRow]], _Place | None]:
-    """[blocking] The next committed offsets of all groups, and the place of the last of them; None: these are all."""
+    """[blocking] The next committed offsets of all groups, and the place of the last of them; None at the end."""
     rows = reader.groups.committed_offsets_after(after, limit=AT_ONCE)
     if len(rows) < AT_ONCE:
         return rows, None
     group, last = rows[-1]
     topic = reader.topics.by_id(last.topic_id)
-    # It is there: it was read in the same moment.
+    # The topic exists, since it was read in the same snapshot.
     return rows, None if topic is None else (group, topic.number, last.partition)

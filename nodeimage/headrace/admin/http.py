@@ -2,17 +2,17 @@
 
 /livez      200 while the event loop answers
 /readyz     200 once the node serves, has its containers and is not behind; 503 with a line that says what it waits for
-/safez      200 where this node can stop without anybody waiting; 503 with what would be missed
+/safez      200 if this node can stop without making anybody wait; 503 with what would be missed
 /metrics    Prometheus's text format; 503 while the node starts or stops
-/metrics/kafka  the same of topics and groups, by the names of kafka-exporter
-/hand-over  POST: others lead what the node leads; answered when they do. It is about to stop, and takes no roles until
-            it is started again. SIGTERM does the same
-/recover-store  POST: what the nodes' folders say of containers whose records are gone; with ?apply=1 these are put
-            back. 409 with a line that says why not
+/metrics/kafka  the same for topics and groups, under the names of kafka-exporter
+/hand-over  POST: other nodes become leaders of what this node leads; answered when they are. The node is expected to
+            stop, and takes no roles until it is restarted. SIGTERM does the same
+/recover-store  POST: what the nodes' folders say about containers whose records are lost; with ?apply=1 the records
+            are restored. 409 with a line that says why not
 
-The GETs are for whoever reaches the port, the POSTs for this host and whoever shows the token (admin.http_guard). Each
-route is one path, letter by letter; whatever else is asked for is not there. A HEAD gets the head of a GET's answer. No
-request has a body.
+The GETs are open to every client that reaches the port, the POSTs to this host and to clients with the token
+(admin.http_guard). Each route is one path, compared letter by letter; all others are 404. A HEAD gets the headers of a
+GET's answer. Requests must not have a body.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ from headrace.metrics.merging import CONTENT_TYPE
 log = structlog.get_logger()
 
 Scrape = Callable[[], Awaitable[bytes | None]]
-"""Metrics in Prometheus's text format; None: the node is starting."""
+"""Returns metrics in Prometheus's text format; None while the node starts."""
 Check = Callable[[], str]
-"""Why not; "": it is so."""
+"""Returns why a condition does not hold; "" if it holds."""
 
 
 class HttpPort:
@@ -61,8 +61,8 @@ class HttpPort:
         is_read_only: bool = False,
         clock: Timers | None = None,
     ) -> None:
-        """`token_file`, `names`: see admin.http_guard. `is_read_only`: it has the GETs alone. `clock`: what limits on
-        clients go by; None: the loop's."""
+        """`token_file`, `names`: see admin.http_guard. `is_read_only`: only the GETs are served. `clock`: the clock for
+        limits on clients; None: the loop's."""
         self._token_file = token_file
         self._names = names
         self._hand_over = hand_over
@@ -83,19 +83,19 @@ class HttpPort:
         self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Serve; the port. Raises OSError."""
+        """Listen and serve; returns the port. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
         await self.serve(listening)
         return int(listening.getsockname()[1])
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve at a socket that listens."""
+        """Serve on a listening socket."""
         self._acceptor = Acceptor(listening, self._connections.connection, self._connections.admission)
         self._acceptor.start()
 
     async def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         if self._acceptor is not None:
             self._acceptor.close()
             await self._acceptor.wait_closed()
@@ -112,7 +112,7 @@ class HttpPort:
         return await handler(request)
 
     def _guarded(self, handler: Answering, *, is_open: bool) -> Answering:
-        """A handler for those who may ask it. `is_open`: anybody may."""
+        """A handler that first checks whether the request is allowed. `is_open`: every client may send it."""
 
         async def answered(request: Request) -> Answer:
             remote = request.remote
@@ -132,7 +132,7 @@ class HttpPort:
         return answered
 
     async def _token(self) -> bytes:
-        """What the file holds now; b"" where it cannot be read."""
+        """The file's present content; b"" if it cannot be read."""
         try:
             return await asyncio.to_thread(read_token, self._token_file)
         except (OSError, ValueError) as error:
@@ -155,7 +155,7 @@ class HttpPort:
                 told = await scrape()
             except HeadraceError as error:
                 return text(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
-            except Exception:  # parts that start, or stop, in the middle of it
+            except Exception:  # parts may be starting or stopping
                 log.exception("metrics could not be told", path=request.path)
                 told = None
             if told is None:

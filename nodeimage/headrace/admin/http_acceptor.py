@@ -1,18 +1,18 @@
 """The HTTP port's connections: few at a time, and none that keeps others out.
 
-The kubelet's probes come through this port. So its connections have places (admission.py): they are new until their
-first request is whole, and make way then; one that waits for another request, or does not take the answer to its last
-one, makes way next. Who is slow has a limit for each thing that he does:
+The kubelet's probes come through this port. So its connections have places (admission.py): a connection is new until
+its first request is complete, and new ones are dropped first when room is needed; next are those that wait for another
+request, or whose client does not read the answer. Slow clients have a limit for each phase:
 
-    beginning with the first  `NEW_S` of admission.py
-    any, once begun           `REQUEST_S`
-    between two               `KEPT_S`
-    taking an answer          `SEND_S`
-    what he sends afterwards  `LINGER_S`, where the connection ends: it is thrown away. Were it closed with something
-                              unread, the kernel would reset it, and the answer could be lost on its way
+    before the first request  `NEW_S` of admission.py
+    a request, once begun     `REQUEST_S`
+    between two requests      `KEPT_S`
+    reading an answer         `SEND_S`
+    after the last answer     `LINGER_S`: what the client still sends is discarded. If the connection were closed with
+                              unread data, the kernel would reset it, and the answer could be lost on its way
 
-One request of a connection is answered at a time, and nothing is read meanwhile. Answers are not broken off when their
-client is gone: somebody who hands over may well hang up.
+One request of a connection is answered at a time, and nothing is read meanwhile. An answer is completed even if its
+client is gone, since a client may well hang up during a hand-over.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ KEPT_S: Final = 3_600.0
 SEND_S: Final = 30.0
 LINGER_S: Final = 1.0
 SHUTDOWN_S: Final = 2.0
-"""For what is under way when the port closes."""
+"""How long requests in progress may take when the port closes, in seconds."""
 
 Answering = Callable[[Request], Awaitable[Answer]]
 
 
 class HttpConnections:
-    """Of one port."""
+    """All connections of one port."""
 
     def __init__(self, plan: DescriptorPlan, answering: Answering, clock: Timers) -> None:
-        """`answering`: answers each request. `clock`: what limits go by."""
+        """`answering`: answers each request. `clock`: the clock for limits."""
         self.clock = clock
         self.admission = Admission(
             kind="http",
@@ -57,19 +57,19 @@ class HttpConnections:
         )
         self._answering = answering
         self._idle: dict[HttpConnection, None] = {}
-        """Those with no request under way, once they have had one; the longest idle first."""
+        """Connections without a request in progress that have had one; the longest idle first."""
         self._all: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closes = False
         self._ended = asyncio.Event()
-        """It closes, and nothing is left."""
+        """Set once the port closes and no connection or request is left."""
 
     def connection(self, place: Place) -> "HttpConnection":
-        """The protocol of a new one, for an acceptor."""
+        """A protocol for a new connection, for the acceptor."""
         return HttpConnection(place, self)
 
     async def close(self) -> None:
-        """End all of them, those with a request under way when it is answered, or `SHUTDOWN_S` later."""
+        """Close all connections, those with a request in progress when it is answered, or `SHUTDOWN_S` later."""
         self._closes = True
         for each in list(self._all):
             each.end()
@@ -84,19 +84,19 @@ class HttpConnections:
             each.drop()
 
     def made(self, connection: "HttpConnection") -> None:
-        """It is connected."""
+        """Handle that a connection is established."""
         self._all.add(connection)
         if self._closes:
             connection.end()
 
     def lost(self, connection: "HttpConnection") -> None:
-        """It is no longer."""
+        """Handle that a connection is closed."""
         self._all.discard(connection)
         self._idle.pop(connection, None)
         self._look()
 
     def asked(self, connection: "HttpConnection", request: Request) -> None:
-        """Answer its request."""
+        """Begin to answer a connection's request."""
         self._idle.pop(connection, None)
         task = asyncio.get_running_loop().create_task(self._answer(connection, request), name="http request")
         self._tasks.add(task)
@@ -129,7 +129,7 @@ class HttpConnections:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection."""
+    """One connection of the HTTP port."""
 
     def __init__(self, place: Place, connections: HttpConnections) -> None:
         self._place = place
@@ -140,39 +140,39 @@ class HttpConnection(asyncio.Protocol):
         self._limit: Timer | None = None
         self._dropped = False
         self._answering = False
-        """A request is under way, or its answer is."""
+        """Whether a request is being answered, or its answer sent."""
         self._has_begun = False
-        """The time for the request that is coming runs."""
+        """Whether the next request has begun to arrive, so that its time limit runs."""
         self._writes = False
-        """The kernel has not got all of the answer."""
+        """Whether the kernel has not taken all of the answer yet."""
         self._closes = False
-        """It ends with the answer."""
+        """Whether the connection closes after the answer."""
         self._lingers = False
         self._heard_all = False
-        """The client sends no more."""
+        """Whether the client has closed its sending side."""
         place.occupy(self.drop)
 
     def drop(self) -> None:
-        """End it at once."""
+        """Abort the connection."""
         self._dropped = True
         self._place.leave()
         if self._transport is not None:
             self._transport.abort()
 
     def end(self) -> None:
-        """End it when what is under way is answered."""
+        """Close the connection once the request in progress is answered."""
         self._closes = True
         if self._transport is not None and not self._answering:
             self._transport.close()
 
     def answer(self, answer: Answer) -> None:
-        """Send the answer to its request."""
+        """Send the answer to the request in progress."""
         assert self._transport is not None
         sent, goes_on = self._exchange.answer(replace(answer, closes=answer.closes or self._closes))
         self._closes = not goes_on
         self._limit_to(SEND_S)
         self._writes = False
-        self._transport.write(sent)  # calls pause_writing, where the kernel does not take all of it
+        self._transport.write(sent)  # calls pause_writing if the kernel does not take all of it
         if not self._writes:
             self._sent()
 
@@ -206,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """See asyncio.Protocol."""
         self._heard_all = True
-        return self._answering and not self._lingers  # who has asked, and says no more, is answered
+        return self._answering and not self._lingers  # a request is answered even if its client sends nothing more
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -218,10 +218,10 @@ class HttpConnection(asyncio.Protocol):
             self._writes = False
             self._sent()
 
-    # --- its course
+    # --- requests and answers
 
     def _go_on(self) -> None:
-        """Take up the next request, if it is there."""
+        """Begin the next request, if it has arrived."""
         if self._dropped or self._transport is None or self._transport.is_closing():
             return
         self._answering = False
@@ -245,12 +245,12 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _sent(self) -> None:
-        """The kernel has the whole answer."""
+        """Handle that the kernel has the whole answer."""
         if self._dropped or self._transport is None or self._transport.is_closing():
             return
         if not self._closes:
             self._limit_to(KEPT_S)
-            self._loop.call_soon(self._go_on)  # others come first, however many requests this client has sent ahead
+            self._loop.call_soon(self._go_on)  # so that clients that pipeline requests do not delay others
         elif self._heard_all:
             self._transport.close()
         elif not self._lingers:
@@ -261,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _limit_to(self, seconds: float | None) -> None:
-        """It is dropped after so long, if nothing else is said until then; None: it has time."""
+        """Drop the connection after `seconds`, unless this is called again before; None: no limit."""
         if self._limit is not None:
             self._limit.cancel()
         self._limit = None if seconds is None else self._connections.clock.call_later(seconds, self.drop)

@@ -1,12 +1,12 @@
-"""What a client and the HTTP port say to each other on one connection: requests in, answers out, by h11. Pure.
+"""The HTTP protocol of one connection of the HTTP port: requests in, answers out, by h11. Pure: no I/O.
 
-    bytes -> receive -> next -> Request -> (somebody answers) -> answer -> bytes, and whether another may follow
+    bytes -> receive -> next -> Request -> (the caller answers) -> answer -> bytes, and whether another may follow
 
 Invariants:
-1. One request at a time: what a client sends ahead stays as it is until the one before it has been answered.
-2. A request's head has `MOST_HEAD` bytes, or a piece more; a longer one is refused before more of it is kept.
-3. No body is read. Whatever a request announces, its connection ends with the answer.
-4. What is not HTTP/1.0 or 1.1 gets an answer that says so, and has nothing of what came in it.
+1. One request at a time: pipelined requests stay unread until the one before has been answered.
+2. A request's head is limited to `MOST_HEAD` bytes, plus one piece; a longer one is refused before more is stored.
+3. No body is read. If a request announces one, its connection closes with the answer.
+4. What is not HTTP/1.0 or 1.1 gets an answer that says so, and that repeats nothing of what was received.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl
 import h11
 
 MOST_HEAD: Final = 16_384
-"""Bytes of a request's line and headers; a token has a quarter of that."""
+"""Most bytes of a request's line and headers; a token may have a quarter of that."""
 AT_ONCE: Final = 4_096
-"""Bytes that h11 is given before it is asked whether they are too many."""
+"""Bytes that are passed to h11 in one piece, before its size check."""
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json; charset=utf-8"
 _VERSIONS: Final = (b"1.0", b"1.1")
@@ -37,31 +37,31 @@ _BROKEN: Final[Mapping[HTTPStatus, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked, but for a body."""
+    """A request without its body."""
 
     method: str
     path: str
-    """As it came, letter by letter: nothing in it is decoded."""
+    """As received; nothing in it is decoded."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """The first value of each."""
+    """The first value of each parameter."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """By names in lower case; one that came several times has all of its values, with commas between."""
+    """Headers by lower-case name; the values of a repeated header are joined with commas."""
     remote: str = ""
-    """The address that it comes from."""
+    """The client's address."""
     has_body: bool = False
-    """Whether it announces one."""
+    """Whether the request announces a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes = field(repr=False)
     content_type: str = TEXT
     headers: Mapping[str, str] = field(default_factory=dict)
     closes: bool = False
-    """No other request is taken on its connection."""
+    """Whether the connection closes after it."""
 
 
 def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
@@ -70,7 +70,7 @@ def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
 
 
 class HttpExchange:
-    """Of one connection."""
+    """The requests and answers of one connection."""
 
     def __init__(self, remote: str) -> None:
         """`remote`: the client's address."""
@@ -78,19 +78,20 @@ class HttpExchange:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
         self._method = b""
         self._unread = bytearray()
-        """What h11 has not been given yet."""
+        """Received bytes that h11 has not been given yet."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether a part of a request is there, and the rest is not."""
+        """Whether a request has arrived in part."""
         return bool(self._http.trailing_data[0]) or bool(self._unread)
 
     def receive(self, data: bytes) -> None:
-        """Take what came from the client."""
+        """Take in bytes received from the client."""
         self._unread += data
 
     def next(self) -> Request | Answer | None:
-        """The next request; or the answer to what is none; None: more has to come. The one before is answered."""
+        """The next request; an Answer to malformed input; None if more bytes are needed. The one before must be
+        answered."""
         self._method = b""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA and self._unread:
@@ -103,7 +104,7 @@ class HttpExchange:
                 return _broken(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
             request = self._request(event)
             if not request.has_body:
-                self._http.next_event()  # the message's end
+                self._http.next_event()  # the end of the message
         except h11.RemoteProtocolError as error:
             return _broken(HTTPStatus(error.error_status_hint))
         if event.http_version == b"1.1" and request.headers.get("expect", "100-continue").lower() != "100-continue":
@@ -111,7 +112,7 @@ class HttpExchange:
         return request
 
     def answer(self, answer: Answer) -> tuple[bytes, bool]:
-        """The answer to the request that came last, as it is sent; whether another request may follow."""
+        """The answer to the last request as bytes to send, and whether another request may follow."""
         headers = {
             "Date": formatdate(usegmt=True),
             "Content-Type": answer.content_type,
@@ -138,7 +139,7 @@ class HttpExchange:
         target, _, query = event.target.decode("ascii").partition("?")
         authority, path = _split(target)
         if authority is not None:
-            headers["host"] = authority  # RFC 9112, 3.2.2: it is what counts
+            headers["host"] = authority  # RFC 9112, 3.2.2: it takes precedence
         return Request(
             method=event.method.decode("ascii"),
             path=path,
@@ -150,7 +151,7 @@ class HttpExchange:
 
 
 def _split(target: str) -> tuple[str | None, str]:
-    """The authority that a target of absolute form names, and the path; None: it names none."""
+    """The authority of a target in absolute form, or None, and the path."""
     scheme = next((each for each in _SCHEMES if target.lower().startswith(each)), None)
     if scheme is None:
         return None, target

@@ -1,13 +1,13 @@
-"""Who may ask what at a node's HTTP port. Pure, but for the file of the token.
+"""Access rules of a node's HTTP port. Pure, except for reading the token's file.
 
-    health, metrics   whoever reaches the port
-    all others        from this machine's own addresses; from elsewhere with `Authorization: Bearer TOKEN`, where TOKEN
-                      is what the file of `--admin-token-file` holds at that moment. Without a file, or with an empty
-                      one, nobody from elsewhere
+    health, metrics   every client that reaches the port
+    all others        clients on this machine's own addresses; remote clients with `Authorization: Bearer TOKEN`, where
+                      TOKEN is the present content of the file of `--admin-token-file`. Without a file, or with an
+                      empty one, no remote client
 
-A browser on this machine is no administrator, whatever page it shows: what comes from here has to name this machine as
-its host (a name that leads here since a moment ago is somebody else's: DNS rebinding), and what changes something must
-not come from a page (Origin, Sec-Fetch-Site: its requests reach other hosts without being asked).
+A browser on this machine is not an administrator, whatever page it shows. So local requests must name this machine as
+their host (a host name that was just pointed here belongs to somebody else: DNS rebinding), and requests that change
+something must not come from a page (Origin, Sec-Fetch-Site: pages can send requests to other hosts unasked).
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 from headrace.base.admission import is_local
 
 MOST_TOKEN: Final = 4_096
-"""Bytes of the file."""
+"""Most bytes in the token's file."""
 _SCHEME: Final = "bearer "
 _LOCAL_NAME: Final = "localhost"
 
 
 class Refusal(NamedTuple):
-    """What a request gets instead of its answer."""
+    """The status and reason of a refused request."""
 
     status: HTTPStatus
     reason: str
@@ -40,9 +40,9 @@ def refusal(
     names: Collection[str],
     token: bytes,
 ) -> Refusal | None:
-    """Why a request is refused; None: it is not. `headers`: by names in lower case. `remote`: the address that it comes
-    from. `is_open`: anybody may ask this. `names`: the node's own hosts and addresses. `token`: what makes up for
-    coming from elsewhere; b"": nothing."""
+    """Why a request is refused, or None if it is not. `headers`: by lower-case name. `remote`: the client's address.
+    `is_open`: every client may send this request. `names`: the node's own hosts and addresses. `token`: allows remote
+    clients that show it; b"": there is none."""
     is_from_here = is_local(remote)
     if is_from_here and "host" in headers and not _names_this_machine(headers["host"], names):
         return Refusal(HTTPStatus.FORBIDDEN, "the Host header names neither this machine nor this node")
@@ -58,7 +58,8 @@ def refusal(
 
 
 def read_token(path: Path | None) -> bytes:
-    """[blocking] What a file holds, but for space around it; b"": nobody has a token. Raises OSError, ValueError."""
+    """[blocking] The file's content without surrounding space; b"" without a file: nobody has a token. Raises OSError,
+    ValueError."""
     if path is None:
         return b""
     with path.open("rb") as file:
@@ -72,12 +73,12 @@ def _shows(authorization: str, token: bytes) -> bool:
     if not authorization.lower().startswith(_SCHEME):
         return False
     shown = authorization[len(_SCHEME) :].strip().encode("utf-8", "surrogateescape")
-    # Hashes: neither the content nor the length of the token is to be heard from how long it takes.
+    # Hashes are compared, so that the time it takes reveals neither the token's content nor its length.
     return hmac.compare_digest(hashlib.sha256(shown).digest(), hashlib.sha256(token).digest())
 
 
 def _names_this_machine(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header is one that no other site can have."""
+    """Whether a Host header names this machine or node, so that it cannot be another site's."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     name = name.lower().removesuffix(".")
     return name == _LOCAL_NAME or is_local(name) or (name != "" and name in {each.lower() for each in names})

@@ -1,7 +1,7 @@
-"""Topics and groups by the names that kafka-exporter gives them, for KEDA and for dashboards that exist. Pure.
+"""Topics and groups under the metric names of kafka-exporter, for KEDA and for existing dashboards. Pure functions.
 
-A node tells of the partitions that it leads and has in memory, and of the groups that it coordinates: all nodes
-together are what kafka-exporter tells of a cluster. Up to MOST_SERIES partitions of each are told, and sums of groups.
+A node reports the partitions that it leads and has in memory, and the groups that it coordinates: together all nodes
+report what kafka-exporter does for a cluster. At most MOST_SERIES series each, for partitions and for groups' sums.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ class TopicsInMemory(Protocol):
 
 
 def of_topics(topics: TopicsInMemory) -> Iterator[Reading | None]:
-    """Where partitions that are led here begin and end."""
+    """The first and last offsets of partitions that this node leads."""
     series = 0
     for topic in topics.all():
         if series >= MOST_SERIES:
@@ -72,7 +72,7 @@ def of_topics(topics: TopicsInMemory) -> Iterator[Reading | None]:
 
 
 def of_groups(looked: Callable[[], Looked | None]) -> Iterator[Reading]:
-    """How far groups are, by partition and by topic."""
+    """The members, offsets and lag of groups, by partition and by topic."""
     found = looked()
     series = sums = 0
     for group in () if found is None else found.told:

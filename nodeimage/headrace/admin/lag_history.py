@@ -1,8 +1,7 @@
-"""For how long the record at an offset of a partition is there, from when its end was seen where. Pure.
+"""Estimates how long the record at an offset of a partition has existed, from past ends of the partition. Pure.
 
-The end of a partition is noted now and then. Between two notes it is taken to have risen steadily. Of a partition 64
-notes are kept, the older the sparser, so that they reach back for hours.
-"""
+The end of a partition is noted now and then, and is assumed to have risen steadily between two notes. For each
+partition 64 notes are kept, fewer the further back, so that they cover hours. """
 
 from array import array
 from bisect import bisect_right
@@ -11,25 +10,25 @@ from typing import Final
 
 MOST_NOTES: Final = 64
 MOST_PARTITIONS: Final = 2_000
-"""Followed at a time; 1 KiB each."""
+"""Most partitions with notes at a time; 1 KiB each."""
 
 Key = tuple[bytes, int]
 """A topic's id and a partition."""
 
 
 class _Notes:
-    """Of one partition."""
+    """The notes of one partition."""
 
     __slots__ = ("ends", "times")
 
     def __init__(self) -> None:
         self.times = array("d")
         self.ends = array("q")
-        """Both rise."""
+        """`times` and `ends` are both in ascending order."""
 
     def add(self, now: float, end: int) -> None:
         times, ends = self.times, self.ends
-        if ends and end < ends[-1]:  # cut by an unclean recovery, or made anew
+        if ends and end < ends[-1]:  # cut by an unclean recovery, or recreated
             del times[:], ends[:]
         if len(ends) > 1 and ends[-1] == ends[-2] == end:
             times[-1] = now
@@ -43,13 +42,13 @@ class _Notes:
 
 
 class LagHistory:
-    """Of the partitions that groups consume."""
+    """The notes of all partitions that groups consume."""
 
     def __init__(self) -> None:
         self._notes: dict[Key, _Notes] = {}
 
     def note(self, key: Key, end: int, *, now: float) -> None:
-        """A partition ends there now, by a clock that does not go back."""
+        """Note that a partition ends at `end` now, by a monotonic clock in seconds."""
         notes = self._notes.get(key)
         if notes is None:
             if len(self._notes) >= MOST_PARTITIONS:
@@ -58,7 +57,8 @@ class LagHistory:
         notes.add(now, end)
 
     def age_s(self, key: Key, offset: int, *, now: float) -> float | None:
-        """For how long the record at `offset` is there, at least; 0.0: there is none; None: it is not known."""
+        """How many seconds the record at `offset` has existed, at least; 0.0 if there is no such record, None if
+        unknown."""
         notes = self._notes.get(key)
         if notes is None:
             return None
@@ -72,6 +72,6 @@ class LagHistory:
         return now - (times[index] + (times[index + 1] - times[index]) * share)
 
     def forget_others(self, keys: Set[Key]) -> None:
-        """Keep nothing of partitions that no group consumes."""
+        """Forget all partitions but these."""
         for key in self._notes.keys() - keys:
             del self._notes[key]

@@ -1,6 +1,6 @@
-"""How this node's links do, looked at now and then for those who scrape it: a link may have 100,000 partitions.
+"""The metrics of this node's links, computed now and then for scrapes, since a link may have 100,000 partitions.
 
-Up to MOST_LINKS are told one by one, those that are furthest behind first.
+At most MOST_LINKS links are reported individually, those that are furthest behind first.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ STATES: Final = (CONNECTING, CATCHING_UP, CAUGHT_UP, PAUSED, FAILED)
 
 
 class LinkReadings:
-    """Of one node."""
+    """Computes the link metrics of one node."""
 
     def __init__(self, *, runtime: Runtime, look: Callable[[], Awaitable[Mapping[str, Overall]]]) -> None:
-        """`look`: gives how each link does."""
+        """`look`: returns the overall figures of each link, by name."""
         self._runtime = runtime
         self._look = look
         self._found: Mapping[str, Overall] = {}
 
     def start(self) -> None:
-        """Look from now on, for as long as the node runs."""
+        """Compute them repeatedly, as long as the node runs."""
         self._runtime.spawn(self._look_on())
 
     async def look(self) -> None:
-        """Look at all links, now."""
+        """Compute the figures of all links now."""
         self._found = await self._look()
 
     def readings(self) -> Iterator[Reading]:
-        """What `/metrics` tells of links."""
+        """The readings of links for `/metrics`."""
         told = sorted(self._found.items(), key=lambda each: (-each[1].lag.seconds, each[0]))
         if len(told) > MOST_LINKS:
             yield Reading(declared.SERIES_DROPPED, float(len(told) - MOST_LINKS), ("links",))

@@ -1,4 +1,4 @@
-"""A node's status, and what its parts count, as readings of its metrics. Pure."""
+"""Turns a node's status, and what its parts count, into readings of its metrics. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -65,11 +65,12 @@ _BY_TOPIC: Final = (
     *(declared.TOPIC_IN_BYTES, declared.TOPIC_IN_RECORDS),
     *(declared.TOPIC_OUT_BYTES, declared.TOPIC_OUT_RECORDS),
 )
-"""In the order of a flow's counts."""
+"""Metrics of streams and of topics, in the order of a flow's counts."""
 
 
 def of_status(status: Mapping[str, Any]) -> Iterator[Reading]:
-    """Those of a `node_status`, with `ready`, `controller`, `store_silent_s`, `started_s`, `cpu_s` and `now_s`."""
+    """The readings of a `node_status`, with `ready`, `controller`, `store_silent_s`, `started_s`, `cpu_s` and
+    `now_s`."""
     for metric, path in _OF_STATUS:
         yield Reading(metric, float(_at(status, path)))
     yield Reading(declared.NODE_INFO, 1.0, (str(status["version"]), str(status["cluster"])))
@@ -83,7 +84,7 @@ def of_status(status: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def of_requests(times: Mapping[str, ApiTimes]) -> Iterator[Reading]:
-    """How long answers took, by API, of those that were asked."""
+    """The latencies and errors of requests, by API, for APIs that have been called."""
     for api, each in times.items():
         if not each.total.count:
             continue
@@ -96,20 +97,20 @@ def of_requests(times: Mapping[str, ApiTimes]) -> Iterator[Reading]:
 
 
 def of_log(times: LogTimes) -> Iterator[Reading]:
-    """How long disk and followers took."""
+    """How long syncs to disk and commits took."""
     yield Reading(declared.LOG_SYNC_SECONDS, times.sync)
     yield Reading(declared.COMMIT_SECONDS, times.commit)
 
 
 def of_loop(lag: LoopLag) -> Iterator[Reading]:
-    """How late the loop is."""
+    """How late the event loop runs its callbacks."""
     histogram = Histogram(lag.bounds_s)
     histogram.counts, histogram.sum = list(lag.counts), lag.sum_s
     yield Reading(declared.LOOP_LAG, histogram)
 
 
 def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
-    """How long calls to other nodes took."""
+    """How long calls to other nodes took, by call."""
     for call, histogram in list(times.items()):
         yield Reading(declared.PEER_CALL_SECONDS, histogram, (call,))
 
@@ -117,7 +118,8 @@ def of_peers(times: Mapping[str, Histogram]) -> Iterator[Reading]:
 def of_containers(
     led: Mapping[ContainerId, Leader], records: Mapping[ContainerId, ContainerRecord], *, waiting: int
 ) -> Iterable[Reading]:
-    """How those are that this node leads. `waiting`: that nobody can lead, as far as it is for this node to say."""
+    """The containers that this node leads, by their state. `waiting`: containers without a possible leader, as far as
+    this node reports them."""
     found = dict.fromkeys(("in_sync", "behind", "stalled"), 0)
     for container, leader in led.items():
         record = records.get(container)
@@ -131,7 +133,7 @@ def of_containers(
 
 
 def of_nodes(lives: Iterable[str]) -> Iterable[Reading]:
-    """How many registered nodes are how, as the controller finds them (control.observations.Life)."""
+    """The number of registered nodes by their state, as the controller sees them (control.observations.Life)."""
     found = dict.fromkeys(_LIVES, 0)
     for life in lives:
         found[life] += 1
@@ -139,7 +141,7 @@ def of_nodes(lives: Iterable[str]) -> Iterable[Reading]:
 
 
 def of_traffic(traffic: Traffic) -> Iterator[Reading | None]:
-    """What clients wrote and read."""
+    """What clients wrote and read, by stream and by topic."""
     for told in traffic.told():
         if told is None:
             yield None
@@ -156,7 +158,7 @@ def _of_flow(flow: Flow, metrics: Sequence[Metric], labels: tuple[str, ...]) -> 
 
 
 def counts(metric: Metric, found: Mapping[str, float]) -> Iterable[Reading]:
-    """Of a metric with one label: its values by that."""
+    """The readings of a metric with one label, from its values by that label."""
     return [Reading(metric, float(value), (label,)) for label, value in found.items()]
 
 

@@ -1,4 +1,4 @@
-"""Asks the nodes how they are: all at a time, at every call that needs to know who lives."""
+"""Probes all nodes concurrently, for every call that needs to know which are alive."""
 
 import asyncio
 from collections.abc import Collection
@@ -23,7 +23,7 @@ class NodeProbes:
         self._cluster = cluster
 
     async def answers(self, *, replicas: bool = False) -> dict[NodeId, ProbeAnswer]:
-        """How each node is that answers; all are asked at a time. `replicas`: with all of its replicas."""
+        """The answers of the nodes that answer, which are all asked at once. `replicas`: with all of their replicas."""
         nodes = self._cluster.nodes()
         ask = self._ask_all if replicas else self._ask_alive
         answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
@@ -36,8 +36,8 @@ class NodeProbes:
         return found
 
     async def not_at(self, position: Position, of: Collection[NodeId]) -> set[NodeId]:
-        """Those of these nodes on which not everything below a position of the catalog's log is in force, as far as
-        they say: whoever does not answer is one of them. Nodes without a record are not."""
+        """The nodes among `of` on which the catalog's log is not in force up to `position`, by their own answers; nodes
+        that do not answer count too. Nodes without a record do not."""
         nodes = [node for node in self._cluster.nodes() if node.node_id in of]
         answers = await asyncio.gather(*(self._ask_alive(node) for node in nodes), return_exceptions=True)
         found: set[NodeId] = set()
@@ -53,7 +53,7 @@ class NodeProbes:
         return answer
 
     async def _ask_all(self, node: NodeRecord) -> ProbeAnswer:
-        """Page by page, each of which has its time. Raises HeadraceError where one does not come."""
+        """Ask page by page; the time limit applies to each page. Raises HeadraceError if a page does not arrive."""
         told = ToldReplicas()
         while True:
             asked = Probe(told.since, told.begun)

@@ -1,4 +1,4 @@
-"""What a node tells of itself: its replicas, what it stores and what it is doing.
+"""A node's report about itself: its replicas, what it stores and what it is doing.
 
 Figures come from memory; sizes on disk and the process's memory are read in a reader thread.
 """
@@ -34,7 +34,8 @@ _PAGE: Final = os.sysconf("SC_PAGESIZE")
 
 
 class _OnDisk(NamedTuple):
-    """Read in a thread: bytes by container, the process's memory, and the filesystem's room."""
+    """Figures read in a thread: bytes by container, the process's memory, the filesystem's size and free space, and the
+    process's open descriptors."""
 
     containers: Mapping[ContainerId, int]
     resident: int
@@ -44,7 +45,7 @@ class _OnDisk(NamedTuple):
 
 
 class ClientCounters(Protocol):
-    """What is counted of clients since the start."""
+    """Counters of clients since the node's start."""
 
     connections: int
     requests: int
@@ -55,7 +56,7 @@ class ClientCounters(Protocol):
 
 
 class NodeStatus:
-    """The calls on the node itself."""
+    """The admin calls on the node itself, and its status."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class NodeStatus:
         listeners: Callable[[], Sequence[Mapping[str, object]]],
         tracing: Callable[[], Mapping[str, object]],
     ) -> None:
-        """`topics`: those in memory; `connections`: those of clients; `listeners`: how those of the node's file are;
-        `tracing`: how its traces are, nothing where there are to be none."""
+        """`topics`: those in memory; `connections`: those of clients; `listeners`: returns the state of the configured
+        listeners; `tracing`: returns the state of tracing, empty if it is off."""
         self._runtime = runtime
         self._node = node
         self._catalog = catalog
@@ -95,7 +96,7 @@ class NodeStatus:
         self._tracing = tracing
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "status": Method(NoParams, self._status, CLUSTER_ADMIN),
             "node.settings": Method(NoParams, self._settings, CLUSTER_ADMIN),
@@ -112,12 +113,12 @@ class NodeStatus:
         return dataclasses.asdict(self._node.settings)
 
     async def _start_scrub(self, params: NoParams) -> dict[str, object]:
-        """Begin to read everything back, unless that is under way; how it stands."""
+        """Start a scrub, which reads everything back, unless one is running; returns its state."""
         self._scrub.start()
         return self._scrub_shown()
 
     async def _scrub_status(self, params: NoParams) -> dict[str, object]:
-        """How the scrub stands, or how the last one ended."""
+        """The state of the running scrub, or the result of the last one."""
         return self._scrub_shown()
 
     async def status(self) -> dict[str, object]:
@@ -174,7 +175,7 @@ class NodeStatus:
         }
 
     async def _totals(self) -> tuple[int, int, int]:
-        """Streams, topics and partitions; zeros where the catalog is damaged so that they cannot be counted."""
+        """The number of streams, topics and partitions; zeros if damage of the catalog prevents counting."""
         try:
             return await self._catalog.query(lambda reader: reader.streams.totals())
         except HeadraceError:
@@ -183,7 +184,7 @@ class NodeStatus:
             return 0, 0, 0
 
     def _scrub_shown(self) -> dict[str, object]:
-        """How the scrub stands, or how the last one ended; `errors` are what it found, one line each."""
+        """The state of the running scrub, or the result of the last one; `errors` has one line for each problem."""
         state = self._scrub.status()
         return {
             "running": state["state"] == "running",
@@ -197,7 +198,7 @@ class NodeStatus:
         }
 
     def _traffic_shown(self) -> dict[str, object]:
-        """By stream, the busiest first; what is not told apart is told together."""
+        """Traffic by stream, the busiest first; streams that are not counted individually are summed."""
         streams = [each for each in self._traffic.told() if each is not None and each.topic is None]
         streams.sort(key=lambda each: each.flow.in_bytes + each.flow.out_bytes, reverse=True)
         return {
@@ -221,7 +222,7 @@ class NodeStatus:
         ]
 
     def _replica_shown(self, replica: LocalReplica, size: int) -> dict[str, object]:
-        """A replica: what the record says of its container, and what its log has here."""
+        """A replica: its container's record, and its log on this node."""
         record = self._cluster.record(replica.id)
         return {
             "id": replica.id,
@@ -240,19 +241,19 @@ class NodeStatus:
 
     async def _measured(self) -> _OnDisk:
         replicas = self._cluster.replicas
-        # Every node has a replica of the catalog.
+        # There is always one, since every node has a replica of the catalog.
         folder = replicas.all()[0].folder.parent
         return await self._runtime.loop.run_in_executor(self._runtime.executor, _on_disk, folder, chunk_paths(replicas))
 
 
 def _on_disk(folder: Path, paths: Mapping[ContainerId, Sequence[Path]]) -> _OnDisk:
-    """[blocking]"""
+    """[blocking] The figures read from the filesystem and the system."""
     usage = shutil.disk_usage(folder)
     return _OnDisk(allocated(paths), _resident_bytes(), usage.total, usage.free, _descriptors())
 
 
 def _descriptors() -> int:
-    """[blocking] That this process has open; 0 where the system does not tell, or has none for the question."""
+    """[blocking] How many descriptors this process has open; 0 if the system does not report it, or has none left."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -260,7 +261,7 @@ def _descriptors() -> int:
 
 
 def _resident_bytes() -> int:
-    """[blocking] Of this process (proc(5)); 0 where the system does not tell."""
+    """[blocking] This process's resident memory in bytes (proc(5)); 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except OSError:

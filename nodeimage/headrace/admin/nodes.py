@@ -1,7 +1,6 @@
-"""Headrace's own admin calls on nodes: shown, drained, removed. Any node answers them.
+"""Headrace's own admin calls on nodes: list, drain, remove. Any node answers them.
 
-What is asked is carried out by a change of the cluster store, which the controller then acts on. What may be asked is
-decided in `cluster_rules`.
+A call changes the cluster store, and the controller acts on the change. `cluster_rules` decides what is allowed.
 """
 
 import asyncio
@@ -39,11 +38,11 @@ class Removal(Params, frozen=True):
 
 TAKEN: Final = (Drain, Removal)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class NodeCalls:
-    """The calls on nodes, and how nodes are shown."""
+    """The admin calls on nodes, and how nodes are shown."""
 
     def __init__(
         self, *, cluster: ClusterClient, store: StoreCall, controller: ControllerLink, probes: NodeProbes
@@ -54,7 +53,7 @@ class NodeCalls:
         self._probes = probes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "node.list": Method(NoParams, self._list, CLUSTER_ADMIN),
             "node.drain": Method(Drain, self._drain, CLUSTER_ADMIN),
@@ -62,11 +61,11 @@ class NodeCalls:
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:
-        """Every node: where it is, whether it answers, what it leads and holds."""
+        """All nodes: address, state, and what they lead and hold."""
         return await self.all_shown()
 
     async def _drain(self, params: Drain) -> dict[str, object]:
-        """Have a node's roles and replicas go elsewhere (`cancel`: no longer); the node, and what to know about it."""
+        """Move a node's roles and replicas elsewhere (`cancel`: stop doing so); returns the node, with warnings."""
         node = self._node(params.node)
         warnings: list[str] = []
         if not params.cancel and not node.draining:
@@ -90,7 +89,7 @@ class NodeCalls:
         }
 
     async def _remove(self, params: Removal) -> dict[str, object]:
-        """Forget a node for good; `check_only`: say whether that may be, and leave it."""
+        """Remove a node permanently; `check_only`: only check whether that is allowed."""
         view = self._cluster.view
         if params.force and NodeId(params.node) not in view.nodes:
             return await self._forget_lost(params)
@@ -110,10 +109,10 @@ class NodeCalls:
         return {"node": node.node_id, "removed": not params.check_only, "replicas_given_up": len(held)}
 
     async def _forget_lost(self, params: Removal) -> dict[str, object]:
-        """A node that has no record, as the store lost it: it is not to come back."""
+        """Remove a node whose record the store has lost, so that it cannot come back."""
         node_id = NodeId(params.node)
         if not await self._store(lambda store: records.had_node_id(store, node_id)):
-            self._node(params.node)  # raises: there never was one
+            self._node(params.node)  # raises, since there never was such a node
         if not params.check_only:
             await self._store(lambda store: records.remove_node(store, node_id, force=True))
             log.warning("a node without a record was removed", node=node_id)
@@ -127,7 +126,7 @@ class NodeCalls:
         return node
 
     async def all_shown(self) -> list[dict[str, object]]:
-        """Every node, as `node.list` has it."""
+        """All nodes, as `node.list` shows them."""
         answers = await self._probes.answers()
         duties = await asyncio.to_thread(rules.duties, list(self._cluster.view.containers.values()))
         return [self.shown(node, answers.get(node.node_id), duties) for node in self._cluster.nodes()]
@@ -135,7 +134,7 @@ class NodeCalls:
     def shown(
         self, node: NodeRecord, answer: ProbeAnswer | None, duties: Mapping[NodeId, rules.Duties]
     ) -> dict[str, object]:
-        """One node, as `node.list` has it. `answer`: to a probe; None: it does not answer."""
+        """One node, as `node.list` shows it. `answer`: its answer to a probe, None if it gave none."""
         has = duties.get(node.node_id, rules.Duties())
         roles = ["controller"] if controlling(self._cluster) == node.node_id else []
         roles += ["catalog"] if has.leads_catalog else []
@@ -163,7 +162,7 @@ class NodeCalls:
 
 
 def controlling(cluster: ClusterClient) -> NodeId | None:
-    """The node that has the controller's lease, as far as is known."""
+    """The node that holds the controller lease, as far as this node knows."""
     lease = cluster.view.lease
     return None if lease is None or lease.node == records.NOBODY else lease.node
 

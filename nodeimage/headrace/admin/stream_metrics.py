@@ -1,9 +1,9 @@
-"""How much is in a stream: its messages, its bytes, and since when. All of its partitions are looked at for that.
+"""The size of streams: messages, bytes, and the time of the oldest record. All partitions of a stream are read for it.
 
-Whoever asks pays for a second of work at most: the partitionlets are gone through in order of id, and where a call has
-to stop the next one goes on. What is told is of the last time that all were seen, and they are gone through again once
-that is FRESH_S old, or SHARE times as old as it took. So a stream of a million topics gets its figures late, and no
-node is busy with them. Each node has its own.
+A call does a second of work at most: the partitionlets are read in order of id, and where a call has to stop the next
+one continues. The reported figures are those of the last complete pass; the next pass begins once they are FRESH_S
+seconds old, or SHARE times as old as the pass took, whichever is later. So a stream of a million topics gets its
+figures late, and no node is kept busy with them. Each node has its own figures.
 """
 
 from dataclasses import dataclass
@@ -20,38 +20,38 @@ WORK_S: Final = 1.0
 FRESH_S: Final = 20.0
 SHARE: Final = 50
 AT_ONCE: Final = 1_000
-"""Partitionlets."""
+"""Partitionlets that are read in one step."""
 BEFORE_ALL: Final = PartitionletId(0)
 KNOWN: Final = 1_000
-"""Streams of which figures are kept."""
+"""Most streams whose figures are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Of a stream at one time."""
+    """The size of a stream at one time."""
 
     messages: int = 0
     bytes: int = 0
     oldest: Millis | None = None
-    """The time of its oldest record; None: it has none."""
+    """The time of its oldest record; None if it has none."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is known of a stream, and how far the next look has come."""
+    """The last figures of a stream, and the progress of the next pass."""
 
     known: Metrics | None = None
     due: float = 0.0
     sofar: Metrics = Metrics()
     after: PartitionletId = BEFORE_ALL
     is_over: bool = False
-    """All were seen."""
+    """Whether the pass is complete."""
     spent_s: float = 0.0
     busy: bool = False
 
 
 class StreamMetrics:
-    """Counts what is in streams, as this node sees them."""
+    """Measures streams, as this node sees them."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, remote_reads: RemoteReads) -> None:
         self._runtime = runtime
@@ -60,9 +60,9 @@ class StreamMetrics:
         self._kept: dict[StreamNumber, _Kept] = {}
 
     async def of(self, stream: StreamRow) -> Metrics | None:
-        """As they were lately; None: not all of the stream has been seen yet. Raises `CatalogFailed`."""
+        """The latest figures; None until the first pass over the stream is complete. Raises `CatalogFailed`."""
         kept = self._kept.pop(stream.number, None) or _Kept()
-        self._kept[stream.number] = kept  # last in order
+        self._kept[stream.number] = kept  # now the most recently used
         while len(self._kept) > KNOWN:
             del self._kept[next(iter(self._kept))]
         now = self._runtime.loop.time
@@ -83,14 +83,14 @@ class StreamMetrics:
         return kept.known
 
     async def _look(self, kept: _Kept, stream: StreamNumber) -> bool:
-        """At some more partitionlets; whether there may be more, and can be looked at now."""
+        """Read some more partitionlets; returns whether there may be more that can be read now."""
         rows, starts = await self._catalog.query(lambda reader: _page(reader, stream, kept.after))
         there = [row for row in rows if row.state != INTENDED]
         begins = {row.id: max(row.first, starts.get((row.topic, row.partition), Offset(0))) for row in there}
         holds_first = {row.id: begins[row.id] for row in there if begins[row.id] == starts.get(_key(row), Offset(0))}
         found = await self._remote_reads.extents(there, first=holds_first)
         if len(found) < len(there):
-            return False  # a container's leader does not answer: from here again, the next time
+            return False  # a container's leader does not answer: the next call retries here
         oldest = [extent.oldest for extent in found.values() if extent.oldest is not None]
         if kept.sofar.oldest is not None:
             oldest.append(kept.sofar.oldest)
@@ -112,6 +112,6 @@ def _key(row: PartitionletRow) -> tuple[int, int]:
 def _page(
     reader: Reader, stream: StreamNumber, after: PartitionletId
 ) -> tuple[list[PartitionletRow], dict[tuple[int, int], Offset]]:
-    """[blocking] Partitionlets of a stream behind `after`, and where their partitions begin."""
+    """[blocking] A page of a stream's partitionlets after `after`, and the log starts of their partitions."""
     rows = reader.chains.of_stream(stream, after=after, limit=AT_ONCE)
     return rows, reader.chains.log_starts({row.topic for row in rows})

@@ -26,7 +26,7 @@ from headrace.security.audit import Change
 class OneStream(Params, frozen=True):
     path: str
     figures: bool = False
-    """Whether it is asked how much is in it: all of its partitions are looked at for that."""
+    """Whether to return the stream's size, for which all of its partitions are read."""
 
 
 class NewStream(Params, frozen=True):
@@ -34,7 +34,7 @@ class NewStream(Params, frozen=True):
     policy: PolicyFields = PolicyFields()
     if_not_exists: bool = False
     access: dict[Permission, str] = msgspec.field(default_factory=dict)
-    """Expressions by permission; what is not given is the creator's alone while security is on."""
+    """Expressions by permission; without one, only the creator has the permission while security is on."""
 
 
 class StreamChange(Params, frozen=True):
@@ -54,11 +54,11 @@ class Page(Params, frozen=True):
 
 TAKEN: Final = (OneStream, NewStream, StreamChange, StreamEnd, Page)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class StreamCalls:
-    """The calls on streams."""
+    """The admin calls on streams."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class StreamCalls:
         self._metrics = metrics
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         listed = Anybody("lists the streams on which, or on a topic of which, the caller has any permission")
         return {
             "stream.create": Method(NewStream, self._create, on_path(ADMIN), of_caller=True),
@@ -87,9 +87,9 @@ class StreamCalls:
         }
 
     async def _create(self, params: NewStream, caller: Caller) -> dict[str, object]:
-        """The stream as made. TOPIC_ALREADY_EXISTS for a path that is taken, unless `if_not_exists`.
+        """Create a stream and return it. Raises TOPIC_ALREADY_EXISTS for a path that is taken, unless `if_not_exists`.
 
-        With `access` also what a change of expressions answers.
+        With `access` the answer also has the fields of a change of expressions.
         """
         check_new_path(params.path)
         policy = policy_from(params.policy)
@@ -109,7 +109,7 @@ class StreamCalls:
                 Code.TOPIC_ALREADY_EXISTS,
                 f"stream {params.path} exists; change it with `headrace stream alter {params.path}`",
             )
-        if not outcome.changed and self._may.is_on:  # who may make one there need not see what others made
+        if not outcome.changed and self._may.is_on:  # the right to create one there does not include seeing others'
             check(ANY, stream_target(params.path), caller, self._may, method="stream.create")
         shown = stream_shown(outcome.stream)
         if not read or not outcome.changed:
@@ -119,7 +119,7 @@ class StreamCalls:
         return {**shown, **await self._changes.told(await self._changes.warnings(read.values()))}
 
     async def _list(self, params: Page, caller: Caller) -> list[dict[str, object]]:
-        """Streams in order of path that the caller may see; `limit` -1 for all after `after`."""
+        """The streams that the caller may see, after `after`, in order of path; `limit` -1 means all."""
         if not self._may.is_on:
             rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=params.limit))
             return [stream_shown(row) for row in rows]
@@ -134,9 +134,9 @@ class StreamCalls:
         return seen
 
     async def _show(self, params: OneStream) -> dict[str, object]:
-        """One stream: its policy, how much is in it, and (`problem`) why no topics can be made in it at present.
+        """One stream: its policy, and (`problem`) why no topics can be created in it at present.
 
-        With `figures` its messages, bytes and the time of the oldest too; null as long as they are not known yet.
+        With `figures` also its messages, bytes and the time of the oldest record, which are null until they are known.
         """
         row = await stream_of(self._catalog, params.path)
         shown = {**stream_shown(row), "problem": self._volumes.warning_of(row)}
@@ -148,9 +148,10 @@ class StreamCalls:
         return {**shown, "messages": known.messages, "bytes": known.bytes, "oldest_ms": known.oldest}
 
     async def _alter(self, params: StreamChange) -> dict[str, object]:
-        """The stream as changed. Topics follow at once, but for what they set themselves.
+        """Change a stream's policy and return it. It applies to topics at once, except for configs that they set
+        themselves.
 
-        A new volume takes what a partition writes from its next roll on.
+        A new volume applies to each partition from its next roll on.
         """
         await stream_of(self._catalog, params.path)
         changes = changes_from(params.changes)
@@ -161,7 +162,8 @@ class StreamCalls:
         return stream_shown(outcome.stream)
 
     async def _delete(self, params: StreamEnd) -> dict[str, object]:
-        """The stream as it was. With topics in it, only by `force`; the default stream never."""
+        """Delete a stream and return it. If it has topics, this requires `force`; the default stream cannot be
+        deleted."""
         await stream_of(self._catalog, params.path)
         if params.path == DEFAULT_STREAM:
             raise KafkaError(
@@ -175,7 +177,7 @@ class StreamCalls:
 
 
 async def stream_of(catalog: Catalog, path: str) -> StreamRow:
-    """A stream by its path. Raises KafkaError where there is none."""
+    """The stream at a path. Raises KafkaError if there is none."""
     check_stream(path)
     row = await found_one(catalog, lambda reader: reader.streams.at(path))
     if row is None:

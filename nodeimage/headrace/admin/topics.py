@@ -1,6 +1,6 @@
 """Headrace's own admin calls on topics, their chains of partitionlets, and rolls.
 
-Any node answers them, but for a roll, which only the partition's leader makes: others refuse with
+Any node answers them, except for a roll, which only the partition's leader carries out: others refuse with
 NOT_LEADER_OR_FOLLOWER.
 """
 
@@ -52,11 +52,11 @@ class OnePartition(Params, frozen=True):
 
 TAKEN: Final = (TopicPage, OneTopic, OnePartition)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class TopicCalls:
-    """The calls on topics."""
+    """The admin calls on topics."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TopicCalls:
         self._home_check = home_check
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         listed = Anybody("lists the topics on which the caller has any permission")
         return {
             "topic.list": Method(
@@ -97,11 +97,11 @@ class TopicCalls:
         }
 
     async def _list(self, params: TopicPage, caller: Caller) -> list[dict[str, object]]:
-        """A page of a stream's topics in order of name, of those that the caller may see."""
+        """A page of a stream's topics in order of name, without those that the caller may not see."""
         if not 1 <= params.limit <= MAX_PAGE:
             raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
         if self._may.sees_stream(caller, params.stream):
-            await stream_of(self._catalog, params.stream)  # to others it is the same whether there is one
+            await stream_of(self._catalog, params.stream)  # others must not learn whether it exists
         rows = await self._seen(params, caller)
         return [
             {
@@ -126,7 +126,7 @@ class TopicCalls:
             await asyncio.sleep(0)
 
     async def _show(self, params: OneTopic, caller: Caller) -> dict[str, object]:
-        """A topic: what holds for it, and each partition's leader, offsets and size."""
+        """A topic: its effective policy, and each partition's leader, offsets and size."""
         row = await self._topic(params.topic, caller)
         stream = await stream_of(self._catalog, row.stream)
         policy = effective(stream.policy, row.configs)
@@ -159,7 +159,7 @@ class TopicCalls:
         }
 
     async def _chain(self, params: OnePartition, caller: Caller) -> list[dict[str, object]]:
-        """The partitionlets of a topic or of one partition, in order: which offsets, where, how big."""
+        """The partitionlets of a topic or of one partition, in order: their offsets, places and sizes."""
         row = await self._topic(params.topic, caller, partition=params.partition)
         rows = await self._catalog.query(lambda reader: reader.chains.chain(row.number, params.partition))
         stored = await self._remote_reads.extents(rows)
@@ -186,12 +186,12 @@ class TopicCalls:
         return shown
 
     def _leader(self, container: ContainerId | None) -> NodeId | None:
-        """The node that leads a container."""
+        """The node that leads a container, or None."""
         found = None if container is None else self._cluster.leader(container)
         return None if found is None else found[0]
 
     async def _roll(self, params: OnePartition, caller: Caller) -> dict[str, object]:
-        """Let a partition (0, unless another is named) go on in a new partitionlet; the new one."""
+        """Roll a partition (0 by default) to a new partitionlet, and return that."""
         index = params.partition or 0
         row = await self._topic(params.topic, caller, partition=index)
         (topic,) = await self._topics.resolve_ids([row.topic_id])
@@ -211,7 +211,7 @@ class TopicCalls:
         }
 
     async def _topic(self, name: str, caller: Caller, *, partition: int | None = None) -> TopicRow:
-        """Raises KafkaError for an unknown topic or partition."""
+        """The topic of that name, with that partition. Raises KafkaError for an unknown topic or partition."""
         (row,) = await topic_rows(self._catalog, [name], default_stream=caller.default_stream)
         if isinstance(row, KafkaError):
             raise row
@@ -224,7 +224,7 @@ class TopicCalls:
 
 
 def _with_prefix(reader: Reader, params: TopicPage) -> list[TopicRow]:
-    """[blocking] Names in order, so that those with one prefix stand together."""
+    """[blocking] A page of topics with the prefix. They are contiguous, since names are in order."""
     first: list[TopicRow] = []
     after = params.after
     if after < params.prefix:

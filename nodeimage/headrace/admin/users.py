@@ -1,7 +1,7 @@
 """Headrace's own admin calls on users. Any node answers them.
 
-A password comes by these calls alone and goes no further than the node that answers: what is written are salted keys,
-for SCRAM-SHA-256 and for SCRAM-SHA-512, and no answer, log or error has either.
+Passwords are sent in these calls only, and no further than the node that answers: it stores salted keys, for
+SCRAM-SHA-256 and SCRAM-SHA-512, and no answer, log or error contains either.
 """
 
 import re
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 LEAST_PASSWORD: Final = 8
 MOST_PASSWORD: Final = 256
-"""Characters."""
+"""Shortest and longest password, in characters."""
 MOST_GROUPS: Final = 1_000
 MAX_PAGE: Final = 10_000
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -44,7 +44,7 @@ class OneUser(Params, frozen=True):
 class NewUser(Params, frozen=True):
     name: str
     password: str | None = None
-    """None: a certificate or a token proves who it is."""
+    """None: the user authenticates by a certificate or a token."""
     groups: list[str] = msgspec.field(default_factory=list)
     if_not_exists: bool = False
 
@@ -55,7 +55,7 @@ class NewUser(Params, frozen=True):
 class UserChange(Params, frozen=True):
     name: str
     groups: list[str]
-    """All that it is in from now on."""
+    """All groups that the user is in from now on."""
     force: bool = False
 
 
@@ -79,11 +79,11 @@ class UserPage(Params, frozen=True):
 
 TAKEN: Final = (OneUser, NewUser, UserChange, UserEnd, NewPassword, UserPage)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class UserCalls:
-    """The calls on users."""
+    """The admin calls on users."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, changes: AccessChanges) -> None:
         self._runtime = runtime
@@ -91,7 +91,7 @@ class UserCalls:
         self._changes = changes
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "user.create": Method(NewUser, self._create, CLUSTER_ADMIN, of_caller=True),
             "user.list": Method(UserPage, self._list, CLUSTER_ADMIN),
@@ -102,9 +102,9 @@ class UserCalls:
         }
 
     async def _create(self, params: NewUser, caller: Caller) -> dict[str, Any]:
-        """The user as made. DUPLICATE_RESOURCE where there is one of that name, unless `if_not_exists`.
+        """Create a user and return it. Raises DUPLICATE_RESOURCE for a name that is taken, unless `if_not_exists`.
 
-        A crash leaves a user without a password at most, who cannot prove who he is; the call may be repeated.
+        A crash leaves at most a user without a password, which cannot log in; the call may be repeated.
         """
         name = params.name
         check_user_name(name)
@@ -141,14 +141,14 @@ class UserCalls:
         return await self._catalog.query(look)
 
     async def _show(self, params: OneUser) -> dict[str, Any]:
-        """One user: groups, and by what it can prove who it is."""
+        """One user: its groups, and its authentication mechanisms."""
         found = await self._found(params.name)
         if found is None:
             raise _none(params.name)
         return found
 
     async def _alter(self, params: UserChange, caller: Caller) -> dict[str, Any]:
-        """The user with other groups. They hold from the next request on, in sessions that are open too."""
+        """Change a user's groups and return the user. They apply from the next request on, in open sessions too."""
         _check_groups(params.groups)
         if params.name == caller.principal.user:
             after = frozenset(params.groups) | caller.principal.groups
@@ -160,7 +160,7 @@ class UserCalls:
         return {**await self._show(OneUser(params.name)), **await self._changes.told()}
 
     async def _passwd(self, params: NewPassword, caller: Caller) -> dict[str, Any]:
-        """Another password, for the next one who logs in; connections that are open go on."""
+        """Change a user's password, for new log-ins; open connections stay open."""
         check_password(params.password, user=params.name)
         await self._show(OneUser(params.name))
         if not self._changes.is_admin(caller):
@@ -171,7 +171,7 @@ class UserCalls:
         return {**await self._show(OneUser(params.name)), **await self._changes.told()}
 
     async def _delete(self, params: UserEnd, caller: Caller) -> dict[str, Any]:
-        """The user as it was. Expressions that name it stay, and hold for whoever gets the name again."""
+        """Delete a user and return it. Expressions that name it stay, and apply to a later user of the same name."""
         found = await self._show(OneUser(params.name))
         if params.name == caller.principal.user and not params.force:
             raise KafkaError(
@@ -183,8 +183,8 @@ class UserCalls:
         return {**found, **await self._changes.told()}
 
     async def _check_still_his(self, name: str, caller: Caller) -> None:
-        """The session's own password is still that of the user: where it was taken from whoever has it, or the user
-        was deleted and made again, a connection that is open from before must not get the user back."""
+        """Check that the session's own password is still the user's: if the user got another password, or was deleted
+        and recreated, an older open connection must not take the user over."""
 
         def look(reader: Reader) -> bool:
             rows = [row for each in HASHES if (row := reader.users.credential(name, each)) is not None]
@@ -214,7 +214,7 @@ class UserCalls:
 
 
 def check_password(password: str, *, user: str) -> None:
-    """Raises KafkaError, which does not have it, for a password that none can be."""
+    """Check that a password is acceptable. Raises KafkaError, whose message does not contain it."""
     fault = ""
     if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
         fault = f"has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
@@ -238,7 +238,7 @@ def _of_groups(groups: Sequence[str]) -> str:
 
 
 def _credentials(user: str, password: str) -> list[Credential]:
-    """[blocking]"""
+    """[blocking] The user's credentials for all mechanisms."""
     made = [ScramCredential.made_of(password, mechanism) for mechanism in HASHES]
     return [
         Credential(user, each.mechanism, each.salt, each.stored_key, each.server_key, each.iterations) for each in made
@@ -246,7 +246,7 @@ def _credentials(user: str, password: str) -> list[Credential]:
 
 
 def _mechanisms(reader: Reader, name: str) -> list[str]:
-    """[blocking]"""
+    """[blocking] The mechanisms for which the user has credentials."""
     return [each for each in HASHES if reader.users.credential(name, each) is not None]
 
 

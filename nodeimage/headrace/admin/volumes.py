@@ -1,6 +1,6 @@
 """Headrace's own admin calls on volumes. Any node answers them.
 
-A volume is changed in the cluster store; its containers follow by the controller's plan.
+A volume is changed in the cluster store; the controller's plan then changes its containers.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class OneVolume(Params, frozen=True):
 
 
 class VolumeFields(Params, frozen=True):
-    """What is said of a volume; the rest stays, or is at its default."""
+    """The given fields of a volume; the others stay as they are, or get their defaults."""
 
     name: str
     replicas: int | UnsetType = UNSET
@@ -45,11 +45,11 @@ class VolumeFields(Params, frozen=True):
 
 TAKEN: Final = (OneVolume, VolumeFields)
 _KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
-"""Learnt by msgspec as this module is loaded; see admin_api."""
+"""Decoders built as this module is loaded; see admin_api."""
 
 
 class VolumeCalls:
-    """The calls on volumes, and what streams ask of theirs."""
+    """The admin calls on volumes, and the checks of the volumes that streams name."""
 
     def __init__(
         self, *, cluster: ClusterClient, store: StoreCall, controller: ControllerLink, volume_limits: VolumeLimits
@@ -60,7 +60,7 @@ class VolumeCalls:
         self._volume_limits = volume_limits
 
     def methods(self) -> Methods:
-        """By name: what a method takes, what runs it, and the right that it asks for."""
+        """By method name: its parameters, its handler, and the right that it requires."""
         return {
             "volume.list": Method(NoParams, self._list, CLUSTER_ADMIN),
             "volume.show": Method(OneVolume, self._show, CLUSTER_ADMIN),
@@ -69,7 +69,7 @@ class VolumeCalls:
         }
 
     async def _list(self, params: NoParams) -> list[dict[str, object]]:
-        """Every volume, and what it cannot have of what it asks for."""
+        """All volumes, each with its problem, such as more replicas wanted than there are nodes."""
         view = self._cluster.view
         nodes, containers = list(view.nodes.values()), list(view.containers.values())
         held = await self._volume_limits.by_volume()
@@ -85,7 +85,8 @@ class VolumeCalls:
         return volume_shown(volume, list(view.nodes.values()), list(view.containers.values()), held=held)
 
     async def _create(self, params: VolumeFields) -> dict[str, object]:
-        """The volume as made. Where nothing is said: replicas as the default volume's, the larger half in sync."""
+        """Create a volume and return it. By default it has as many replicas as the default volume, and the larger half
+        must be in sync."""
         if params.name in self._cluster.view.volumes:
             raise refused(f"volume {params.name!r} exists; change it with `headrace volume alter {params.name}`")
         default = self._cluster.view.volumes.get("default") or VolumeRecord("default")
@@ -100,7 +101,7 @@ class VolumeCalls:
         return await self._put(_with_fields(draft, params), decide)
 
     async def _alter(self, params: VolumeFields) -> dict[str, object]:
-        """The volume as changed. Its containers follow: replicas are made or given up by and by."""
+        """Change a volume and return it. Its containers follow: replicas are created or removed gradually."""
         present = await self._volume(params.name)
 
         def decide(found: VolumeRecord | None) -> VolumeRecord:
@@ -127,7 +128,7 @@ class VolumeCalls:
 
     async def _volume(self, name: str) -> VolumeRecord:
         volume = self._cluster.view.volumes.get(name)
-        if volume is None:  # just made, perhaps, by way of another node
+        if volume is None:  # another node may have created it a moment ago
             volume = await self._store(lambda store: records.get_volume(store, name))
         if volume is None:
             raise self._unknown(name)
@@ -138,7 +139,7 @@ class VolumeCalls:
         return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
 
     async def for_stream(self, name: str) -> None:
-        """See to it that a volume that a stream names is there, and has a container. Raises KafkaError."""
+        """Ensure that a volume that a stream names exists, and has a container. Raises KafkaError."""
         volume = await self._volume(name)
         if self._cluster.open_data(volume=name):
             return
@@ -151,7 +152,7 @@ class VolumeCalls:
         await self._controller.create(first=first, volume=volume)
 
     def warning_of(self, row: StreamRow) -> str | None:
-        """What the stream's volume cannot have at present."""
+        """Why the stream's volume cannot be used at present, or None."""
         volume = self._cluster.view.volumes.get(row.policy.volume)
         if volume is None:
             return f"its volume {row.policy.volume!r} is gone"

@@ -133,7 +133,7 @@ class AdminApi:
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise KafkaError(Code.INVALID_REQUEST, f"{name[:100]}: what comes is not msgpack: {error}") from error
+            raise KafkaError(Code.INVALID_REQUEST, f"{name[:100]}: the parameters are not msgpack: {error}") from error
 
 
 def _named(given: msgspec.Raw, default_stream: str) -> dict[str, Value | None]:

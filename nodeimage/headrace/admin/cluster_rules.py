@@ -39,7 +39,7 @@ def drain_fault(
     """Why a node may not be drained: the live nodes that remain could not keep a volume's minimum in sync."""
     staying = [node for key, node in nodes.items() if key != node_id and key in alive and not node.draining]
     if not staying:
-        return f"no other node is there to take what node {node_id} has: `headrace node add` first"
+        return f"there is no other node to take over what node {node_id} has: `headrace node add` first"
     for volume in volumes:
         room = places(volume, staying)
         if room < volume.min_in_sync and places(volume, [*staying, nodes[node_id]]) > room:
@@ -211,7 +211,7 @@ def _why(
     if staying < record.wanted:
         are = "is" if staying == 1 else "are"
         return f"there {are} {counted(staying, 'node')} that may have replicas, and it asks for {record.wanted}"
-    return "another replica is still to be made"
+    return "another replica has still to be created"
 
 
 def _synced(
@@ -282,7 +282,7 @@ def unclean_candidate(
         left = [node for node in record.replicas if node in nodes]
         how = f"start one of {_nodes(left)} (`headrace node start`)"
         if not left:
-            how = f"their nodes were removed, and no node that volume {record.volume!r} may use has got an empty one"
+            how = f"their nodes were removed, and no node that volume {record.volume!r} may use has an empty one"
         raise refused(f"no replica of container {record.container_id} can be reached: {how}")
     if asked is not None and asked not in candidates:
         raise refused(
@@ -303,7 +303,7 @@ def unclean_candidate(
         end=state.end,
         committed=state.committed,
         loss=(
-            f"acknowledged records that {gone} had and node {node} did not get are lost: whatever lay behind position"
+            f"acknowledged records that {gone} had and node {node} did not get are lost: everything after position"
             f" {state.end}, in epoch {state.last_epoch} or later; should {gone} come back, it is cut off there too"
         ),
     )

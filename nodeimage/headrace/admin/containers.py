@@ -111,7 +111,7 @@ class ContainerCalls:
 
         def decide(present: ContainerRecord) -> ContainerRecord:
             if present != record or present.epoch != params.epoch:
-                raise refused(f"container {container} has changed meanwhile: look at it again")
+                raise refused(f"container {container} has changed meanwhile: check it again")
             return candidate.record
 
         log.warning(

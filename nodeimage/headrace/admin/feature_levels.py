@@ -99,7 +99,7 @@ class FeatureCalls:
     async def _hold(self, params: Hold) -> dict[str, object]:
         """Set or remove the hold, and return the state. Raises KafkaError for a level below the present one."""
         if params.off and params.level is not None:
-            raise KafkaError(Code.INVALID_REQUEST, "a hold is taken off, or set at a level: not both")
+            raise KafkaError(Code.INVALID_REQUEST, "a hold is either removed or set at a level, not both")
         present = await self._store(features.get_features)
         most = None if params.off else present.required if params.level is None else params.level
         await self._store(lambda store: features.hold(store, most))

@@ -186,10 +186,10 @@ class GroupMetrics:
                 await self.look()
             except HeadraceError as error:  # the catalog's leader or the coordinator changes
                 self.looked = None
-                log.debug("groups could not be looked at", reason=str(error))
+                log.debug("the lag of groups could not be read", reason=str(error))
             except Exception:
                 self.looked = None
-                log.exception("looking at groups went wrong")
+                log.exception("reading the lag of groups failed")
             took = self._runtime.loop.time() - began
             await asyncio.sleep(max(LOOK_S, SHARE * took))
 

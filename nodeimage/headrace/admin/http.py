@@ -108,7 +108,7 @@ class HttpPort:
         handler = methods.get(request.method)
         if handler is None:
             allowed = {"Allow": ", ".join(methods)}
-            return replace(text("not by this method", HTTPStatus.METHOD_NOT_ALLOWED), headers=allowed)
+            return replace(text("method not allowed", HTTPStatus.METHOD_NOT_ALLOWED), headers=allowed)
         return await handler(request)
 
     def _guarded(self, handler: Answering, *, is_open: bool) -> Answering:
@@ -121,7 +121,7 @@ class HttpPort:
                 token = await self._token()
             refused = refusal(request.headers, remote=remote, is_open=is_open, names=self._names, token=token)
             if refused is None and request.has_body:
-                refused = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
+                refused = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "requests must not have a body")
             if refused is None:
                 return await handler(request)
             if not is_open:
@@ -156,7 +156,7 @@ class HttpPort:
             except HeadraceError as error:
                 return text(str(error), HTTPStatus.SERVICE_UNAVAILABLE)
             except Exception:  # parts may be starting or stopping
-                log.exception("metrics could not be told", path=request.path)
+                log.exception("metrics could not be collected", path=request.path)
                 told = None
             if told is None:
                 return text("the node starts or stops", HTTPStatus.SERVICE_UNAVAILABLE)

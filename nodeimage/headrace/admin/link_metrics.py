@@ -64,6 +64,6 @@ class LinkReadings:
             try:
                 await self.look()
             except Exception:
-                log.exception("looking at links went wrong")
+                log.exception("reading the lag of links failed")
             took = self._runtime.loop.time() - began
             await asyncio.sleep(max(LOOK_S, SHARE * took))

@@ -62,4 +62,4 @@ class NodeProbes:
             if told.complete:
                 return msgspec.structs.replace(answer, replicas=list(told.replicas.values()))
             if told.since == asked.since:
-                raise HeadraceError(f"node {node.node_id} does not say which replicas it has")
+                raise HeadraceError(f"node {node.node_id} does not report all of its replicas")

@@ -102,7 +102,7 @@ class NodeCalls:
         held = rules.held_by(node.node_id, view.containers.values())
         if not params.check_only:
             if node.node_id == self._cluster.node_id:
-                raise refused(f"ask another node: this one is node {node.node_id}, which is to be removed")
+                raise refused(f"ask another node: this is node {node.node_id} itself, which cannot remove itself")
             await self._store(lambda store: records.remove_node(store, node.node_id, force=params.force))
             view.refresh()
             log.warning("node removed", node=node.node_id, replicas_given_up=len(held))

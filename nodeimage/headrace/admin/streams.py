@@ -168,7 +168,7 @@ class StreamCalls:
         if params.path == DEFAULT_STREAM:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
-                f"{params.path} takes topics that are named without a stream; it cannot be deleted",
+                f"{params.path} holds the topics that are named without a stream; it cannot be deleted",
             )
         outcome: StreamOutcome = await submitted(
             self._catalog, DeleteStream(path=params.path, now=now(), force=params.force), timeout_ms=0
@@ -184,6 +184,6 @@ async def stream_of(catalog: Catalog, path: str) -> StreamRow:
         raise KafkaError(
             Code.UNKNOWN_TOPIC_OR_PARTITION,
             f"there is no stream {path}; `headrace stream list` shows those that exist,"
-            f" `headrace stream create {path}` makes it",
+            f" `headrace stream create {path}` creates it",
         )
     return row

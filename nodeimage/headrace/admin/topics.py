@@ -218,7 +218,7 @@ class TopicCalls:
         if partition is not None and not 0 <= partition < min(row.partitions, MAX_PARTITIONS):
             raise KafkaError(
                 Code.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{name} has no partition {partition}: there are {row.partitions}, from 0 on",
+                f"{name} has no partition {partition}: it has {row.partitions}, numbered from 0",
             )
         return row
 

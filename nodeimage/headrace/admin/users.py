@@ -124,7 +124,7 @@ class UserCalls:
         outcome: UserOutcome = await submitted(self._catalog, command, timeout_ms=0)
         if params.password is not None:
             await self._set_password(name, params.password)
-        log.info("user made", user=name)
+        log.info("user created", user=name)
         self._changes.note(caller, Change.USERS, name, f"made, {_of_groups(params.groups)}", api="user.create")
         made = await self._found(name) or _shown(outcome.user, ())
         return {**made, **await self._changes.told()}
@@ -194,7 +194,7 @@ class UserCalls:
         if not await self._catalog.query(look):
             raise KafkaError(
                 Code.CLUSTER_AUTHORIZATION_FAILED,
-                f"{caller.principal} has another password since this session began: log in again, by that one",
+                f"{caller.principal} has got another password since this session began: log in again with that one",
             )
 
     async def _set_password(self, name: str, password: str) -> None:
@@ -219,7 +219,7 @@ def check_password(password: str, *, user: str) -> None:
     if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
         fault = f"has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
     elif _CONTROLS.search(password):
-        fault = "has a control character, such as a line's end"
+        fault = "has a control character, such as a line break"
     elif password.casefold() == user.casefold():
         fault = "is the user's name"
     if fault:
@@ -228,7 +228,7 @@ def check_password(password: str, *, user: str) -> None:
 
 def _check_groups(groups: Sequence[str]) -> None:
     if len(groups) > MOST_GROUPS:
-        raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user is in {MOST_GROUPS} at most")
+        raise KafkaError(Code.INVALID_REQUEST, f"{len(groups)} groups; a user can be in at most {MOST_GROUPS}")
     for each in groups:
         check_name(each, kind="group")
 

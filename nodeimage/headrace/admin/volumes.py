@@ -136,7 +136,7 @@ class VolumeCalls:
 
     def _unknown(self, name: str) -> HeadraceError:
         known = ", ".join(sorted(self._cluster.view.volumes)) or "none"
-        return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` makes one")
+        return refused(f"there is no volume {name!r:.80}; there are: {known}; `headrace volume create` creates one")
 
     async def for_stream(self, name: str) -> None:
         """Ensure that a volume that a stream names exists, and has a container. Raises KafkaError."""
@@ -155,7 +155,7 @@ class VolumeCalls:
         """Why the stream's volume cannot be used at present, or None."""
         volume = self._cluster.view.volumes.get(row.policy.volume)
         if volume is None:
-            return f"its volume {row.policy.volume!r} is gone"
+            return f"its volume {row.policy.volume!r} no longer exists"
         return volume_fault(volume, self._cluster.nodes())
 
 
@@ -190,4 +190,4 @@ def volume_shown(
 def _over_limit(volume: VolumeRecord, held: int) -> str | None:
     if not volume.size_limit or held < volume.size_limit:
         return None
-    return f"volume {volume.name!r} holds {held} bytes, and may hold {volume.size_limit}: it takes no records"
+    return f"volume {volume.name!r} holds {held} bytes of at most {volume.size_limit}: it takes no records"

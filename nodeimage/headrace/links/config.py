@@ -46,7 +46,7 @@ def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
     check_stream(stream)
     if is_kafka(config):
         if config.direction != PULL:
-            raise _wrong("an Apache Kafka cluster has no links: direction can be pull only")
+            raise _wrong("an Apache Kafka cluster has no links, so direction can be pull only")
     else:
         try:
             check_stream(config.source_stream)
@@ -58,11 +58,11 @@ def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
     bootstrap = [str(each) for each in parse_addresses(config.bootstrap)] if config.bootstrap else []
     if config.direction == BOTH and not bootstrap:
         raise _wrong(
-            "direction both makes a link at the source that pulls from here; say with --reach which addresses of this"
-            " cluster the source reaches"
+            "direction both creates a link at the source that pulls from here; name with --reach the addresses of this"
+            " cluster that the source can reach"
         )
     if config.throttle < 0 or 0 < config.throttle < LEAST_THROTTLE:
-        raise _wrong(f"throttle is {config.throttle} bytes a second; 0 is none, else {LEAST_THROTTLE} at least")
+        raise _wrong(f"throttle is {config.throttle} bytes a second; use 0 for none, or at least {LEAST_THROTTLE}")
     return msgspec.structs.replace(config, source=source, bootstrap=bootstrap, topics=checked_patterns(config.topics))
 
 
@@ -77,7 +77,7 @@ def checked_patterns(patterns: Sequence[str]) -> list[str]:
         raise _wrong(f"{len(patterns)} patterns of topics; give 1 to {MOST_PATTERNS}, '*' for all")
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern) or len(pattern) > MAX_LENGTH:
-            raise _wrong(f"{pattern[:100]!r} is no pattern of topics: write names, with * and ? for what may differ")
+            raise _wrong(f"{pattern[:100]!r} is not a pattern of topics: write names, with * and ? as wildcards")
     return list(dict.fromkeys(patterns))
 
 
@@ -110,7 +110,7 @@ def unseal(sealed: bytes, secret: str) -> dict[str, str]:
         clear = AESGCM(_key(secret)).decrypt(nonce, rest, _SEALED)
     except (InvalidTag, ValueError):
         raise _wrong(
-            "the credentials were sealed with another secret than this cluster's; give them anew with"
+            "the credentials were sealed with another secret than this cluster's; give them again with"
             " `headrace link alter --credentials`"
         ) from None
     return _properties.decode(clear)

@@ -195,7 +195,7 @@ class LinkAdmin:
         outcome = await self._catalog.submit(
             PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
         )
-        log.info("link made", link=name, stream=params.stream, source=config.source)
+        log.info("link created", link=name, stream=params.stream, source=config.source)
         return await self._shown(outcome.link)
 
     def _is_same(self, present: LinkRow, config: LinkConfig, stream: str) -> bool:
@@ -251,7 +251,7 @@ class LinkAdmin:
             raise KafkaError(
                 Code.CLUSTER_AUTHORIZATION_FAILED,
                 f"{', '.join(files)}: a file of the nodes, which links of the cluster's administrators alone may use; "
-                "give what it holds, by ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
+                "give its content instead, by ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
             )
 
     async def _alter(self, params: LinkChange, caller: Caller) -> dict[str, Any]:
@@ -457,7 +457,7 @@ class LinkAdmin:
                 links[0].config, "home.move", asked, secret=self._links.secret, wait_ms=PASSED_ON_MS
             )
         except HeadraceError as error:
-            raise KafkaError(error.code, f"cluster {params.to} was asked to take the home: {error}") from error
+            raise KafkaError(error.code, f"cluster {params.to} was asked to become home: {error}") from error
 
 
 def _check_trusted(before: LinkConfig, config: LinkConfig) -> None:

@@ -246,9 +246,9 @@ class Links:
                 return  # this node ends
             except Exception as error:  # no error may stop the other links
                 if isinstance(error, HeadraceError):
-                    log.warning("links are not kept yet", reason=str(error))
+                    log.warning("links could not be started yet", reason=str(error))
                 else:
-                    log.exception("following what links there are went wrong")
+                    log.exception("starting and stopping topic syncers failed")
                 await asyncio.sleep(AGAIN_S)
                 self._changed.set()
 
@@ -298,7 +298,7 @@ class Links:
         try:
             await syncer.run()
         except Exception:
-            log.exception("a link's keeper failed", link=syncer.link.name)
+            log.exception("a link's topic syncer failed", link=syncer.link.name)
             await asyncio.sleep(AGAIN_S)
         finally:
             await source.close()
@@ -361,7 +361,7 @@ class Links:
                 _, payload = await self._cluster.ask(node, asked, timeout_s=ASK_S)
                 return _told.decode(payload)
             except (HeadraceError, OSError, msgspec.DecodeError) as error:
-                log.info("a node does not tell of its links", node=node.node_id, reason=str(error))
+                log.info("a node does not report its links", node=node.node_id, reason=str(error))
                 return {}
 
         return list(await asyncio.gather(*map(one, self._cluster.nodes())))

@@ -58,7 +58,7 @@ class ReverseLinks:
             if new := [each for each in config.bootstrap if each not in known]:
                 raise KafkaError(
                     Code.INVALID_REQUEST,
-                    f"security is on here, and the source is to pull from here by {', '.join(new)}: give it the"
+                    f"security is on here, and the source will pull from here by {', '.join(new)}: give it the"
                     f" credentials of a user with `copy` on {stream}, by --reverse-credentials (of a ReplicationLink:"
                     " target.userRef or target.credentialsSecret)",
                 )

@@ -159,7 +159,7 @@ class Failover:
         ids = [row.topic_id for row in wanted]
         late = await self._until(self._unsettled, ids, APPLY_WAIT_S)
         return [
-            each._replace(error="its partitions are not rolled yet: it takes writes once they are")
+            each._replace(error="its partitions are not rolled yet: it will take writes once they are")
             if each.topic in late
             else each
             for each in answers
@@ -264,7 +264,7 @@ class Failover:
                 ours = [each for each in topics if each.home.cluster == self._own and each.home.counter > 0]
                 theirs = [each for each in topics if each.home.cluster != self._own]
                 late |= {
-                    each.topic_id: f"its home has moved on to cluster {each.home.cluster} meanwhile"
+                    each.topic_id: f"meanwhile its home has moved on to cluster {each.home.cluster}"
                     for each in theirs
                     if each.home > demoted[each.topic_id].home
                 }
@@ -277,10 +277,10 @@ class Failover:
                     late |= await self._begin_after({each: demoted[each] for each in ended}, ended)
                 left = again
             except HeadraceError as error:
-                log.info("homes are not adopted yet", source=source.name, reason=str(error))
+                log.info("homes could not be adopted yet", source=source.name, reason=str(error))
             if left and loop.time() >= deadline:
                 return late | dict.fromkeys(
-                    left, "it was ceded to this cluster, and is taken up as soon as its former home answers"
+                    left, "it was ceded to this cluster, which becomes home as soon as the former home answers"
                 )
             if left:
                 await asyncio.sleep(LOOK_S)
@@ -323,7 +323,7 @@ class Failover:
                 if error.code in NOT_READY and loop.time() < deadline:
                     await asyncio.sleep(LOOK_S)
                     continue
-                log.warning("newest cursors may not come from the former home", source=source.name, reason=str(error))
+                log.warning("the former home's newest cursors may be missing", source=source.name, reason=str(error))
                 return found, str(error)
             wanted = [each for each in page.committed_offsets if each.key.topic_id in topics]
             groups = {each.key.group for each in wanted}
@@ -421,7 +421,7 @@ def _link_to(home: str, row: TopicRow, links: Iterable[LinkRow]) -> LinkRow:
     raise KafkaError(
         Code.INVALID_REQUEST,
         f"no link of {row.stream} copies it from its home, cluster {home}: make one, or let the --topics of one match"
-        " it, or take the home with --force, without what was not replicated",
+        " it, or take the home with --force, without the records that were not replicated",
     )
 
 

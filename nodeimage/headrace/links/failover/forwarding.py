@@ -211,7 +211,7 @@ class Forwarding:
     async def _pass_on(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
         """The home's answer; an error for the producer; None if the outcome is unknown."""
         loop = self._runtime.loop
-        pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not asked; try again")
+        pause, error = FIRST_PAUSE_S, KafkaError(Code.LEADER_NOT_AVAILABLE, "its home was not reached; try again")
         while True:
             try:
                 found = self._target(batch.topic, name=batch.part.topic)
@@ -242,7 +242,7 @@ class Forwarding:
     def _expired(self, batch: _Batch, error: KafkaError) -> KafkaError | None:
         if batch.unanswered:
             return None
-        log.info("a write is not passed on", topic=batch.topic.row.full_name, reason=str(error))
+        log.info("a write could not be forwarded", topic=batch.topic.row.full_name, reason=str(error))
         return error
 
     def _target(self, topic: Topic, *, name: str) -> _Open | KafkaError:
@@ -254,7 +254,7 @@ class Forwarding:
         if home is None or home.cluster == self._own:
             return KafkaError(Code.LEADER_NOT_AVAILABLE, f"{name} has just moved here; try again")
         if not self._home_links.is_known:
-            raise SourceUnreachable("this node has just started, and does not know its links yet")
+            raise SourceUnreachable("this node has just started and does not know its links yet")
         link = self._home_links.passes_on(topic)
         if link is None:
             return self._home_links.addresses.elsewhere(name, home)
@@ -289,4 +289,4 @@ class Forwarding:
             for partition in topic.partitions:
                 if partition.partition == index and partition.leader >= 0:
                     return NodeId(partition.leader)
-        raise SourceUnreachable(f"{client.name} names no leader of partition {index}")
+        raise SourceUnreachable(f"{client.name} reports no leader of partition {index}")

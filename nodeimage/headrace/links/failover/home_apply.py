@@ -148,7 +148,7 @@ class HomeApplier:
                 if isinstance(error, HeadraceError):
                     log.info("partitions are not settled yet", reason=str(error))
                 else:
-                    log.exception("settling went wrong")
+                    log.exception("settling partitions failed")
                 await asyncio.sleep(AGAIN_S)
             until = sweep_at
             if self._again:
@@ -251,12 +251,12 @@ class HomeApplier:
                 await self._quarantine_records(wanted, leader, parted, end)
             except KafkaError as error:
                 if _is_elsewhere(error):  # about the diverged topic, whose leaders do not look at this partition
-                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"nothing can be set aside now: {error}") from error
+                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"diverged records cannot be set aside now: {error}") from error
                 raise
             if leader.next_offset == end and not leader.left:
                 await self._rolls.apply_home(leader, wanted.home, resume=parted)
                 return
-        raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it grows while it is compared")
+        raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it keeps growing while it is compared")
 
     def _parted(self, wanted: Unsettled, end: Offset) -> Offset | None:
         if wanted.theirs is None:

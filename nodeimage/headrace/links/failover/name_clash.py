@@ -67,7 +67,7 @@ class NameClashes:
                 if row is None or row.topic_id == topic.topic_id:
                     if names is not None:
                         seen.add(topic.name)
-                        answers.append(_answer(topic.name, error="it does not clash with anything here"))
+                        answers.append(_answer(topic.name, error="it does not clash with any topic here"))
                     continue
                 seen.add(topic.name)
                 answers.append(await self._resolve_one(row, topic, link))
@@ -122,7 +122,7 @@ class NameClashes:
         while True:
             row, whole, chains = await self._catalog.query(partial(_look, topic_id=topic_id))
             if row is None:
-                raise KafkaError(Code.UNKNOWN_TOPIC_ID, "it was deleted meanwhile")
+                raise KafkaError(Code.UNKNOWN_TOPIC_ID, "it has been deleted meanwhile")
             if whole:
                 return row, chains
             if asyncio.get_running_loop().time() >= deadline:

@@ -59,10 +59,10 @@ class OnceAppender:
         offset once it is committed. Raises HeadraceError, for example NOT_LEADER_OR_FOLLOWER."""
         header = read_batch(batch)
         if header.producer_id >= -1 or header.length != len(batch):
-            raise KafkaError(Code.INVALID_RECORD, "not one batch that bears a token")
+            raise KafkaError(Code.INVALID_RECORD, "not a single batch with a token")
         if len(batch) > MOST_PAYLOAD_BYTES:
             raise KafkaError(
-                Code.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {MOST_PAYLOAD_BYTES} can be replicated"
+                Code.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; at most {MOST_PAYLOAD_BYTES} can be replicated"
             )
         (topic,) = await self._topics.resolve_ids([topic_id])
         if isinstance(topic, KafkaError):
@@ -192,7 +192,7 @@ class Quarantine:
             return set()
         reached = (await self._states.ends([(topic.topic_id, partition)])).get((topic.topic_id, partition))
         if reached is None:
-            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read now")
+            raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.full_name} cannot be read at present")
         found: set[Kept] = set()
         async for header, batch in self._batches(chain, Offset(0), Offset(reached)):
             if header.producer_id < -1:  # with a token; clients may write anything, even records they read here
@@ -227,7 +227,7 @@ class Quarantine:
         if home_of(found, self._own).cluster != self._own:
             raise KafkaError(
                 Code.POLICY_VIOLATION,
-                f"{found.full_name} is a copy, and would have to keep what diverged of {row.full_name}: delete it",
+                f"{found.full_name} is a copy, but the diverged records of {row.full_name} need its name: delete it",
             )
         if partition >= found.partitions:
             grown = await self._catalog.submit(growth(self._placement, found, count=row.partitions, volume=volume))

@@ -210,10 +210,10 @@ def _check(header: BatchHeader, end: Offset) -> None:
     if first < 0 or last < first or last >= _LAST_OFFSET or not 0 <= header.record_count <= last - first + 1:
         raise InvalidBatch(f"the source sent a batch of {header.record_count} records at offsets {first} to {last}")
     if first < end <= last:
-        raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, of which we have those below {end}")
+        raise InvalidBatch(f"the source sent a batch at offsets {first} to {last}, which overlap ours below {end}")
     if header.length > MOST_BATCH_BYTES:
         raise InvalidBatch(f"the source sent a batch of {header.length} bytes; {MOST_BATCH_BYTES} are taken at most")
     if header.attributes & CONTROL_BIT and header.producer_id != -1:
         # A transaction marker. Sources leave out markers and aborted batches; control batches without a producer fill
         # gaps.
-        raise InvalidBatch(f"the source sent a control batch at offset {first}, which says nothing here")
+        raise InvalidBatch(f"the source sent a control batch at offset {first}, which has no meaning here")

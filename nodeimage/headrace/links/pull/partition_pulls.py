@@ -144,7 +144,7 @@ class Pulls:
                 self.go_on(now, pull)
                 continue
             self.unknown_nodes = self.unknown_nodes or pull.leader != NO_NODE
-            self.fail(now, pull, "nobody leads it at the source")
+            self.fail(now, pull, "it has no leader at the source")
 
     def not_located(self, now: float, reason: str) -> None:
         """Handle the failure of an effect `Locate`."""
@@ -233,7 +233,7 @@ class Pulls:
             pull.log_start = log_start
             self.set(pull, Status.JUMP)
         else:
-            self.fail(now, pull, f"the source begins at {log_start}, another link may have what is before")
+            self.fail(now, pull, f"the source begins at {log_start}, and another link may have earlier records")
 
     def gap_filled(self, now: float, at: TopicPartition, reason: str = "") -> None:
         """Handle the end of an effect `FillGap`, or its failure with a `reason`."""

@@ -124,7 +124,7 @@ class CopyStates:
         if home is None:
             return Looked(at, False)
         if not is_settled(topic, leader):
-            return Looked(at, True, reason=f"is about to be settled for its home {home.cluster}")
+            return Looked(at, True, reason=f"it is not settled for its home {home.cluster} yet")
         end, limit = Offset(leader.next_offset), NO_OFFSET
         state = self._known[at] = CopyState(home, topic.row.origin or self._own, history, end)
         if end >= state.lacks_up_to:
@@ -145,12 +145,12 @@ class CopyStates:
             return Met(at, meeting.code, reason=meeting.message)
         state = self._known.get(at)
         if state is None:
-            return Met(at, Code.NONE, reason="was not looked up yet")
+            return Met(at, Code.NONE, reason="its copy has not been looked up yet")
         if meeting.home < state.home:
             return Met(at, Code.NONE, reason=f"the source has not heard yet that its home is {state.home.cluster}")
         if meeting.home > state.home:
             self._on_higher(at.topic_id)
-            return Met(at, Code.NONE, reason=f"its home is {meeting.home.cluster} now, as the source says")
+            return Met(at, Code.NONE, reason=f"its home is now {meeting.home.cluster}, according to the source")
         # One home has one history; if there were two, records from the source could belong to the other one.
         parted = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:

@@ -157,10 +157,10 @@ class Pullers:
             except CatalogFailed:
                 return  # this node ends
             except HeadraceError as error:
-                log.warning("links are not looked up yet", reason=str(error))
+                log.warning("links could not be looked up yet", reason=str(error))
                 self._changed.set()
             except Exception:
-                log.exception("links could not be kept up with")
+                log.exception("starting and stopping pullers failed")
                 self._changed.set()
             if self.failed or self._changed.is_set():
                 await asyncio.sleep(AGAIN_S)
@@ -314,7 +314,7 @@ class Pullers:
             except CatalogFailed:
                 return  # this node ends
             except HeadraceError as error:
-                log.warning("copies are not looked up yet", container=container.id, reason=str(error))
+                log.warning("copies could not be looked up yet", container=container.id, reason=str(error))
                 await asyncio.sleep(AGAIN_S)
                 continue
             for number, partitions in found.items():

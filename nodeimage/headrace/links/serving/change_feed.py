@@ -143,7 +143,7 @@ class ChangeFeed:
 
     async def _subscribe(self, path: str) -> _Subscribed:
         if self._closed:
-            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the node stops")
+            raise KafkaError(Code.BROKER_NOT_AVAILABLE, "the node is stopping")
         run = ""
         while run != self.run:  # a replaced catalog may give the path to another stream
             run = self.run
@@ -235,7 +235,7 @@ class ChangeFeed:
                     if topic_id in rows:
                         self._note(rows[topic_id].stream_number, key)
         except HeadraceError as error:
-            log.warning("changes were not looked up", reason=str(error))
+            log.warning("changes could not be looked up", reason=str(error))
             self.restart()
         finally:
             self._placing = None

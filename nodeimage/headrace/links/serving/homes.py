@@ -135,7 +135,7 @@ class HomeApis:
         check_stream(params.source_stream or params.stream)
         own = self._own
         if params.cluster == own:
-            raise KafkaError(Code.INVALID_REQUEST, "this cluster itself was told of its own homes: a link to itself")
+            raise KafkaError(Code.INVALID_REQUEST, "this cluster received its own announcement: one of its links leads to itself")
         peers = await self._peers(params) if self._may.is_on else None
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids({item.topic_id for item in params.items}))
         refused = {
@@ -182,7 +182,7 @@ class HomeApis:
         origin, home = row.origin or self._own, home_of(row, self._own)
         if item.origin != origin:
             return KafkaError(
-                Code.INVALID_REQUEST, f"{row.full_name} was first at home in cluster {origin}, not {item.origin}"
+                Code.INVALID_REQUEST, f"{row.full_name} began in cluster {origin}, not in {item.origin}"
             )
         if Home(*item.home) < home:
             return KafkaError(
@@ -278,7 +278,7 @@ class HomeApis:
                 known = peers[0].config
                 config = msgspec.structs.replace(config, source=known.source, credentials=known.credentials)
             command = PutLink(name=name, stream=params.stream, config=config, now=now(), create=True)
-            log.info("a link that follows is made", link=name, stream=params.stream, source=params.cluster)
+            log.info("a link that follows is created", link=name, stream=params.stream, source=params.cluster)
         else:
             config = msgspec.structs.replace(back.config, topics=_patterns([*back.config.topics, *topics]))
             command = PutLink(name=back.name, stream=params.stream, config=config, now=now(), create=False)
@@ -323,7 +323,7 @@ class HomeApis:
                 changes, await submitted(self._catalog, SetHome(items=changes), timeout_ms=0), strict=True
             ):
                 if code is not Code.NONE:
-                    faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; look again")
+                    faults[change.topic_id] = KafkaError(code, "its home has changed meanwhile; try again")
         settled = await self._settled([topic_id for topic_id in ids if topic_id not in faults], params.to)
         return {"topics": [_demoted(faults.get(each), settled.get(each)) for each in params.topic_ids]}
 

@@ -45,7 +45,7 @@ def check_version(params: Versioned) -> None:
     if not low <= params.version <= high:
         raise KafkaError(
             Code.UNSUPPORTED_VERSION,
-            f"this node speaks the versions {low} to {high} of links, not {params.version}; ask link.hello first",
+            f"this node speaks versions {low} to {high} of the link calls, not {params.version}; call link.hello first",
         )
 
 

@@ -141,7 +141,7 @@ class SourceApis:
         if keys is not None:
             if any((key[1:] != WHOLE_GROUP) and (len(key[1]) != 16 or key[2] < 0) for key in keys):
                 raise KafkaError(
-                    Code.INVALID_REQUEST, "keys: a key is group, topic id and partition; or a group, no bytes and -1"
+                    Code.INVALID_REQUEST, "keys: a key is a group, topic id and partition; or a group, no bytes, and -1"
                 )
             found = await self._catalog.query(lambda reader: _of_keys(reader, params.stream, keys))
             after = None

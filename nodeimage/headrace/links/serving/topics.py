@@ -217,7 +217,7 @@ def _page(reader: Reader, params: TopicsAsked) -> _Page:
         rows = [row for row in reader.topics.by_ids(set(params.ids)).values() if row.stream == params.stream]
         if sum(row.partitions for row in rows) > MOST_PARTITIONS:
             raise KafkaError(
-                Code.INVALID_REQUEST, f"these topics have more than {MOST_PARTITIONS} partitions; ask for fewer"
+                Code.INVALID_REQUEST, f"these topics have more than {MOST_PARTITIONS} partitions; request fewer"
             )
     else:
         limit = min(params.limit, MAX_ROWS)

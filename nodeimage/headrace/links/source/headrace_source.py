@@ -145,7 +145,7 @@ class HeadraceSource:
         request = fetch_request(wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, isolation=0)
         response = await self._client.fetch(node, request)
         if response.error:
-            raise KafkaError(code_of(response.error), f"{self._client.name} answers the fetch as a whole")
+            raise KafkaError(code_of(response.error), f"{self._client.name} refuses the whole fetch")
         results = {
             TopicPartition(topic.topic_id or b"", result.partition): result
             for topic in response.topics

@@ -108,7 +108,7 @@ class KafkaCommittedOffsets:
             if code is Code.NONE:
                 found.update((each.group_id, node) for each in answer.groups if each.protocol_type in ("", "consumer"))
             elif all_of_them:
-                raise KafkaError(code, f"{self._client.name}: node {node} does not list its groups, {code.name}")
+                raise KafkaError(code, f"{self._client.name}: node {node} does not list its groups: {code.name}")
         self._coordinators = found
 
     async def _of_groups(
@@ -133,7 +133,7 @@ class KafkaCommittedOffsets:
                         found += self._committed_offsets(group)
                     elif code in NOT_READY and all_of_them:
                         self._coordinators = {}  # so that all are looked up again
-                        raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready, {code.name}")
+                        raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready: {code.name}")
         return sorted(found, key=lambda each: each.key)
 
     def _committed_offsets(self, group: Any) -> Iterable[SourceCommittedOffset]:

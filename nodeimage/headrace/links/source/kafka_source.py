@@ -212,7 +212,7 @@ class KafkaSource:
         )
         response = await self._client.fetch(node, request)
         if response.error:
-            raise KafkaError(code_of(response.error), f"{self.name} answers the fetch as a whole")
+            raise KafkaError(code_of(response.error), f"{self.name} refuses the whole fetch")
         results = {
             TopicPartition(topic.topic_id or b"", result.partition): result
             for topic in response.topics

@@ -120,7 +120,7 @@ class KafkaTopics:
                 if code is Code.UNKNOWN_TOPIC_OR_PARTITION:
                     found.pop(result.resource_name, None)
                 elif code not in (Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED):
-                    raise KafkaError(code, f"Kafka does not tell the configs of {result.resource_name} now")
+                    raise KafkaError(code, f"Kafka cannot describe the configs of {result.resource_name} now")
                 elif code is Code.NONE:
                     found[result.resource_name] = {
                         each.name: each.value

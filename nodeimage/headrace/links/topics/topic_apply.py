@@ -158,7 +158,7 @@ class TopicApplier:
                     later.add(item.topic_id)
                     refused = (code, message)
         if refused is not None:
-            log.info("a home was not taken note of", source=source.name, code=refused[0].name, reason=refused[1])
+            log.info("a source did not record a home", source=source.name, code=refused[0].name, reason=refused[1])
         return later
 
     # --- topics
@@ -198,7 +198,7 @@ class TopicApplier:
                     done.later.add(topic.topic_id)
                 else:
                     done.refused[topic.name] = outcome.message or outcome.code.name
-            log.info("copies of topics made", count=made, stream=stream, source=source.name)
+            log.info("copies of topics created", count=made, stream=stream, source=source.name)
 
     async def _grow(self, source: Source, grown: Sequence[Grow], stream: str, done: Done) -> None:
         if not grown:
@@ -251,7 +251,7 @@ class TopicApplier:
     async def _volume(self, stream: str) -> str:
         row = await self._catalog.query(lambda reader: reader.streams.at(stream))
         if row is None:
-            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the link's stream {stream} is gone here")
+            raise KafkaError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the link's stream {stream} no longer exists here")
         return row.policy.volume
 
 

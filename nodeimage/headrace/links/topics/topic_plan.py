@@ -145,7 +145,7 @@ def _follow(found: Plan, topic: SourceTopic, row: TopicRow) -> str | None:
     if topic.partitions < row.partitions:
         return (
             f"it has {row.partitions} partitions here and {topic.partitions} at the source; the last"
-            f" {row.partitions - topic.partitions} are kept, and get no records until the source has as many"
+            f" {row.partitions - topic.partitions} are kept, but get no records until the source has as many"
         )
     return _NO_CONFIGS if topic.configs is None else None
 
@@ -167,8 +167,8 @@ def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:
             " the source's; or leave it out with --topics"
         )
     if ours.cluster == topic.home.cluster:
-        return "it was deleted at the source and made again: delete the copy of the former one, and it is copied anew"
-    return f"another topic of that name is a copy here, of cluster {ours.cluster}: one of the two needs another stream"
+        return "it was deleted at the source and made again: delete the old copy here, and it is copied again"
+    return f"another topic of that name is copied here, from cluster {ours.cluster}: one of the two needs another stream"
 
 
 def kept_configs(configs: Mapping[str, str]) -> dict[str, str]:

@@ -146,7 +146,7 @@ class TopicSyncer:
                 await step()
             except HeadraceError as error:
                 self._note(error)
-                log.info("a link waits", link=self.link.name, at=what, reason=str(error))
+                log.info("a link's step failed, and is retried", link=self.link.name, at=what, reason=str(error))
             if asyncio.get_running_loop().time() - begun > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))

@@ -60,7 +60,7 @@ class Question(Params, frozen=True):
 
 
 TAKEN: Final = (NewAccess, OneObject, Question)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 
@@ -72,7 +72,7 @@ class AccessCalls:
     ) -> None:
         self._catalog = catalog
         self._access = access
-        self._may = authorizer
+        self._authorizer = authorizer
         self._changes = changes
 
     def methods(self) -> Methods:
@@ -115,8 +115,8 @@ class AccessCalls:
             self._changes.note(caller, Change.ACCESS, name, what, api="access.set", kind=kind)
         warnings = await self._changes.warnings(each for each in read if each is not None)
         return {
-            "items": [_told(Rule(*place, text or ""), text) for place, text in places.items()],
-            **await self._changes.told([*warnings, *_wide(read)]),
+            "items": [_as_json(Rule(*place, text or ""), text) for place, text in places.items()],
+            **await self._changes.told([*warnings, *_anonymous_warnings(read)]),
         }
 
     async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
@@ -127,11 +127,11 @@ class AccessCalls:
         for row in rows:
             place = place_of(row.kind, row.object, row.permission)
             if isinstance(place, UnknownPlace):
-                if self._may.sees(caller, ADMIN, Kind.CLUSTER, ""):
-                    unknown.append(_strange(place, row.expression))
-            elif self._may.sees(caller, ADMIN, *place[:2]):
+                if self._authorizer.sees(caller, ADMIN, Kind.CLUSTER, ""):
+                    unknown.append(_unknown_as_json(place, row.expression))
+            elif self._authorizer.sees(caller, ADMIN, *place[:2]):
                 found.append(Rule(*place, row.expression))
-        return [_told(rule, rule.expression) for rule in sorted(found)] + unknown
+        return [_as_json(rule, rule.expression) for rule in sorted(found)] + unknown
 
     async def _show(self, params: OneObject) -> dict[str, Any]:
         """For each permission, the expression that decides on an object, and the object that it belongs to."""
@@ -221,7 +221,7 @@ def _item(place: Place, text: str | None, topics: Mapping[str, TopicRow]) -> Acc
     return AccessItem(str(kind), name, str(permission), text)
 
 
-def _told(rule: Rule, text: str | None) -> dict[str, Any]:
+def _as_json(rule: Rule, text: str | None) -> dict[str, Any]:
     return {
         "object": written(rule.kind, rule.name),
         "kind": str(rule.kind),
@@ -230,13 +230,13 @@ def _told(rule: Rule, text: str | None) -> dict[str, Any]:
     }
 
 
-def _strange(place: UnknownPlace, text: str) -> dict[str, Any]:
+def _unknown_as_json(place: UnknownPlace, text: str) -> dict[str, Any]:
     """A stored expression of another version, as it is shown."""
     of = f"{place.kind}:{place.name}"
     return {"object": of, "kind": place.kind, "permission": place.permission, "expression": text}
 
 
-def _wide(read: Sequence[AccessExpression | None]) -> list[str]:
+def _anonymous_warnings(read: Sequence[AccessExpression | None]) -> list[str]:
     """Warnings about expressions that allow unauthenticated clients without saying so by `p`."""
     return [
         f"{each.text[:100]} lets in clients that have proved nothing, too: `p & !u:{ANONYMOUS} & ...` does not"

@@ -56,7 +56,7 @@ class Balance(Params, frozen=True):
 
 
 TAKEN: Final = (Newest, Balance)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 
@@ -144,7 +144,7 @@ class ClusterCalls:
     ) -> dict[str, object] | None:
         """Which containers stand still because the cluster store was set back to an old copy, or None if there are
         none."""
-        suspected = rules.knowing_better(kept, replicas=replicas)
+        suspected = rules.nodes_ahead_of_records(kept, replicas=replicas)
         if not suspected:
             return None
         read = partial(_records_of, containers=list(suspected))
@@ -152,7 +152,7 @@ class ClusterCalls:
             newest = await self._store(read)
         except HeadraceError:
             return None  # without the store this is unknown
-        found = rules.knowing_better(newest, replicas=replicas)
+        found = rules.nodes_ahead_of_records(newest, replicas=replicas)
         if not found:
             return None
         return {

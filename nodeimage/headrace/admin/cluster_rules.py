@@ -132,7 +132,7 @@ class Lack:
     cluster store cannot be reached."""
 
 
-def knowing_better(
+def nodes_ahead_of_records(
     containers: Iterable[ContainerRecord], *, replicas: Mapping[NodeId, Mapping[ContainerId, ReplicaState]]
 ) -> dict[ContainerId, list[NodeId]]:
     """The nodes whose replicas know newer records than the given ones, by container: the cluster store was set back to

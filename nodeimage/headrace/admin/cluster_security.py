@@ -45,7 +45,7 @@ class TurnOff(Params, frozen=True):
 
 
 TAKEN: Final = (TurnOn, TurnOff)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

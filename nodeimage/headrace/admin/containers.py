@@ -34,7 +34,7 @@ class Recovery(Params, frozen=True):
 
 
 TAKEN: Final = (Recovery,)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

@@ -45,7 +45,7 @@ class Wait(Params, frozen=True):
 
 
 TAKEN: Final = (Upgrade, Hold, Wait)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

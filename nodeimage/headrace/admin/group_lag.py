@@ -29,7 +29,7 @@ class OneGroup(Params, frozen=True):
 
 
 TAKEN: Final = (OneGroup,)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 Ends = Mapping[tuple[bytes, int], int]
@@ -41,7 +41,7 @@ class GroupCalls:
     def __init__(
         self, *, catalog: Catalog, coordination: Coordination, states: PartitionStates, authorizer: Authorizer
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._catalog = catalog
         self._coordination = coordination
         self._states = states
@@ -60,7 +60,7 @@ class GroupCalls:
         groups = sorted(
             each
             for each in await self._coordination.present.listing()
-            if self._may.sees(caller, ANY, Kind.GROUP, each[0])
+            if self._authorizer.sees(caller, ANY, Kind.GROUP, each[0])
         )
         found = await self._catalog.query(lambda reader: _committed_offsets_of(reader, [name for name, _, _ in groups]))
         committed_offsets = {name: self._seen(rows, caller) for name, rows in found.items()}
@@ -80,7 +80,7 @@ class GroupCalls:
 
     def _seen(self, rows: Sequence[CommittedOffsetRow], caller: Caller) -> list[CommittedOffsetRow]:
         """The committed offsets on topics that the caller may see."""
-        return [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, f"{row.stream}:{row.name}")]
+        return [row for row in rows if self._authorizer.sees(caller, ANY, Kind.TOPIC, f"{row.stream}:{row.name}")]
 
     async def _show(self, params: OneGroup, caller: Caller) -> dict[str, object]:
         """One group: its members, and its lag on each partition of the topics that the caller may see.

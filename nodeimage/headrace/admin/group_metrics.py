@@ -111,7 +111,7 @@ class GroupMetrics:
 
     def start(self) -> None:
         """Scan repeatedly, as long as the node runs."""
-        self._runtime.spawn(self._look_on())
+        self._runtime.spawn(self._scan_forever())
 
     def readings(self) -> Iterator[Reading]:
         """The readings of groups for `/metrics`."""
@@ -179,7 +179,7 @@ class GroupMetrics:
             records = max(0, ends.get(key, row.offset) - row.offset)
             group.add(row, records, 0.0 if not records else self._history.age_s(key, row.offset, now=now))
 
-    async def _look_on(self) -> None:
+    async def _scan_forever(self) -> None:
         while True:
             began = self._runtime.loop.time()
             try:

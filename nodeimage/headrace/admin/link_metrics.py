@@ -33,7 +33,7 @@ class LinkReadings:
 
     def start(self) -> None:
         """Compute them repeatedly, as long as the node runs."""
-        self._runtime.spawn(self._look_on())
+        self._runtime.spawn(self._scan_forever())
 
     async def look(self) -> None:
         """Compute the figures of all links now."""
@@ -58,7 +58,7 @@ class LinkReadings:
             ):
                 yield Reading(metric, float(value), (name,))
 
-    async def _look_on(self) -> None:
+    async def _scan_forever(self) -> None:
         while True:
             began = self._runtime.loop.time()
             try:

@@ -37,7 +37,7 @@ class Removal(Params, frozen=True):
 
 
 TAKEN: Final = (Drain, Removal)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

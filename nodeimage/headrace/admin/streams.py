@@ -53,7 +53,7 @@ class Page(Params, frozen=True):
 
 
 TAKEN: Final = (OneStream, NewStream, StreamChange, StreamEnd, Page)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 
@@ -69,7 +69,7 @@ class StreamCalls:
         authorizer: Authorizer,
         changes: AccessChanges,
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._changes = changes
         self._catalog = catalog
         self._volumes = volumes
@@ -100,7 +100,7 @@ class StreamCalls:
             params.path,
             policy,
             access={each: expression.text for each, expression in read.items()},
-            owner=caller.principal.user if self._may.is_on else None,
+            owner=caller.principal.user if self._authorizer.is_on else None,
             now=now(),
         )
         outcome: StreamOutcome = await submitted(self._catalog, command, timeout_ms=0)
@@ -109,8 +109,9 @@ class StreamCalls:
                 Code.TOPIC_ALREADY_EXISTS,
                 f"stream {params.path} exists; change it with `headrace stream alter {params.path}`",
             )
-        if not outcome.changed and self._may.is_on:  # the right to create one there does not include seeing others'
-            check(ANY, stream_target(params.path), caller, self._may, method="stream.create")
+        if not outcome.changed and self._authorizer.is_on:
+            # The right to create a stream at a path does not include the right to see another's.
+            check(ANY, stream_target(params.path), caller, self._authorizer, method="stream.create")
         shown = stream_shown(outcome.stream)
         if not read or not outcome.changed:
             return shown
@@ -120,7 +121,7 @@ class StreamCalls:
 
     async def _list(self, params: Page, caller: Caller) -> list[dict[str, object]]:
         """The streams that the caller may see, after `after`, in order of path; `limit` -1 means all."""
-        if not self._may.is_on:
+        if not self._authorizer.is_on:
             rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=params.limit))
             return [stream_shown(row) for row in rows]
         rows = await self._catalog.query(lambda reader: reader.streams.page(after=params.after, limit=-1))
@@ -128,7 +129,7 @@ class StreamCalls:
         for index, row in enumerate(rows):
             if len(seen) == params.limit:
                 break
-            if self._may.sees_stream(caller, row.path):
+            if self._authorizer.sees_stream(caller, row.path):
                 seen.append(stream_shown(row))
             await turn(index)
         return seen

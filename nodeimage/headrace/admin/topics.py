@@ -51,7 +51,7 @@ class OnePartition(Params, frozen=True):
 
 
 TAKEN: Final = (TopicPage, OneTopic, OnePartition)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 
@@ -71,7 +71,7 @@ class TopicCalls:
         home_check: HomeCheck,
         authorizer: Authorizer,
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
@@ -100,7 +100,7 @@ class TopicCalls:
         """A page of a stream's topics in order of name, without those that the caller may not see."""
         if not 1 <= params.limit <= MAX_PAGE:
             raise KafkaError(Code.INVALID_REQUEST, f"limit is {params.limit}; allowed are 1 to {MAX_PAGE}")
-        if self._may.sees_stream(caller, params.stream):
+        if self._authorizer.sees_stream(caller, params.stream):
             await stream_of(self._catalog, params.stream)  # others must not learn whether it exists
         rows = await self._seen(params, caller)
         return [
@@ -119,7 +119,7 @@ class TopicCalls:
         while True:
             asked = params
             rows = await self._catalog.query(lambda reader, asked=asked: _with_prefix(reader, asked))  # type: ignore[misc]
-            found += [row for row in rows if self._may.sees(caller, ANY, Kind.TOPIC, row.full_name)]
+            found += [row for row in rows if self._authorizer.sees(caller, ANY, Kind.TOPIC, row.full_name)]
             if len(found) >= params.limit or len(rows) < params.limit:
                 return found[: params.limit]
             params = msgspec.structs.replace(params, after=rows[-1].name)

@@ -78,7 +78,7 @@ class UserPage(Params, frozen=True):
 
 
 TAKEN: Final = (OneUser, NewUser, UserChange, UserEnd, NewPassword, UserPage)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

@@ -44,7 +44,7 @@ class VolumeFields(Params, frozen=True):
 
 
 TAKEN: Final = (OneVolume, VolumeFields)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin_api."""
 
 

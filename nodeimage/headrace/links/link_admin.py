@@ -23,7 +23,7 @@ from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
 from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
 from headrace.links.failover.failover import Failover
 from headrace.links.failover.name_clash import NameClashes
-from headrace.links.links import UNKNOWN, Links, LinkTold
+from headrace.links.links import UNKNOWN, Links, LinkReport
 from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
 from headrace.links.reverse_link import ReverseLinks, call_source
 from headrace.links.source.source import Hello
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 5_000
 MOST_SHOWN: Final = 1_000
 """Most refused or diverged topics that are shown of one link."""
-PASSED_ON_MS: Final = 540_000
+MOVE_TIMEOUT_MS: Final = 540_000
 """How long another cluster may take to move homes, in milliseconds."""
 
 
@@ -96,7 +96,7 @@ class Move(Params, frozen=True):
 
 
 TAKEN: Final = (NewLink, OneLink, LinkChange, ClashResolution, Move)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
@@ -114,7 +114,7 @@ class LinkAdmin:
         authorizer: Authorizer,
         own_cluster: str,
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._links = links
         self._catalog = catalog
         self._states = states
@@ -180,7 +180,7 @@ class LinkAdmin:
         if present is not None:
             if params.if_not_exists and self._is_same(present, config, params.stream):
                 return await self._shown(present)
-            is_own = self._may.sees(caller, ADMIN, Kind.STREAM, present.stream)
+            is_own = self._authorizer.sees(caller, ADMIN, Kind.STREAM, present.stream)
             what = f", into {present.stream}; change it with `headrace link alter {name}`"
             raise KafkaError(
                 Code.INVALID_REQUEST,
@@ -240,14 +240,14 @@ class LinkAdmin:
             wanted = policy_from(msgspec.convert(known, PolicyFields))
         except (KafkaError, msgspec.ValidationError):
             wanted = StreamPolicy()
-        owner = caller.principal.user if self._may.is_on else None
+        owner = caller.principal.user if self._authorizer.is_on else None
         await self._catalog.submit(new_stream(path, wanted, access={}, owner=owner, now=now()))
 
     def _check_files(self, credentials: Mapping[str, str], caller: Caller, method: str) -> None:
         """Only an administrator of the cluster may have nodes read files or present their certificates. Raises
         KafkaError."""
         files = files_named(credentials)
-        if files and not self._may.allows(caller, Permission.ADMIN, api=method):
+        if files and not self._authorizer.allows(caller, Permission.ADMIN, api=method):
             raise KafkaError(
                 Code.CLUSTER_AUTHORIZATION_FAILED,
                 f"{', '.join(files)}: a file of the nodes, which links of the cluster's administrators alone may use; "
@@ -312,38 +312,38 @@ class LinkAdmin:
 
     async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:
         found = await self._catalog.query(lambda reader: reader.links.all())
-        rows = [row for row in found if self._may.sees(caller, ADMIN, Kind.STREAM, row.stream)]
-        told = await self._links.told([row.name for row in rows])
+        rows = [row for row in found if self._authorizer.sees(caller, ADMIN, Kind.STREAM, row.stream)]
+        reports = await self._links.reports([row.name for row in rows])
         streams = await self._catalog.query(partial(_partitions, paths={row.stream for row in rows}))
         return [
-            self._told_of(row, [each[row.name] for each in told if row.name in each], streams.get(row.stream, 0))
+            self._as_json(row, [each[row.name] for each in reports if row.name in each], streams.get(row.stream, 0))
             for row in rows
         ]
 
     async def _show(self, params: OneLink) -> dict[str, Any]:
         row = await self._link(params.name)
-        told = await self._told(row)
-        aside = {"blocked": await self._blocked(told), "diverged": await self._diverged(row.stream)}
-        return {**await self._shown(row, told), **aside}
+        reports = await self._reports(row)
+        aside = {"blocked": await self._blocked(reports), "diverged": await self._diverged(row.stream)}
+        return {**await self._shown(row, reports), **aside}
 
-    async def _shown(self, row: LinkRow, told: Sequence[LinkTold] | None = None) -> dict[str, Any]:
+    async def _shown(self, row: LinkRow, reports: Sequence[LinkReport] | None = None) -> dict[str, Any]:
         streams = await self._catalog.query(partial(_partitions, paths={row.stream}))
-        return self._told_of(row, await self._told(row) if told is None else told, streams.get(row.stream, 0))
+        return self._as_json(row, await self._reports(row) if reports is None else reports, streams.get(row.stream, 0))
 
-    async def _told(self, row: LinkRow) -> list[LinkTold]:
+    async def _reports(self, row: LinkRow) -> list[LinkReport]:
         """What each node says of the link."""
-        return [each[row.name] for each in await self._links.told([row.name]) if row.name in each]
+        return [each[row.name] for each in await self._links.reports([row.name]) if row.name in each]
 
-    def _told_of(self, row: LinkRow, told: Sequence[LinkTold], partitions: int) -> dict[str, Any]:
-        figures = together(each.figures for each in told if each.figures is not None)
-        syncing = next((each for each in told if each.kept), LinkTold())
-        failed = next((each.failed for each in told if each.failed), None)
+    def _as_json(self, row: LinkRow, reports: Sequence[LinkReport], partitions: int) -> dict[str, Any]:
+        figures = together(each.figures for each in reports if each.figures is not None)
+        syncing = next((each for each in reports if each.kept), LinkReport())
+        failed = next((each.failed for each in reports if each.failed), None)
         errors = [(syncing.last_error_ms or 0, syncing.last_error)]
         if figures is not None:
             errors.append((figures.last_error_ms or 0, figures.reason or None))
         at, error = max(errors, key=lambda each: (each[1] is not None, each[0]))
         state = CONNECTING if figures is None else figures.state
-        if state == CAUGHT_UP and any(each.settling for each in told):
+        if state == CAUGHT_UP and any(each.settling for each in reports):
             state = CATCHING_UP
         if failed is not None and row.state == RUNNING:
             state, error, at = FAILED, failed, int(now())
@@ -377,9 +377,9 @@ class LinkAdmin:
             "credentials": credential_names(row.config.credentials, self._links.secret),
         }
 
-    async def _blocked(self, told: Sequence[LinkTold]) -> list[dict[str, Any]]:
+    async def _blocked(self, reports: Sequence[LinkReport]) -> list[dict[str, Any]]:
         """Some of the partitions that cannot be pulled at present, with the reasons."""
-        figures = together(each.figures for each in told if each.figures is not None)
+        figures = together(each.figures for each in reports if each.figures is not None)
         blocked = [] if figures is None else figures.blocked
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(list({each.topic_id for each in blocked})))
         return [
@@ -416,10 +416,10 @@ class LinkAdmin:
         """A function that returns how many records of a topic this cluster lacks, by what the nodes last heard from the
         source; None where that is unknown."""
         links = await self._links_of(stream)
-        told = await self._links.told([row.name for row in links], behind=True)
-        heard = bool(links) and all(row.name in node and node[row.name].heard for node in told for row in links)
+        reports = await self._links.reports([row.name for row in links], behind=True)
+        heard = bool(links) and all(row.name in node and node[row.name].heard for node in reports for row in links)
         found: dict[bytes, int] = {}
-        for node in told:
+        for node in reports:
             for each in node.values():
                 for topic_id, records in each.behind.items():
                     before = found.get(topic_id, 0)
@@ -454,7 +454,7 @@ class LinkAdmin:
         asked = {"stream": links[0].config.source_stream, "topics": params.topics, "force": params.force}
         try:
             return await call_source(
-                links[0].config, "home.move", asked, secret=self._links.secret, wait_ms=PASSED_ON_MS
+                links[0].config, "home.move", asked, secret=self._links.secret, wait_ms=MOVE_TIMEOUT_MS
             )
         except HeadraceError as error:
             raise KafkaError(error.code, f"cluster {params.to} was asked to become home: {error}") from error

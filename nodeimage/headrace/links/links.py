@@ -53,18 +53,18 @@ from headrace.peer.session import Session
 from headrace.security.client_security import security_of
 from headrace.tracing.tracer import NO_TRACER, Tracer
 
-__all__ = ["LinkTold", "Links", "open_client"]
+__all__ = ["LinkReport", "Links", "open_client"]
 
 log = structlog.get_logger(__name__)
 
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 ASK_S: Final = 2.0
 MOST_BEHIND: Final = 200_000
 """Most topics for which a node reports how far they are behind."""
 UNKNOWN: Final = -1
 
 
-class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
+class LinkReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one node reports about a link."""
 
     figures: LinkMetrics | None = None
@@ -84,7 +84,7 @@ class LinkTold(msgspec.Struct, frozen=True, omit_defaults=True):
     `behind` lacked nothing when the source last answered."""
 
 
-_told = msgspec.msgpack.Decoder(dict[str, LinkTold])
+_reports = msgspec.msgpack.Decoder(dict[str, LinkReport])
 
 
 class Links:
@@ -249,7 +249,7 @@ class Links:
                     log.warning("links could not be started yet", reason=str(error))
                 else:
                     log.exception("starting and stopping topic syncers failed")
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 self._changed.set()
 
     async def _keep_up(self) -> None:
@@ -274,13 +274,13 @@ class Links:
                     applier=self._applier,
                     own_cluster=self._own,
                     bootstrap=partial(self.bootstrap, row),
-                    brings_committed_offsets=partial(self._brings_committed_offsets, name),
+                    copies_committed_offsets=partial(self._copies_committed_offsets, name),
                     tracer=self._tracer,
                 )
                 task = self._runtime.spawn(self._run_syncer(syncer, source))
                 self._topic_syncers[name] = (row, syncer, task)
 
-    def _brings_committed_offsets(self, name: str, home: str) -> bool:
+    def _copies_committed_offsets(self, name: str, home: str) -> bool:
         """Whether this link copies the committed offsets of topics with this home: the link from the home itself does
         while it works, since they arrive later by way of other clusters."""
         held = self._topic_syncers.get(name)
@@ -299,7 +299,7 @@ class Links:
             await syncer.run()
         except Exception:
             log.exception("a link's topic syncer failed", link=syncer.link.name)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         finally:
             await source.close()
         self._changed.set()  # last, so that this task is done when `_follow` looks
@@ -321,17 +321,17 @@ class Links:
     async def _links_asked(
         self, asked: LinksAsked, _payload: memoryview, _session: Session
     ) -> tuple[LinksTold, list[bytes]]:
-        return LinksTold(), [msgspec.msgpack.encode(self.told_here(asked.links, behind=asked.behind))]
+        return LinksTold(), [msgspec.msgpack.encode(self.own_reports(asked.links, behind=asked.behind))]
 
-    def told_here(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkTold]:
+    def own_reports(self, names: Sequence[str], *, behind: bool = False) -> dict[str, LinkReport]:
         """What this node reports about these links, by name."""
-        found: dict[str, LinkTold] = {}
+        found: dict[str, LinkReport] = {}
         applying = set(self.home_applier.unsettled.values())
         for name in names:
             syncer = self.topic_syncer(name)
             puller = self.pullers.puller(name)
             lacking = _behind(puller.state) if behind and puller is not None else {}
-            told = LinkTold(
+            report = LinkReport(
                 figures=self.pullers.figures(name),
                 failed=self.pullers.failed.get(name),
                 behind=lacking,
@@ -339,27 +339,27 @@ class Links:
                 heard=puller is not None and _has_heard(puller.state) and len(lacking) < MOST_BEHIND,
             )
             if syncer is not None:
-                told = msgspec.structs.replace(
-                    told,
+                report = msgspec.structs.replace(
+                    report,
                     kept=True,
                     source_cluster=syncer.source_cluster,
                     refused=dict(syncer.refused),
                     last_error=syncer.last_error,
                     last_error_ms=syncer.last_error_ms,
                 )
-            found[name] = told
+            found[name] = report
         return found
 
-    async def told(self, names: Sequence[str], *, behind: bool = False) -> list[dict[str, LinkTold]]:
+    async def reports(self, names: Sequence[str], *, behind: bool = False) -> list[dict[str, LinkReport]]:
         """What each node that answers reports about these links, by name."""
         asked = LinksAsked(list(names), behind)
 
-        async def one(node: Any) -> dict[str, LinkTold]:
+        async def one(node: Any) -> dict[str, LinkReport]:
             if node.node_id == self._node_id:
-                return self.told_here(names, behind=behind)
+                return self.own_reports(names, behind=behind)
             try:
                 _, payload = await self._cluster.ask(node, asked, timeout_s=ASK_S)
-                return _told.decode(payload)
+                return _reports.decode(payload)
             except (HeadraceError, OSError, msgspec.DecodeError) as error:
                 log.info("a node does not report its links", node=node.node_id, reason=str(error))
                 return {}

@@ -275,7 +275,7 @@ def test_containers_of_which_somebody_knows_a_newer_record_are_told_with_who_doe
     }
     replicas[NodeId(3)] = {ContainerId(5): structs.replace(replica(5, 3), change=old.changes[-1])}
     replicas[NodeId(4)] = {ContainerId(5): replica(5, 4)}  # of before there were ids
-    assert rules.knowing_better([old, same], replicas=replicas) == {5: [1, 2]}
-    assert rules.knowing_better([newer, same], replicas=replicas) == {}
+    assert rules.nodes_ahead_of_records([old, same], replicas=replicas) == {5: [1, 2]}
+    assert rules.nodes_ahead_of_records([newer, same], replicas=replicas) == {}
     given_up = structs.replace(old, recovered=1)
-    assert rules.knowing_better([given_up], replicas=replicas) == {}
+    assert rules.nodes_ahead_of_records([given_up], replicas=replicas) == {}

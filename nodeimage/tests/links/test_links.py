@@ -9,7 +9,7 @@ import pytest
 from headrace.base.errors import Code
 from headrace.base.ids import Home, Offset
 from headrace.links import links
-from headrace.links.links import Links, LinkTold
+from headrace.links.links import Links, LinkReport
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.source import Fetched, Wanted
 from headrace.links.topics.topic_syncer import TopicSyncer
@@ -69,7 +69,7 @@ async def test_a_fault_of_ours_ends_no_following_of_links(
 async def test_a_topic_syncer_that_fails_is_begun_anew_however_long_its_source_takes_to_close(
     south: OneNode, north_cluster: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "AGAIN_S", 0.01)
+    monkeypatch.setattr(links, "RETRY_S", 0.01)
     await north_cluster.produce("t", b"a")
     run, close = TopicSyncer.run, HeadraceSource.close
     begun: list[TopicSyncer] = []
@@ -101,12 +101,12 @@ async def test_a_partition_of_which_nothing_comes_is_shown_with_the_reason(
     await north_cluster.produce("t", b"a")
     await linked(south, north_cluster)
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         shown = await south.admin("link.show", name="l")
         reason = "the source gives nothing of what it says it has"
         return bool(shown["blocked"] == [{"topic": "t", "partition": 0, "reason": reason}])
 
-    await until(told)
+    await until(is_shown)
 
 
 async def test_what_lacks_is_unknown_where_a_node_does_not_answer(
@@ -115,11 +115,11 @@ async def test_what_lacks_is_unknown_where_a_node_does_not_answer(
     await north_cluster.produce("t", b"a")
     await linked(south, north_cluster)
     await until(lambda: has(south, "t", [b"a"]))
-    told = Links.told
+    reports = Links.reports
 
-    async def with_a_silent_node(links: Links, *args: Any, **more: Any) -> list[dict[str, LinkTold]]:
-        return [*(await told(links, *args, **more)), {}]
+    async def with_a_silent_node(links: Links, *args: Any, **more: Any) -> list[dict[str, LinkReport]]:
+        return [*(await reports(links, *args, **more)), {}]
 
-    monkeypatch.setattr(Links, "told", with_a_silent_node)
+    monkeypatch.setattr(Links, "reports", with_a_silent_node)
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
     assert (moved["moved"], moved["not_replicated"]) == (True, None)

@@ -95,7 +95,7 @@ def aside_batches(
     `kept`."""
     if header.base_offset + header.last_offset_delta < parted:
         return
-    if not _comes_apart(header, batch):
+    if not _is_splittable(header, batch):
         writer = home_at(history, origin, Offset(header.base_offset))
         yield from _raw(header, batch, topic_id, partition, parted, writer, kept)
         return
@@ -119,7 +119,7 @@ def aside_batches(
         yield from _built(some, topic_id, partition, parted, writer, kept)
 
 
-def _comes_apart(header: BatchHeader, batch: memoryview) -> bool:
+def _is_splittable(header: BatchHeader, batch: memoryview) -> bool:
     """Whether all records can be read, lie where the header says, and each fit into a batch."""
     before, last = header.base_offset - 1, header.base_offset + header.last_offset_delta
     try:

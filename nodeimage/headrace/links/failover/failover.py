@@ -218,7 +218,7 @@ class Failover:
                 home=home_of(present.get(row.topic_id, row), self._own),
                 moved=row.topic_id not in refused,
                 not_replicated=0 if row.topic_id not in refused else None,
-                error=refused.get(row.topic_id) or _still_to_come(row, late=late, waiting=waiting, unheard=unheard),
+                error=refused.get(row.topic_id) or _remaining_problem(row, late=late, waiting=waiting, unheard=unheard),
             )
             for row in rows
         ]
@@ -395,7 +395,7 @@ _MOVES: Final = "it is home here, and takes writes once it has all that the form
 _ABOVE: Final = "they lie above what has come here so far"
 
 
-def _still_to_come(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
+def _remaining_problem(row: TopicRow, *, late: Set[str], waiting: Set[bytes], unheard: str | None) -> str | None:
     """What a topic that is home here now still lacks; None: nothing. `late`: full names of topics that lack records,
     `waiting`: topics with committed offsets above the copies' ends, `unheard`: why committed offsets may be missing."""
     is_late = row.full_name in late

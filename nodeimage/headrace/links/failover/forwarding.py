@@ -80,7 +80,7 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Queue:
     """The batches of one partition; the first is being sent."""
 
     batches: deque[_Batch] = field(default_factory=deque)
@@ -119,7 +119,7 @@ class Forwarding:
         self.waiting_bytes = 0
         """Bytes of all batches that wait or are being sent."""
         self._room = asyncio.Event()
-        self._lines: dict[Key, _Line] = {}
+        self._queues: dict[Key, _Queue] = {}
         self._clients: dict[str, _Open] = {}
         self._leaders: dict[Key, NodeId] = {}
         self._closed = False
@@ -148,10 +148,10 @@ class Forwarding:
         batch = _Batch(session, topic, part, until, done, repeatable)
         self.waiting_bytes += batch.size
         key = (topic.topic_id, part.partition)
-        line = self._lines.setdefault(key, _Line())
-        line.batches.append(batch)
-        if line.task is None:
-            line.task = self._runtime.spawn(self._serve(key, line))
+        queue = self._queues.setdefault(key, _Queue())
+        queue.batches.append(batch)
+        if queue.task is None:
+            queue.task = self._runtime.spawn(self._serve(key, queue))
 
     async def link_ended(self, name: str) -> None:
         """Close a link's connections, as it has ended on this node or is restarted."""
@@ -162,23 +162,23 @@ class Forwarding:
     async def close(self) -> None:
         """Cancel everything in progress; its outcome is unknown."""
         self._closed = True
-        lines = [line.task for line in self._lines.values() if line.task is not None]
-        for task in lines:
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for name in list(self._clients):
             await self.link_ended(name)
 
     # --- queues
 
-    async def _serve(self, key: Key, line: _Line) -> None:
+    async def _serve(self, key: Key, queue: _Queue) -> None:
         try:
-            while line.batches:
-                batch = line.batches[0]
-                self._end(key, line, batch, await self._outcome(key, batch))
+            while queue.batches:
+                batch = queue.batches[0]
+                self._end(key, queue, batch, await self._outcome(key, batch))
         finally:
-            del self._lines[key]
-            for batch in line.batches:  # this node stops, or something unforeseen failed
+            del self._queues[key]
+            for batch in queue.batches:  # this node stops, or something unforeseen failed
                 self._told(batch, None)
 
     async def _outcome(self, key: Key, batch: _Batch) -> ProduceResult | KafkaError | None:
@@ -187,16 +187,16 @@ class Forwarding:
         except HeadraceError as error:
             return KafkaError(error.code, str(error))
 
-    def _end(self, key: Key, line: _Line, batch: _Batch, outcome: ProduceResult | KafkaError | None) -> None:
+    def _end(self, key: Key, queue: _Queue, batch: _Batch, outcome: ProduceResult | KafkaError | None) -> None:
         """Complete the first batch, and those that share its outcome."""
-        line.batches.popleft()
+        queue.batches.popleft()
         self._told(batch, outcome)
         if isinstance(outcome, ProduceResult):
             return
         self._leaders.pop(key, None)
         if outcome is None or outcome.code in FOR_THE_MOMENT:
-            behind = [other for other in line.batches if other.session == batch.session]
-            line.batches = deque(other for other in line.batches if other.session != batch.session)
+            behind = [other for other in queue.batches if other.session == batch.session]
+            queue.batches = deque(other for other in queue.batches if other.session != batch.session)
             for other in behind:
                 self._told(other, outcome, shared=True)
 

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 500
 AT_ONCE: Final = 64
 SWEEP_S: Final = 60.0
-AGAIN_S: Final = 0.5
+RETRY_S: Final = 0.5
 COMPARED: Final = 10
 """Most comparisons of a partition that grows meanwhile before others get their turn."""
 
@@ -149,10 +149,10 @@ class HomeApplier:
                     log.info("partitions are not settled yet", reason=str(error))
                 else:
                     log.exception("settling partitions failed")
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
             until = sweep_at
             if self._again:
-                until = loop.time() + AGAIN_S
+                until = loop.time() + RETRY_S
             else:
                 self.problem = None
             if not (self._due or self._look_at_all):

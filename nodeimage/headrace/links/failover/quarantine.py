@@ -87,7 +87,7 @@ class OnceAppender:
                     header,
                     append_time=self._runtime.now() if topic.policy.append_time else None,
                     now=self._runtime.now(),
-                    request=_Nobody(),
+                    request=_IgnoredCommit(),
                 )
             )
         # Also for a repeat, whose first copy may not be committed yet (invariant 11).
@@ -258,7 +258,7 @@ def _places(header: BatchHeader, batch: memoryview) -> list[Kept]:
         return []  # not written by a quarantine
 
 
-class _Nobody:
+class _IgnoredCommit:
     """Ignores the batch's commit: the caller waits for the container instead."""
 
     __slots__ = ()

@@ -40,7 +40,7 @@ class Outdated(Exception):
     """The copy has changed since the batches were requested: look it up again."""
 
 
-class Told(Protocol):
+class AppendProgress(Protocol):
     """Receives what became of the fetched bytes."""
 
     def released(self, count: int) -> None:
@@ -61,7 +61,7 @@ class BackPressure(Protocol):
         """Wait until the disk has caught up."""
 
 
-class Came(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Fetched records of a partition that ended at `end`, under the home `home`, when they were requested."""
 
     at: TopicPartition
@@ -73,22 +73,22 @@ class Came(NamedTuple):
 class _Commit:
     """A batch that waits for its commit."""
 
-    __slots__ = ("_at", "_count", "_end", "_told")
+    __slots__ = ("_at", "_count", "_end", "_progress")
 
-    def __init__(self, told: Told, at: TopicPartition, end: int, count: int) -> None:
-        self._told = told
+    def __init__(self, progress: AppendProgress, at: TopicPartition, end: int, count: int) -> None:
+        self._progress = progress
         self._at = at
         self._end = end
         self._count = count
 
     def committed(self) -> None:
         """See commit_waiters.Waiting."""
-        self._told.released(self._count)
-        self._told.committed(self._at, Offset(self._end))
+        self._progress.released(self._count)
+        self._progress.committed(self._at, Offset(self._end))
 
     def lost(self) -> None:
         """See commit_waiters.Waiting. The partition's next leader pulls the batch again if it lacks it."""
-        self._told.released(self._count)
+        self._progress.released(self._count)
 
 
 class Appender:
@@ -100,29 +100,29 @@ class Appender:
         self._home_check = home_check
         self._back_pressure = back_pressure
 
-    async def append(self, came: Came, told: Told) -> Offset:
+    async def append(self, fetched: FetchedBatches, progress: AppendProgress) -> Offset:
         """Append all fetched batches; returns where the partition ends then.
 
         Raises Outdated, or HeadraceError if a batch is wrong or cannot be stored. In these cases, and when cancelled,
-        some batches may have been appended. `told.released` is called with all bytes, once each.
+        some batches may have been appended. `progress.released` is called with all bytes, once each.
         """
-        left = sum(map(len, came.records))
-        end = came.end
+        left = sum(map(len, fetched.records))
+        end = fetched.end
         try:
             pause = _Pause()
-            for header, batch in _checked(came):
+            for header, batch in _checked(fetched):
                 if _next(header) <= end:
                     continue  # a duplicate
-                waiting = _Commit(told, came.at, _next(header), header.length)
-                end = await self._put(came, end, header, batch, waiting)
+                waiting = _Commit(progress, fetched.at, _next(header), header.length)
+                end = await self._put(fetched, end, header, batch, waiting)
                 left -= header.length
                 await pause()
         finally:
             if left:
-                told.released(left)
+                progress.released(left)
         return end
 
-    async def _put(self, came: Came, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit) -> Offset:
+    async def _put(self, fetched: FetchedBatches, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit) -> Offset:
         """Append one batch to the partition, which ends at `end`, once it can take the batch; returns its new end.
 
         Raises Outdated, HeadraceError.
@@ -130,7 +130,7 @@ class Appender:
         for _ in range(MOST_TRIES):
             if self._back_pressure.saturated:
                 await self._back_pressure.not_saturated()
-            topic, partition = self._find(came)
+            topic, partition = self._find(fetched)
             if partition.rolling:
                 await self._rolls.wait_for_roll(partition)
                 continue
@@ -151,10 +151,10 @@ class Appender:
                 await self._rolls.wait_for_roll(partition)
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"{topic.row.full_name} is not ready to be written to")
 
-    def _find(self, came: Came) -> tuple[Topic, Partition]:
-        topic = self._topics.cached_id(came.at.topic_id)
-        partition = None if topic is None else topic.partitions.get(came.at.partition)
-        if topic is None or partition is None or topic.home != came.home or partition.left or partition.deleted:
+    def _find(self, fetched: FetchedBatches) -> tuple[Topic, Partition]:
+        topic = self._topics.cached_id(fetched.at.topic_id)
+        partition = None if topic is None else topic.partitions.get(fetched.at.partition)
+        if topic is None or partition is None or topic.home != fetched.home or partition.left or partition.deleted:
             raise Outdated
         return topic, partition
 
@@ -180,13 +180,13 @@ def _next(header: BatchHeader) -> int:
     return header.base_offset + header.last_offset_delta + 1
 
 
-def _checked(came: Came) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _checked(fetched: FetchedBatches) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches in order, each checked as it is taken. A partial batch at the end, which Kafka may send, is left out.
 
     Raises HeadraceError for the first wrong batch.
     """
-    end = came.end
-    for run in came.records:
+    end = fetched.end
+    for run in fetched.records:
         rest = run
         while rest:
             if _is_cut_off(rest) and rest is not run:

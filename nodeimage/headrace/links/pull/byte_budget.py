@@ -35,7 +35,7 @@ class ByteBudget:
         assert count <= self.free, "more than the budget is asked for"
         self.reserved += count
 
-    def came(self, reserved: int, held: int) -> None:
+    def arrived(self, reserved: int, held: int) -> None:
         """End a fetch that had `reserved` bytes; `held` bytes of its answer are kept."""
         self.reserved -= reserved
         self.held += held

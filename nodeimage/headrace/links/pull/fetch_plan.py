@@ -39,7 +39,7 @@ class Fetching:
         if fetch is None:
             return []
         if (feed := self._feeds.get(fetch.node)) is not None:
-            feed.works()
+            feed.succeeded()
             feed.fetch_bytes = min(2 * feed.fetch_bytes, self._limits.fetch_bytes)
         kept: list[TopicPartition] = []
         starved: list[Pull] = []
@@ -72,7 +72,7 @@ class Fetching:
                 self._pulls.set(pull, Status.DUE, first=True)
             else:
                 self._pulls.fail(now, pull, "the source gives nothing of what it says it has")
-        self.budget.came(fetch.max_bytes, held)
+        self.budget.arrived(fetch.max_bytes, held)
         self.byte_rate.pay(total - fetch.max_bytes, now)
         return kept
 
@@ -83,20 +83,20 @@ class Fetching:
             self._pulls.gap(now, pull, answer.log_start)
         else:
             reason = f"the source answers {answer.code.name}"
-            self._pulls.refused_there(now, pull, answer.code, reason, answer.ask)
+            self._pulls.refused_by_node(now, pull, answer.code, reason, answer.ask)
 
     def failed(self, now: float, number: int, reason: str) -> NodeId | None:
         """Handle the failure of an effect `Fetch`; returns the node that was asked."""
         fetch = self._ended(number)
         if fetch is None:
             return None
-        self._gave_nothing(fetch, now)
+        self._refund(fetch, now)
         if (feed := self._feeds.get(fetch.node)) is not None and fetch.max_bytes <= feed.fetch_bytes:
             feed.fetch_bytes = max(fetch.max_bytes // 2, self._limits.least_bytes)
         for wanted in fetch.wanted:
             pull = self._pulls.all.get(wanted.at)
             if pull is not None and pull.status is Status.FETCHING and pull.fetch == number:
-                self._pulls.fail_there(now, pull, reason)
+                self._pulls.fail_at_node(now, pull, reason)
         return fetch.node
 
     def released(self, count: int) -> None:
@@ -106,7 +106,7 @@ class Fetching:
     def interrupted(self, now: float) -> None:
         """Handle that all fetches were cancelled."""
         for fetch in self._under_way.values():
-            self._gave_nothing(fetch, now)
+            self._refund(fetch, now)
         self._under_way.clear()
 
     def next(self, now: float, feed: SourceFeed) -> Fetch | None:
@@ -156,6 +156,6 @@ class Fetching:
             feed.fetches -= 1
         return fetch
 
-    def _gave_nothing(self, fetch: Fetch, now: float) -> None:
-        self.budget.came(fetch.max_bytes, 0)
+    def _refund(self, fetch: Fetch, now: float) -> None:
+        self.budget.arrived(fetch.max_bytes, 0)
         self.byte_rate.pay(-fetch.max_bytes, now)

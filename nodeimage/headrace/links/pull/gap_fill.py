@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from headrace.base.ids import Offset
-from headrace.links.pull.append import Appender, Came, Outdated
+from headrace.links.pull.append import Appender, FetchedBatches, Outdated
 from headrace.links.pull.effects import FillGap
 from headrace.links.pull.partition_state import CopyState
 from headrace.links.source.source import TopicPartition
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 LARGEST_GAP: Final = 1 << 40
 
 
-class _Told:
+class _NoBudget:
     """Accounts for nothing: these bytes were never fetched, so no budget holds them."""
 
     def __init__(self, committed: Callable[[TopicPartition, Offset], None]) -> None:
@@ -56,7 +56,7 @@ class GapFill:
         committed: Callable[[TopicPartition, Offset], None],
     ) -> None:
         """Let the copy continue at `wanted.log_start`, unless it has changed since that was requested. `committed`: see
-        `append.Told`. Raises HeadraceError."""
+        `append.AppendProgress`. Raises HeadraceError."""
         at = wanted.at
         (topic,) = await self._topics.resolve_ids([at.topic_id])
         if not isinstance(topic, Topic):
@@ -78,4 +78,4 @@ class GapFill:
             return
         nothing = [memoryview(batch) for batch in gap_batches(state.end, wanted.log_start - 1)]
         with suppress(Outdated):  # the partition is looked up again
-            state.end = await self._appender.append(Came(at, nothing, state.end, state.home), _Told(committed))
+            state.end = await self._appender.append(FetchedBatches(at, nothing, state.end, state.home), _NoBudget(committed))

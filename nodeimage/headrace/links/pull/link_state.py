@@ -168,7 +168,7 @@ class LinkState:
         """Handle the end of an effect `Meet`."""
         feed = self.feeds.get(node)
         if feed is not None:
-            feed.works()
+            feed.succeeded()
             feed.meeting = False
         self.pulls.met(now, answers)
 
@@ -192,7 +192,7 @@ class LinkState:
             for index, leader in enumerate(topic.leaders):
                 if leader in self._list.nodes or leader not in self.feeds:
                     self.pulls.may_have_changed(now, TopicPartition(topic.topic_id, index), leader)
-        self._list.came(now, after)
+        self._list.page_arrived(now, after)
 
     def not_listed(self, now: float, reason: str) -> None:
         """Handle the failure of an effect `ListTopics`."""
@@ -326,7 +326,7 @@ class _List:
         else:
             self._again.update(nodes)
 
-    def came(self, now: float, after: str | None) -> None:
+    def page_arrived(self, now: float, after: str | None) -> None:
         """Handle a page."""
         self.under_way = False
         self._failures = 0

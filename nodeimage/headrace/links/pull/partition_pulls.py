@@ -26,7 +26,7 @@ LED_ELSEWHERE: Final = frozenset({Code.NOT_LEADER_OR_FOLLOWER, Code.LEADER_NOT_A
 FENCED: Final = frozenset({Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH})
 GONE: Final = frozenset({Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION})
 _LATER: Final = frozenset({Status.BLOCKED, Status.WAITS})
-LOOKS: Final = 2
+MAX_LOOKUPS: Final = 2
 """Pages looked up at the same time."""
 
 Queue = OrderedDict[TopicPartition, None]
@@ -163,7 +163,7 @@ class Pulls:
             if pull is None or pull.status is not Status.MEETING:
                 continue
             if answer.code is not Code.NONE:
-                self.refused_there(now, pull, answer.code, answer.reason or answer.code.name)
+                self.refused_by_node(now, pull, answer.code, answer.reason or answer.code.name)
             elif answer.reason:
                 self.fail(now, pull, answer.reason)
             else:
@@ -192,7 +192,7 @@ class Pulls:
         for at in partitions:
             pull = self.all.get(at)
             if pull is not None and pull.status is Status.MEETING:
-                self.fail_there(now, pull, reason)
+                self.fail_at_node(now, pull, reason)
 
     def appended(self, now: float, at: TopicPartition, end: Offset, following: Offset) -> None:
         """Handle that the fetched records are in the copy, which ends at `end`; the next fetch begins at
@@ -303,7 +303,7 @@ class Pulls:
         pull.failures += 1
         self.block(pull, reason, until=now + self._pause(pull.failures))
 
-    def fail_there(self, now: float, pull: Pull, reason: str) -> None:
+    def fail_at_node(self, now: float, pull: Pull, reason: str) -> None:
         """Handle that its node does not answer: retry after a pause, as it may have another leader by then."""
         pull.leader = pull.ask = NO_NODE
         pull.forget_meeting()
@@ -320,7 +320,7 @@ class Pulls:
         self._serial += 1
         heapq.heappush(self._blocked, (until, self._serial, pull.at))
 
-    def refused_there(self, now: float, pull: Pull, code: Code, reason: str, hint: NodeId = NO_NODE) -> None:
+    def refused_by_node(self, now: float, pull: Pull, code: Code, reason: str, hint: NodeId = NO_NODE) -> None:
         """Handle that a node of the source refused a meeting or fetch. `hint`: the leader, according to that node."""
         pull.forget_meeting()
         pull.ask = NO_NODE
@@ -395,12 +395,12 @@ class Pulls:
     @property
     def busy(self) -> bool:
         """Whether more partitions would only queue for their look-up."""
-        return len(self._look) >= LOOKS * self._limits.page
+        return len(self._look) >= MAX_LOOKUPS * self._limits.page
 
     def questions(self) -> list[LookUp | Locate | FillGap]:
         """The look-ups, locate requests and gap fills to begin now."""
         out: list[LookUp | Locate | FillGap] = []
-        while self._look and self._looking < LOOKS:
+        while self._look and self._looking < MAX_LOOKUPS:
             self._looking += 1
             out.append(LookUp(self._take_page(self._look, Status.LOOKING)))
         if self._locate and not self._locating:

@@ -43,7 +43,7 @@ class CopyState:
     end: Offset
 
     @property
-    def lacks_up_to(self) -> Offset:
+    def home_starts_at(self) -> Offset:
         """Where its home begins in it. Missing records below may exist only at former homes."""
         starts = (start.offset for start in self.history if (start.counter, start.cluster) == self.home)
         return next(starts, Offset(0))
@@ -127,7 +127,7 @@ class CopyStates:
             return Looked(at, True, reason=f"it is not settled for its home {home.cluster} yet")
         end, limit = Offset(leader.next_offset), NO_OFFSET
         state = self._known[at] = CopyState(home, topic.row.origin or self._own, history, end)
-        if end >= state.lacks_up_to:
+        if end >= state.home_starts_at:
             self._on_lacking(at, False)
         if home.cluster == self._own:
             limit = Offset(leader.home_start)
@@ -136,7 +136,7 @@ class CopyStates:
         share = self._share(topic, at.partition)
         if share is None:
             return Looked(at, False)
-        return Looked(at, True, end, limit, share=share, lacks=end < state.lacks_up_to)
+        return Looked(at, True, end, limit, share=share, lacks=end < state.home_starts_at)
 
     def judge(self, meeting: Meeting) -> Met:
         """Judge the partition's state at the source's leader: whether it can be pulled from there."""
@@ -155,7 +155,7 @@ class CopyStates:
         parted = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
         if parted is not None:
             return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
-        if max(state.end, meeting.high_watermark) < state.lacks_up_to:
+        if max(state.end, meeting.high_watermark) < state.home_starts_at:
             self._on_lacking(at, True)
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)
 

@@ -24,7 +24,7 @@ from headrace.base.ids import Millis, NodeId, Offset
 from headrace.base.runtime import Runtime
 from headrace.catalog.catalog import Catalog
 from headrace.kafka_client.errors import SourceRefuses
-from headrace.links.pull.append import Appender, Came, Outdated
+from headrace.links.pull.append import Appender, FetchedBatches, Outdated
 from headrace.links.pull.effects import (
     Arrived,
     Connect,
@@ -53,13 +53,13 @@ from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger(__name__)
 
-POLLED: Final = 10_000
+MAX_CHANGES: Final = 10_000
 """Most changes in one answer of a feed."""
-TOPICS: Final = 1_000
+TOPICS_PER_PAGE: Final = 1_000
 """Topics in one page of the source's list."""
 ENDED: Final = "Ended"
 """The next state in a span for a link that has ended."""
-ELSEWHERE: Final = 100_000
+MAX_ELSEWHERE: Final = 100_000
 """Most partitions that are remembered as not pulled on this node."""
 
 REFUSALS: Final = frozenset(
@@ -261,7 +261,7 @@ class Puller:
         """Carry out an effect and apply its event. `interruptions`: the state machine's count when it returned the
         effect."""
         try:
-            event = await self._done(effect)
+            event = await self._execute(effect)
         except HeadraceError as error:
             event = self._failed(effect, error)
         except Exception as error:
@@ -271,13 +271,13 @@ class Puller:
             event()
             self._wake()
 
-    async def _done(self, effect: Effect) -> Event:
+    async def _execute(self, effect: Effect) -> Event:
         """Carry out an effect and return the event that reports its result. Raises HeadraceError."""
         state, now = self.state, self._loop.time
         match effect:
             case Poll(node, since, wait_ms):
                 changes = await self._source.changes(
-                    node, since, topics=False, committed_offsets=False, wait_ms=wait_ms, limit=POLLED
+                    node, since, topics=False, committed_offsets=False, wait_ms=wait_ms, limit=MAX_CHANGES
                 )
                 return partial(self._changed, node, changes)
             case Fetch(number, node, wanted, max_bytes):
@@ -295,7 +295,7 @@ class Puller:
                 meetings = await self._source.meet(node, partitions)
                 return lambda: state.met(now(), node, [self._copy_states.judge(each) for each in meetings])
             case ListTopics(after):
-                page = await self._source.topics(after=after, limit=TOPICS)
+                page = await self._source.topics(after=after, limit=TOPICS_PER_PAGE)
                 return lambda: state.listed(now(), page.topics, page.after)
             case FillGap(at):
                 await self._gap_fill.fill(self.name, effect, self._copy_states.of(at), committed=self.committed)
@@ -355,7 +355,7 @@ class Puller:
         for answer in looked:
             if not answer.pulled and answer.at not in self.state.pulls.all:
                 self._elsewhere[answer.at] = None
-        while len(self._elsewhere) > ELSEWHERE:
+        while len(self._elsewhere) > MAX_ELSEWHERE:
             self._elsewhere.popitem(last=False)
 
     def _arrived(self, number: int, fetched: Iterable[Fetched]) -> None:
@@ -392,7 +392,7 @@ class Puller:
                 self.released(sum(map(len, fetched.records)))
                 raise Outdated
             before, count = copy.end, sum(map(len, fetched.records))
-            copy.end = await self._appender.append(Came(at, fetched.records, before, copy.home), self)
+            copy.end = await self._appender.append(FetchedBatches(at, fetched.records, before, copy.home), self)
             self.counters.appended(copy.end - before, count)
             pulls.appended(self._loop.time(), at, copy.end, Offset(max(copy.end, fetched.resume)))
         except Outdated:
@@ -414,7 +414,7 @@ class Puller:
             "a link blocks a partition", link=self.name, topic=at.topic_id.hex(), partition=at.partition, reason=reason
         )
 
-    # --- see append.Told
+    # --- see append.AppendProgress
 
     def released(self, count: int) -> None:
         """Handle that `count` of the arrived bytes are committed or dropped."""

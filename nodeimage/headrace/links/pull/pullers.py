@@ -42,7 +42,7 @@ from headrace.tracing.tracer import NO_TRACER, Tracer
 
 log = structlog.get_logger(__name__)
 
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 PAGE: Final = 1_000
 
 
@@ -163,7 +163,7 @@ class Pullers:
                 log.exception("starting and stopping pullers failed")
                 self._changed.set()
             if self.failed or self._changed.is_set():
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 self._changed.set()
 
     async def _keep_up(self) -> None:
@@ -315,7 +315,7 @@ class Pullers:
                 return  # this node ends
             except HeadraceError as error:
                 log.warning("copies could not be looked up yet", container=container.id, reason=str(error))
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             for number, partitions in found.items():
                 self._tell(number, partitions, led_here=True)

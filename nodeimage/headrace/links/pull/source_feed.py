@@ -81,7 +81,7 @@ class SourceFeed:
         limits = self._limits
         self.every_s = min(max(limits.poll_every_s, 2 * self._copied_s), limits.longest_poll_every_s)
 
-    def works(self) -> None:
+    def succeeded(self) -> None:
         """Handle that it answered a meeting or a fetch."""
         self.failures = 0
         self.retry_at = 0.0

@@ -89,7 +89,7 @@ class Demotion(Versioned, frozen=True):
 
 
 TAKEN: Final = (Announcement, Demotion)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
@@ -105,7 +105,7 @@ class HomeApis:
         authorizer: Authorizer,
         own_cluster: str,
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._catalog = catalog
         self._placement = placement
         self._states = states
@@ -136,7 +136,7 @@ class HomeApis:
         own = self._own
         if params.cluster == own:
             raise KafkaError(Code.INVALID_REQUEST, "this cluster received its own announcement: one of its links leads to itself")
-        peers = await self._peers(params) if self._may.is_on else None
+        peers = await self._peers(params) if self._authorizer.is_on else None
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids({item.topic_id for item in params.items}))
         refused = {
             at: fault

@@ -48,7 +48,7 @@ class CommittedOffsetsAsked(OfStream, frozen=True):
 
 
 TAKEN: Final = (ChangesAsked, CommittedOffsetsAsked)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
@@ -58,7 +58,7 @@ class SourceApis:
     def __init__(
         self, *, catalog: Catalog, layout: Layout, changes: ChangeFeed, authorizer: Authorizer, own_cluster: str
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._catalog = catalog
         self._layout = layout
         self._changes = changes
@@ -101,7 +101,7 @@ class SourceApis:
             limit=params.limit,
         )
         # The caller may have lost the right while waiting.
-        check(COPY, stream_target(params.stream), caller, self._may, method="link.changes")
+        check(COPY, stream_target(params.stream), caller, self._authorizer, method="link.changes")
         hidden = await self._hidden(params.stream, [key for key, _ in found.changes], caller)
         partitions: list[list[object]] = []
         topics: list[object] = []
@@ -127,11 +127,11 @@ class SourceApis:
 
     async def _hidden(self, stream: str, keys: Sequence[Sequence[object]], caller: Caller) -> set[object]:
         """The ids of topics among these changes that the caller may not copy."""
-        if not self._may.differs_by_topic(Permission.COPY, stream):
+        if not self._authorizer.differs_by_topic(Permission.COPY, stream):
             return set()
         ids = {each for key in keys for each in key if isinstance(each, bytes)}
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(ids))
-        return {row.topic_id for row in rows.values() if not self._may.sees(caller, COPY, Kind.TOPIC, row.full_name)}
+        return {row.topic_id for row in rows.values() if not self._authorizer.sees(caller, COPY, Kind.TOPIC, row.full_name)}
 
     async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
         """A page of the committed offsets of all groups on a stream's topics, or those of `keys`. Committed offsets
@@ -150,7 +150,7 @@ class SourceApis:
         shown = [
             _shown(group, row)
             for group, row in found
-            if self._may.sees(caller, COPY, Kind.TOPIC, f"{row.stream}:{row.name}")
+            if self._authorizer.sees(caller, COPY, Kind.TOPIC, f"{row.stream}:{row.name}")
         ]
         return {"cursors": shown, "after": after}
 

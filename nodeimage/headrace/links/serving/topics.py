@@ -71,7 +71,7 @@ class Homes(NamedTuple):
 
 
 TAKEN: Final = (TopicsAsked, Met)
-_KNOWN: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
+_DECODERS: Final = [msgspec.msgpack.Decoder(params) for params in TAKEN]
 """Decoders built as this module is loaded; see admin/admin_api.py."""
 
 
@@ -88,7 +88,7 @@ class TopicApis:
         authorizer: Authorizer,
         own_cluster: str,
     ) -> None:
-        self._may = authorizer
+        self._authorizer = authorizer
         self._catalog = catalog
         self._cluster = cluster
         self._topics = topics
@@ -111,7 +111,7 @@ class TopicApis:
         leaders: dict[ContainerId, int] = {}
         shown = []
         for index, row in enumerate(page.rows):
-            if self._may.sees(caller, COPY, Kind.TOPIC, row.full_name):
+            if self._authorizer.sees(caller, COPY, Kind.TOPIC, row.full_name):
                 shown.append(self._shown(row, page.opened.get(row.number, ()), leaders))
             await turn(index)
         return {"topics": shown, "after": page.after}
@@ -171,11 +171,11 @@ class TopicApis:
 
     def _copied(self, topic_id: bytes, found: Topic | KafkaError, caller: Caller) -> Topic | KafkaError:
         """The topic if the caller may copy it; any other is answered like one that does not exist."""
-        if isinstance(found, Topic) and not self._may.allows(
+        if isinstance(found, Topic) and not self._authorizer.allows(
             caller, Permission.COPY, Kind.TOPIC, found.row.full_name, api="link.meet"
         ):
             found = KafkaError(Code.UNKNOWN_TOPIC_ID, "no topic has this id")
-        if isinstance(found, KafkaError) and self._may.is_on:
+        if isinstance(found, KafkaError) and self._authorizer.is_on:
             return KafkaError(found.code, f"there is no topic {topic_id.hex()} that {caller.principal} may copy")
         return found
 

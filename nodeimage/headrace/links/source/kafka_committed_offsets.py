@@ -15,7 +15,7 @@ from typing import Any, Final
 from headrace.base.errors import Code, KafkaError, code_of
 from headrace.base.ids import Millis, NodeId, Offset
 from headrace.kafka_client.client import Client
-from headrace.links.source.kafka_topics import SOONEST_S, KafkaTopics, pace_s
+from headrace.links.source.kafka_topics import MIN_SCAN_S, KafkaTopics, pace_s
 from headrace.links.source.source import NOT_READY, CommittedOffsetKey, CommittedOffsetPage, SourceCommittedOffset
 from headrace.wire.api_keys import ApiKey, Versions
 
@@ -47,7 +47,7 @@ class KafkaCommittedOffsets:
     async def page(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source.committed_offsets`: whole groups, until there are `limit` committed offsets. Raises KafkaError
         while a coordinator is not ready."""
-        await self._topics.not_older(SOONEST_S)
+        await self._topics.not_older(MIN_SCAN_S)
         if after is None or not self._coordinators:
             await self._find_groups()
         coordinators = self._coordinators  # `changed` may replace them meanwhile
@@ -63,7 +63,7 @@ class KafkaCommittedOffsets:
     async def of_keys(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source.committed_offsets_of`; also takes keys of whole groups. Raises KafkaError while a coordinator is
         not ready."""
-        await self._topics.not_older(SOONEST_S)
+        await self._topics.not_older(MIN_SCAN_S)
         wanted = set(keys)
         groups = sorted({key.group for key in keys})
         if any(group not in self._coordinators for group in groups):
@@ -85,9 +85,9 @@ class KafkaCommittedOffsets:
         if loop.time() < self._looked_at + pace_s(self._seen):
             return []
         first = self._looked_at == float("-inf")
-        await self._find_groups(all_of_them=False)
+        await self._find_groups(require_all=False)
         seen: dict[str, int] = dict.fromkeys(self._coordinators, 0)
-        committed_offsets = await self._of_groups(self._coordinators, all_of_them=False)
+        committed_offsets = await self._of_groups(self._coordinators, require_all=False)
         for committed_offset in committed_offsets:
             # Summed, since their order is not defined.
             seen[committed_offset.key.group] += hash(
@@ -95,10 +95,10 @@ class KafkaCommittedOffsets:
             )
         before, self._fingerprints = self._fingerprints, seen
         self._looked_at, self._seen = loop.time(), len(committed_offsets)
-        return [] if first else [whole_group(group) for group, print_ in seen.items() if before.get(group) != print_]
+        return [] if first else [whole_group(group) for group, fingerprint in seen.items() if before.get(group) != fingerprint]
 
-    async def _find_groups(self, *, all_of_them: bool = True) -> None:
-        """Find all groups and their coordinators. `all_of_them`: raise KafkaError if a node does not list its
+    async def _find_groups(self, *, require_all: bool = True) -> None:
+        """Find all groups and their coordinators. `require_all`: raise KafkaError if a node does not list its
         groups."""
         found: dict[str, NodeId] = {}
         for broker in await self._client.nodes():
@@ -107,14 +107,14 @@ class KafkaCommittedOffsets:
             code = code_of(answer.error_code)
             if code is Code.NONE:
                 found.update((each.group_id, node) for each in answer.groups if each.protocol_type in ("", "consumer"))
-            elif all_of_them:
+            elif require_all:
                 raise KafkaError(code, f"{self._client.name}: node {node} does not list its groups: {code.name}")
         self._coordinators = found
 
     async def _of_groups(
-        self, groups: Mapping[str, NodeId], *, all_of_them: bool = True
+        self, groups: Mapping[str, NodeId], *, require_all: bool = True
     ) -> list[SourceCommittedOffset]:
-        """The committed offsets of groups, given with their coordinators. `all_of_them`: raise KafkaError if one is not
+        """The committed offsets of groups, given with their coordinators. `require_all`: raise KafkaError if one is not
         ready."""
         by_node: dict[NodeId, list[str]] = {}
         for group, node in groups.items():
@@ -131,7 +131,7 @@ class KafkaCommittedOffsets:
                     code = code_of(group.error_code)
                     if code is Code.NONE:
                         found += self._committed_offsets(group)
-                    elif code in NOT_READY and all_of_them:
+                    elif code in NOT_READY and require_all:
                         self._coordinators = {}  # so that all are looked up again
                         raise KafkaError(code, f"{self._client.name}: group {group.group_id} is not ready: {code.name}")
         return sorted(found, key=lambda each: each.key)

@@ -63,9 +63,9 @@ class KafkaFeed:
         self._moved: set[TopicPartition] = set()
         """Partitions whose offsets the next request sends to the session."""
         self._forgotten: set[TopicPartition] = set()
-        self._told: dict[TopicPartition, Offset] = {}
+        self._reported: dict[TopicPartition, Offset] = {}
         """What the last answer contained, kept until the caller returns its place."""
-        self._untold: dict[TopicPartition, Offset] = {}
+        self._unreported: dict[TopicPartition, Offset] = {}
 
     async def changes(self, since: FeedPlace | None, *, wait_ms: int, limit: int) -> Changes:
         """As `Source.changes`, for partitions only."""
@@ -74,27 +74,27 @@ class KafkaFeed:
                 await self._begin()
                 return Changes(FeedPlace(self._run, self._serial), True, [], [], [])
             if since.serial != self._serial:
-                self._untold = self._told | self._untold
-            self._told = {}
+                self._unreported = self._reported | self._unreported
+            self._reported = {}
             await self._topics.at_pace()
             await self._follow_table()
-            if len(self._untold) < limit:
-                await self._ask(0 if self._untold else wait_ms)
-            for at in list(self._untold)[:limit]:
-                self._told[at] = self._untold.pop(at)
+            if len(self._unreported) < limit:
+                await self._ask(0 if self._unreported else wait_ms)
+            for at in list(self._unreported)[:limit]:
+                self._reported[at] = self._unreported.pop(at)
             self._serial += 1
-            return Changes(FeedPlace(self._run, self._serial), False, list(self._told.items()), [], [])
+            return Changes(FeedPlace(self._run, self._serial), False, list(self._reported.items()), [], [])
 
     async def _begin(self) -> None:
         """Begin a new run. It reads the offsets before the caller lists anything, so that nothing is missed in
         between."""
         await self._topics.not_older(0.0)
         self._run = ""
-        self._known, self._told, self._untold, self._refused = {}, {}, {}, {}
+        self._known, self._reported, self._unreported, self._refused = {}, {}, {}, {}
         self._lose_session()
         self._table = -1
         await self._follow_table()
-        self._untold = {}
+        self._unreported = {}
         self._run, self._serial = uuid.uuid4().hex, 0
 
     async def _follow_table(self) -> None:
@@ -105,16 +105,16 @@ class KafkaFeed:
         table = self._topics.serial
         led = self._topics.led_by(self._node)
         for at in self._known.keys() - led:
-            self._let_go(at)
+            self._drop(at)
         self._refused = {at: until for at, until in self._refused.items() if at in led and until > now}
         self._table = -1
-        await self._take_in(led - self._known.keys() - self._refused.keys())
+        await self._add(led - self._known.keys() - self._refused.keys())
         self._table = table
 
-    async def _take_in(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _add(self, partitions: Iterable[TopicPartition]) -> None:
         for at, (code, end) in (await self._topics.offsets(self._node, partitions, LATEST)).items():
             if code is Code.NONE:
-                self._known[at] = self._untold[at] = end
+                self._known[at] = self._unreported[at] = end
                 self._moved.add(at)
                 self._forgotten.discard(at)
             else:
@@ -126,9 +126,9 @@ class KafkaFeed:
         else:
             self._refused[at] = asyncio.get_running_loop().time() + REFUSED_S
 
-    def _let_go(self, at: TopicPartition) -> None:
+    def _drop(self, at: TopicPartition) -> None:
         del self._known[at]
-        self._untold.pop(at, None)
+        self._unreported.pop(at, None)
         self._moved.discard(at)
         self._forgotten.add(at)
 
@@ -186,13 +186,13 @@ class KafkaFeed:
                 code = code_of(result.error)
                 if code is Code.NONE:
                     if result.last_stable > self._known[at]:
-                        self._known[at] = self._untold[at] = Offset(result.last_stable)
+                        self._known[at] = self._unreported[at] = Offset(result.last_stable)
                         self._moved.add(at)
                     continue
-                self._let_go(at)
+                self._drop(at)
                 if code is Code.OFFSET_OUT_OF_RANGE:
                     again.append(at)
                 else:
                     self._leave_out(at, code)
                     self._table = -1
-        await self._take_in(again)
+        await self._add(again)

@@ -52,11 +52,11 @@ from headrace.links.source.source import (
 from headrace.wire.api_keys import ApiKey
 from headrace.wire.fetch import FetchResponse, FetchResult
 
-STARVED: Final = 8
+MAX_STARVED: Final = 8
 """Most partitions that are fetched again one by one, after an answer with room to spare had none of their records."""
 ALONE_WAIT_MS: Final = 500
 """Longest wait of such a single fetch, in milliseconds; remote storage does not answer at once."""
-_FOLLOWS_NOT: Final = "an Apache Kafka cluster cannot follow another cluster's homes"
+_CANNOT_FOLLOW: Final = "an Apache Kafka cluster cannot follow another cluster's homes"
 _FRESH_S: Final = 1.0
 _UNKNOWN: Final = (Code.UNKNOWN_TOPIC_OR_PARTITION, NO_OFFSET)
 
@@ -70,7 +70,7 @@ class KafkaSource:
         self._topics = KafkaTopics(client)
         self._committed_offsets = KafkaCommittedOffsets(client, self._topics)
         self._feeds: dict[NodeId, KafkaFeed] = {}
-        self._looked = FeedPlace(uuid.uuid4().hex, 0)
+        self._scan_place = FeedPlace(uuid.uuid4().hex, 0)
         """The place in this source's own feed; `serial` counts the scans of topics and committed offsets."""
         self._table: Mapping[bytes, KafkaTopic] = {}
         """The topics at the last scan."""
@@ -143,17 +143,17 @@ class KafkaSource:
     ) -> Sequence[Fetched]:
         """As `Source` says."""
         answers = await self._fetch(node, wanted, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms)
-        await self._tell_log_starts(node, answers)
+        await self._fill_log_starts(node, answers)
         if 2 * sum(len(view) for each in answers for view in each.records) >= max_bytes:
             return answers
         starved = [
             index for index, (asked, each) in enumerate(zip(wanted, answers, strict=True)) if _is_starved(asked, each)
         ]
-        for index in starved[:STARVED]:
+        for index in starved[:MAX_STARVED]:
             (answers[index],) = await self._fetch(
                 node, [wanted[index]], max_bytes=max_bytes, min_bytes=1, wait_ms=ALONE_WAIT_MS
             )
-        left = [(wanted[index], answers[index]) for index in starved[:STARVED]]
+        left = [(wanted[index], answers[index]) for index in starved[:MAX_STARVED]]
         await self._skip_empty_ends(node, [each for each in left if _is_starved(*each)])
         return answers
 
@@ -161,7 +161,7 @@ class KafkaSource:
         self, items: Sequence[Announcement], *, bootstrap: Sequence[str], cluster: str, stream: str = ""
     ) -> Sequence[tuple[Code, str]]:
         """As `Source` says: refuses all."""
-        return [(Code.UNSUPPORTED_VERSION, _FOLLOWS_NOT)] * len(items)
+        return [(Code.UNSUPPORTED_VERSION, _CANNOT_FOLLOW)] * len(items)
 
     async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """As `Source` says; refused while a transaction is open."""
@@ -188,9 +188,9 @@ class KafkaSource:
 
     async def _look(self, since: FeedPlace | None, *, topics: bool, committed_offsets: bool, wait_ms: int) -> Changes:
         """The topics and committed offsets that changed since the last scan, if `since` is the place of that scan."""
-        goes_on = since == self._looked
+        goes_on = since == self._scan_place
         # Before anything that can be cancelled: a caller that did not get this answer starts again from the beginning.
-        self._looked = place = FeedPlace(self._looked.run, self._looked.serial + 1)
+        self._scan_place = place = FeedPlace(self._scan_place.run, self._scan_place.serial + 1)
         if goes_on:
             await asyncio.sleep(wait_ms / 1000)
             await self._topics.at_pace()
@@ -239,7 +239,7 @@ class KafkaSource:
             if code is Code.NONE and 0 <= begin <= asked.offset:
                 answer.resume = answer.high_watermark
 
-    async def _tell_log_starts(self, node: NodeId, answers: Sequence[Fetched]) -> None:
+    async def _fill_log_starts(self, node: NodeId, answers: Sequence[Fetched]) -> None:
         """Fill in the log starts, since Kafka reports that an offset is out of range but not where the range begins."""
         out = [each for each in answers if each.code is Code.OFFSET_OUT_OF_RANGE and each.log_start < 0]
         if out:

@@ -24,7 +24,7 @@ EARLIEST_LOCAL: Final = -4
 Kafka 3.4 and above)."""
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
-SOONEST_S: Final = 5.0
+MIN_SCAN_S: Final = 5.0
 """Shortest time between two background scans, in seconds."""
 ROWS_PER_SECOND: Final = 2000
 """Most topics, or committed offsets, that background scans read in a second: about half a percent of a core."""
@@ -166,7 +166,7 @@ class KafkaTopics:
 
 def pace_s(rows: int) -> float:
     """How many seconds to leave between two scans of `rows` rows."""
-    return max(SOONEST_S, rows / ROWS_PER_SECOND)
+    return max(MIN_SCAN_S, rows / ROWS_PER_SECOND)
 
 
 def _leaders(leaders: Mapping[int, int]) -> tuple[NodeId, ...]:

@@ -73,16 +73,16 @@ class CommittedOffsets:
         states: PartitionStates,
         stream: str,
         own_cluster: str,
-        comes_from_here: Callable[[str], bool] = lambda _home: True,
+        copies_home: Callable[[str], bool] = lambda _home: True,
     ) -> None:
-        """`comes_from_here`: whether this link is the one that copies the committed offsets of topics with that
+        """`copies_home`: whether this link is the one that copies the committed offsets of topics with that
         home."""
         self._source = source
         self._catalog = catalog
         self._states = states
         self._stream = stream
         self._own = own_cluster
-        self._comes_from_here = comes_from_here
+        self._copies_home = copies_home
         self._source_cluster = ""
         self._changed: dict[CommittedOffsetKey, None] = {}
         self._held: dict[CommittedOffsetKey, _Held] = {}
@@ -189,13 +189,13 @@ class CommittedOffsets:
                     self._drop(each)
                 continue
             home = home_of(row, self._own).cluster
-            if row.stream != self._stream or home == self._own or not self._comes_from_here(home):
+            if row.stream != self._stream or home == self._own or not self._copies_home(home):
                 self._drop(each)
                 continue
             alive.add(each.committed_offset.key.group)
             wins = home == self._source_cluster and self._is_news(each)
             if not self._is_due(each.committed_offset, here.get(each.committed_offset.key), wins=wins):
-                self._done(each)
+                self._finish(each)
                 continue
             wanted.append(each)
             if wins:
@@ -242,9 +242,9 @@ class CommittedOffsets:
         codes = await self._catalog.submit(command)
         for each, code in zip(held, codes, strict=True):
             if code is not Code.LEADER_NOT_AVAILABLE:
-                self._done(each, refused=code is not Code.NONE)
+                self._finish(each, refused=code is not Code.NONE)
 
-    def _done(self, held: _Held, *, refused: bool = False) -> None:
+    def _finish(self, held: _Held, *, refused: bool = False) -> None:
         """Finish with the source's present value until it changes; if it was refused, until the next scan."""
         committed_offset = held.committed_offset
         if committed_offset.committed_ms < 0:

@@ -39,7 +39,7 @@ ANNOUNCED_AT_ONCE: Final = 500
 _CHANGED_MEANWHILE: Final = frozenset(
     {Code.LEADER_NOT_AVAILABLE, Code.OPERATION_NOT_ATTEMPTED, Code.INVALID_PARTITIONS, Code.UNKNOWN_TOPIC_ID}
 )
-_TOLD: Final = frozenset({Code.NONE, Code.FENCED_LEADER_EPOCH, Code.UNSUPPORTED_VERSION})
+_NOTHING_TO_ANNOUNCE: Final = frozenset({Code.NONE, Code.FENCED_LEADER_EPOCH, Code.UNSUPPORTED_VERSION})
 """Answers of a source after which there is nothing more to announce: with a higher home of its own, its feed will
 report that home; an Apache Kafka cluster cannot follow."""
 
@@ -154,7 +154,7 @@ class TopicApplier:
                 continue
             answers = await source.announce(items, bootstrap=bootstrap, cluster=self._own, stream=stream)
             for item, (code, message) in zip(items, answers, strict=True):
-                if code not in _TOLD:
+                if code not in _NOTHING_TO_ANNOUNCE:
                     later.add(item.topic_id)
                     refused = (code, message)
         if refused is not None:

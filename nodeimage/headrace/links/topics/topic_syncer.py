@@ -39,9 +39,9 @@ log = structlog.get_logger(__name__)
 PAGE: Final = 1_000
 SWEEP_S: Final = 600.0
 """Mean time between two looks at all topics, in seconds, which make up for changes that no feed reported."""
-AGAIN_S: Final = 0.25
+RETRY_S: Final = 0.25
 """First delay before a topic that could not be finished is looked at again, in seconds; it doubles each time."""
-LONGEST_AGAIN_S: Final = 30.0
+LONGEST_RETRY_S: Final = 30.0
 RELAY_S: Final = 20.0
 """How long, in seconds, a third cluster has to announce its home to the source before this cluster does it instead."""
 FIRST_PAUSE_S: Final = 0.2
@@ -64,11 +64,11 @@ class TopicSyncer:
         applier: TopicApplier,
         own_cluster: str,
         bootstrap: Callable[[], Sequence[str]],
-        brings_committed_offsets: Callable[[str], bool] = lambda _home: True,
+        copies_committed_offsets: Callable[[str], bool] = lambda _home: True,
         randomness: random.Random | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """`bootstrap` returns this cluster's addresses as the source can reach them; `brings_committed_offsets` returns
+        """`bootstrap` returns this cluster's addresses as the source can reach them; `copies_committed_offsets` returns
         whether this link is the one that copies the committed offsets of topics with that home."""
         self.link = link
         self._source = source
@@ -91,7 +91,7 @@ class TopicSyncer:
             states=states,
             stream=link.stream,
             own_cluster=own_cluster,
-            comes_from_here=brings_committed_offsets,
+            copies_home=copies_committed_offsets,
         )
         self._nodes: list[NodeId] = []
         self._due: dict[bytes, None] = {}
@@ -134,11 +134,11 @@ class TopicSyncer:
     async def run(self) -> None:
         """Sync until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._again_and_again(self._work, "topics"))
-            tasks.create_task(self._again_and_again(self._follow, "the feed"))
-            tasks.create_task(self._again_and_again(self.committed_offsets.run, "cursors"))
+            tasks.create_task(self._retry(self._work, "topics"))
+            tasks.create_task(self._retry(self._follow, "the feed"))
+            tasks.create_task(self._retry(self.committed_offsets.run, "cursors"))
 
-    async def _again_and_again(self, step: Callable[[], Awaitable[None]], what: str) -> None:
+    async def _retry(self, step: Callable[[], Awaitable[None]], what: str) -> None:
         pause = FIRST_PAUSE_S
         while True:
             begun = asyncio.get_running_loop().time()
@@ -248,7 +248,7 @@ class TopicSyncer:
             gone = [topic_id for topic_id in ids if topic_id not in listed]
             if gone:
                 rows = await self._catalog.query(lambda reader: reader.topics.by_ids(gone))
-                self._tell_gone(row for row in rows.values() if row.stream == self.link.stream)
+                self._refuse_deleted(row for row in rows.values() if row.stream == self.link.stream)
             await self._bring_in_line(topics)
         except BaseException:
             self._due.update(dict.fromkeys(ids))
@@ -274,15 +274,15 @@ class TopicSyncer:
         self._unmatched = unmatched
         for pattern in sorted(unmatched):
             self._refuse(pattern, "no topic of the source matches it now")
-        await self._look_for_gone(listed)
+        await self._find_deleted(listed)
         for name in before - self._still_refused:
             self._allow(name)
 
-    async def _look_for_gone(self, listed: Collection[bytes]) -> None:
+    async def _find_deleted(self, listed: Collection[bytes]) -> None:
         after = ""
         while True:
             rows = await self._catalog.query(partial(self._copies, after=after))
-            self._tell_gone(row for row in rows if row.topic_id not in listed)
+            self._refuse_deleted(row for row in rows if row.topic_id not in listed)
             if len(rows) < PAGE:
                 return
             after = rows[-1].name
@@ -291,7 +291,7 @@ class TopicSyncer:
         """[blocking] A page of the stream's copies, after the name `after`."""
         return reader.homes.copies(self.link.stream, self._own, after=after, limit=PAGE)
 
-    def _tell_gone(self, rows: Iterable[TopicRow]) -> None:
+    def _refuse_deleted(self, rows: Iterable[TopicRow]) -> None:
         for row in rows:
             reason = gone_at_source(row, own_cluster=self._own, source_cluster=self.source_cluster)
             if reason and is_copied(row.name, self.link.config.topics):
@@ -323,8 +323,8 @@ class TopicSyncer:
                 self._tries.pop(topic_id, None)
                 continue
             tries = self._tries[topic_id] = self._tries.get(topic_id, -1) + 1
-            again_s = pause_s(tries, first_s=AGAIN_S, longest_s=LONGEST_AGAIN_S)
-            delay = RELAY_S if topic_id in relayed else again_s
+            retry_s = pause_s(tries, first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
+            delay = RELAY_S if topic_id in relayed else retry_s
             self._later[topic_id] = at + delay
 
     async def _carry_out(self, found: Plan) -> Done:

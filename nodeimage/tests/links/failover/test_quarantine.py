@@ -91,7 +91,7 @@ async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: One
     await north_cluster.produce("t", b"c", b"d")
 
     async def lag() -> bool:
-        heard = south.node.links.told_here(["l"])["l"].heard
+        heard = south.node.links.own_reports(["l"])["l"].heard
         return heard and bool((await south.admin("link.show", name="l"))["lag_records"] == 2)
 
     await until(lag)

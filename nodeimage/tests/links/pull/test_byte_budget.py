@@ -9,7 +9,7 @@ def test_bytes_are_taken_until_they_are_committed() -> None:
     budget = ByteBudget(100)
     budget.reserve(60)
     assert budget.free == 40
-    budget.came(60, 50)
+    budget.arrived(60, 50)
     assert (budget.free, budget.reserved, budget.held) == (50, 0, 50)
     budget.release(50)
     assert budget.free == 100
@@ -18,7 +18,7 @@ def test_bytes_are_taken_until_they_are_committed() -> None:
 def test_an_answer_longer_than_asked_for_lets_nothing_more_be_asked_for() -> None:
     budget = ByteBudget(100)
     budget.reserve(100)
-    budget.came(100, 130)
+    budget.arrived(100, 130)
     assert budget.free == -30
     with pytest.raises(AssertionError):
         budget.reserve(1)

@@ -276,7 +276,7 @@ async def test_another_link_takes_over_while_the_home_is_away_and_gives_back(
 async def test_a_link_that_cannot_be_opened_says_why_and_is_tried_again(
     links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pullers, "AGAIN_S", 0.01)
+    monkeypatch.setattr(pullers, "RETRY_S", 0.01)
     source = links.source("a")
     (at,) = source.topic("t", ID)
     await copy(links.parts, "t", [at])
@@ -292,7 +292,7 @@ async def test_a_link_that_cannot_be_opened_says_why_and_is_tried_again(
 async def test_a_fault_of_ours_with_one_link_does_not_end_the_following_of_all(
     links: Links, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pullers, "AGAIN_S", 0.01)
+    monkeypatch.setattr(pullers, "RETRY_S", 0.01)
     source = links.source("a")
     await links.put("a")
     await until(lambda: links.state("a") == CAUGHT_UP)

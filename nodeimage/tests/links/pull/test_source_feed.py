@@ -63,7 +63,7 @@ def test_the_longer_records_take_to_be_committed_here_the_further_apart_polls_be
 def test_a_node_that_answers_is_no_longer_one_that_fails() -> None:
     node = feed()
     node.failures, node.retry_at = 4, 500.0
-    node.works()
+    node.succeeded()
     assert (node.failures, node.retry_at) == (0, 0)
 
 

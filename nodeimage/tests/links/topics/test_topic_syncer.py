@@ -121,7 +121,7 @@ async def test_a_kafka_to_which_much_is_written_is_asked_for_topics_and_committe
     south: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_source, "LEAST_WAIT_MS", 500)
-    monkeypatch.setattr(kafka_topics, "SOONEST_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "MIN_SCAN_S", 0.5)
     kafka = PlayedKafka()
     kafka.busy = True
     async with FakeKafka(kafka.answer, topics=[played_topic("t", ID)]) as server:
@@ -570,7 +570,7 @@ async def test_a_source_that_knows_nothing_of_homes_is_told_of_one_only_once(
 async def test_what_cannot_be_done_for_hours_is_still_looked_at(
     south: OneNode, north: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncer_module, "LONGEST_AGAIN_S", 0.01)
+    monkeypatch.setattr(syncer_module, "LONGEST_RETRY_S", 0.01)
     topic = north.put("t", home=(1, "north"), history=[(1, "north", 0)])
     north.unsettled.add(topic.topic_id)
     async with kept(south, north) as syncer:

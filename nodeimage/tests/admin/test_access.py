@@ -1,4 +1,4 @@
-"""Access expressions by admin calls: set, listed, shown with what is inherited, explained."""
+"""Admin calls on access expressions: set, list, show with what is inherited, explain."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What changes of rules have in common: expressions that are read first, and warnings of unknown names."""
+"""What changes of rules have in common: expressions are parsed first, and unknown names cause warnings."""
 
 from collections.abc import Mapping
 

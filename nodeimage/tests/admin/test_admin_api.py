@@ -1,4 +1,4 @@
-"""Headrace's own admin calls, through their bytes, on a node with a real catalog and log."""
+"""Headrace's own admin calls, through bytes, on a node with a real catalog and log."""
 
 import tracemalloc
 
@@ -44,7 +44,7 @@ class TestEnvelope:
 
 
 async def test_parameters_become_no_objects_that_their_method_does_not_take(broker):
-    """A million of empty lists would take 64 MB, and nodes read requests of 100 MiB."""
+    """A million empty lists would take 64 MB, and nodes accept requests of 100 MiB."""
     given = b"\x81\xa4path\xdd\x00\x0f\x42\x40" + b"\x90" * 1_000_000
     body = b"\x00\x92\xabstream.show" + given
     tracemalloc.start()

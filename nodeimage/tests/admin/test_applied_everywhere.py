@@ -1,4 +1,4 @@
-"""A change is waited for on all nodes, and those are named that have not applied it."""
+"""A change waits for all nodes, and those that have not applied it are named."""
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ HERE = Position(1_000)
 
 
 class Nodes:
-    """Nodes that tell one position after the other; None: no answer."""
+    """Nodes that report one position after the other; None: no answer."""
 
     def __init__(self, **told: list[int | None]) -> None:
         self.told = {NodeId(int(name.removeprefix("n"))): list(each) for name, each in told.items()}

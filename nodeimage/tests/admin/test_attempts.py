@@ -1,6 +1,6 @@
-"""What somebody without the right tries by admin calls, in words, and that nothing comes of it.
+"""Admin calls that somebody without the right attempts: each is refused, and has no effect.
 
-mallory is a user without any right; ann administers /plant and below; bob administers the stream /plant/flow alone;
+mallory is a user without any right; ann administers /plant and below; bob administers only the stream /plant/flow;
 root administers the cluster. /secret is root's, with a topic, a group and a link.
 """
 
@@ -93,7 +93,7 @@ async def test_gets_an_account_back_by_a_session_from_before_its_password_was_ch
     await callers.call("root", "user.passwd", name="bob", password=PASSWORD + "!")
     error = await callers.refused(session, "user.passwd", name="bob", password=PASSWORD)
     assert "another password since this session began" in str(error)
-    await callers.call("bob", "user.passwd", name="bob", password=PASSWORD)  # who has the new one may
+    await callers.call("bob", "user.passwd", name="bob", password=PASSWORD)  # with the new password it works
 
 
 async def test_gets_the_account_of_somebody_who_was_given_his_name_after_him(callers: Callers) -> None:

@@ -1,4 +1,4 @@
-"""What an operator may ask of the cluster, as tables: no node runs."""
+"""The rules for an operator's requests, as tables: no node runs."""
 
 import uuid
 from typing import Any
@@ -164,7 +164,7 @@ class TestRedundancy:
     there = nodes(node(1), node(2), node(3))
 
     def lacks(self, record: ContainerRecord, **held: ReplicaState) -> list[rules.Lack]:
-        """`n1=replica(...)`: node 1 answers, and has it."""
+        """The lacks of one container. `n1=replica(...)`: node 1 answers, and has this replica."""
         told = {NodeId(int(name[1:])): {state.container: state} for name, state in held.items()}
         return rules.lacks([record], nodes=self.there, replicas=told)
 
@@ -263,7 +263,7 @@ class TestUncleanRecovery:
 
 
 def test_containers_of_which_somebody_knows_a_newer_record_are_told_with_who_does() -> None:
-    """The cluster store was set back to an old copy of itself."""
+    """The cluster store was set back to an old copy."""
     old, same = stamped(container(5, 1, 1, 2, 3), traced=True), stamped(container(6, 1, 1, 2, 3), traced=True)
     newer = stamped(old, traced=True)
     replicas = {
@@ -274,7 +274,7 @@ def test_containers_of_which_somebody_knows_a_newer_record_are_told_with_who_doe
         for each in (1, 2)
     }
     replicas[NodeId(3)] = {ContainerId(5): structs.replace(replica(5, 3), change=old.changes[-1])}
-    replicas[NodeId(4)] = {ContainerId(5): replica(5, 4)}  # of before there were ids
+    replicas[NodeId(4)] = {ContainerId(5): replica(5, 4)}  # from before changes had ids
     assert rules.nodes_ahead_of_records([old, same], replicas=replicas) == {5: [1, 2]}
     assert rules.nodes_ahead_of_records([newer, same], replicas=replicas) == {}
     given_up = structs.replace(old, recovered=1)

@@ -1,4 +1,4 @@
-"""Security as a whole: shown, turned on where somebody can administer it then, turned off by who says so."""
+"""Security as a whole: shown, turned on if somebody can administer the cluster, turned off on explicit request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The cluster's feature level as Kafka's tools and `headrace features` change it, through their bytes."""
+"""The cluster's feature level as Kafka's tools and `headrace features` change it, through bytes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 @pytest.fixture(autouse=True)
 def found_at_0(tmp_path: Path) -> None:
-    """The cluster is at level 0, and stays there unless somebody asks for more. Comes before the node starts."""
+    """Put the cluster at level 0 before the node starts; it stays there unless a higher level is requested."""
     store = SqliteStore(tmp_path / "cluster.sqlite")
     store.put(FEATURES_KEY, msgspec.json.encode(FeaturesRecord(wait_s=1e9)), None)
     store.close()
@@ -33,7 +33,7 @@ def found_at_0(tmp_path: Path) -> None:
 
 @pytest.fixture
 def update(ask: Ask) -> Callable[..., Awaitable[Any]]:
-    """UpdateFeatures, of (feature, level, upgrade type)."""
+    """Calls UpdateFeatures with (feature, level, upgrade type)."""
 
     async def updated(*updates: tuple[str, int, int], version: int = 1, **fields: Any) -> Any:
         rows = [{"feature": name, "max_version_level": level, "upgrade_type": type} for name, level, type in updates]
@@ -44,7 +44,7 @@ def update(ask: Ask) -> Callable[..., Awaitable[Any]]:
 
 @pytest.fixture
 def admin(broker: NodeParts) -> Callable[..., Awaitable[Any]]:
-    """(error, result) of one of Headrace's own calls."""
+    """Makes one of Headrace's own calls; returns (error, result)."""
 
     async def called(method: str, **params: Any) -> tuple[int, Any]:
         body = encode_admin_request(method, params)
@@ -55,7 +55,7 @@ def admin(broker: NodeParts) -> Callable[..., Awaitable[Any]]:
 
 
 def api_versions(port: int) -> bytes:
-    """The answer to version 4, through a socket."""
+    """The answer to a request of version 4, over a socket."""
     with BrokerConnection("127.0.0.1", port) as connection:
         asked = {"client_software_name": "a", "client_software_version": "1"}
         return bytes(

@@ -1,4 +1,4 @@
-"""How far groups are behind."""
+"""The lag of consumer groups."""
 
 from headrace.base.errors import Code
 from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset

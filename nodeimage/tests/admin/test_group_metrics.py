@@ -147,7 +147,7 @@ def committed_offset(topic: str, offset: int) -> CommittedOffsetRow:
 async def test_however_many_groups_there_are_the_loop_goes_on(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a group costs is a few microseconds: so many of them at once take less than a millisecond."""
+    """A group costs a few microseconds: as many as are read at once take less than a millisecond."""
     node = await new_node()
     await node.call("create", "t")
     await node.call("put", "t", b"a")

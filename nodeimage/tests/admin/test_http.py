@@ -14,7 +14,7 @@ from headrace.base.errors import Code, KafkaError
 
 
 class Answers:
-    """A node that answers what it is told to."""
+    """A node whose answers the test sets."""
 
     def __init__(self, token_file: Path) -> None:
         self.token_file = token_file
@@ -123,7 +123,7 @@ async def test_connections_that_say_nothing_keep_no_probe_out(node: Answers) -> 
     assert await node.ask("/livez") == (200, "ok\n")
     begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
     for _, writer in begun:
-        writer.write(b"GET /livez HTTP/1.1\r\nHost: ")  # and never the rest
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: ")  # the rest is never sent
     assert await node.ask("/livez") == (200, "ok\n")
     for _, writer in (*silent, *begun):
         writer.close()
@@ -145,7 +145,7 @@ async def test_connections_that_are_kept_alive_make_way_when_they_are_idle(node:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks comes from another machine."""
+    """Have every client come from another machine."""
     for module in (http, http_guard):
         monkeypatch.setattr(module, "is_local", lambda _: False)
 
@@ -153,7 +153,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("elsewhere")
 async def test_from_elsewhere_a_token_is_needed_for_what_changes_something(node: Answers) -> None:
     asked = {"Authorization": "Bearer open-sesame"}
-    assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 403  # there is no file
+    assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 403  # the file does not exist
     node.token_file.write_text(" \n")
     assert (await node.ask("/hand-over", "POST", headers=asked))[0] == 403
     assert (await node.ask("/hand-over", "POST", headers={"Authorization": "Bearer "}))[0] == 403
@@ -228,7 +228,7 @@ async def test_no_request_has_a_body(node: Answers) -> None:
 
 
 async def said(port: int, *pieces: bytes, ends: bool = False) -> bytes:
-    """All that is answered until the port ends the connection; what cannot be sent any more is left."""
+    """All that is answered until the port closes the connection; pieces that cannot be sent any longer are dropped."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         with suppress(ConnectionError):
@@ -245,11 +245,11 @@ async def said(port: int, *pieces: bytes, ends: bool = False) -> bytes:
 HOST = b"Host: localhost\r\n"
 LAST = b"GET /livez HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
 LONG = b"headrace_ready 1\n" * 300_000
-"""More than the kernel takes at once."""
+"""An answer longer than the kernel takes at once."""
 
 
 async def hostile(node: Answers) -> None:
-    """What clients do that no library would."""
+    """Do what clients do that no library would."""
     port = await node.port.start("127.0.0.1", 0)
     ahead = await said(port, *[LAST.replace(b"close", b"keep-alive")] * 50, LAST)
     assert ahead.count(b"HTTP/1.1 200 OK\r\n") == ahead.count(b"\r\n\r\nok\n") == 51

@@ -1,4 +1,4 @@
-"""Connections of the HTTP port: a place each, until it is idle and others want it, and a limit for each thing."""
+"""Connections of the HTTP port: each has a place until it is idle and others need it, and a limit for each phase."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Place:
-    """Notes what becomes of it."""
+    """A place that records what is done with it."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -33,7 +33,7 @@ class Place:
 
 
 class Transport:
-    """One whose kernel takes what it is told to; `calls` are what was asked of it."""
+    """A transport whose kernel takes as much as the test says; `calls` records the calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -79,7 +79,7 @@ class Transport:
 
 
 class Port:
-    """Connections of one port, made by hand."""
+    """Connections of one port, opened by the test."""
 
     def __init__(self) -> None:
         self.connections = HttpConnections(descriptor_plan(4096), self.answer, asyncio.get_running_loop())
@@ -104,7 +104,7 @@ class Port:
         return made, transport, place
 
     async def request(self, made: HttpConnection, transport: Transport) -> bytes:
-        """Ask, and get the answer."""
+        """Send a request, and return its answer."""
         transport.sent = b""
         made.data_received(GET)
         await until(lambda: bool(transport.sent) and transport.calls[-1] == "resume")

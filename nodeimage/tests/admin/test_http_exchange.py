@@ -1,4 +1,4 @@
-"""What one connection says: requests in, answers out, without a socket."""
+"""The protocol of one connection: requests in, answers out, without a socket."""
 
 from http import HTTPStatus
 from itertools import pairwise
@@ -14,7 +14,7 @@ GET = b"GET /livez HTTP/1.1\r\n" + HEAD
 
 
 def heard(*pieces: bytes) -> Request | Answer | None:
-    """What comes of bytes that come in pieces."""
+    """The request or answer that results from bytes in pieces."""
     exchange = HttpExchange("10.0.0.7")
     found: Request | Answer | None = None
     for piece in pieces:
@@ -26,7 +26,7 @@ def heard(*pieces: bytes) -> Request | Answer | None:
 
 
 def answered(raw: bytes, answer: Answer) -> tuple[str, dict[str, str], bytes, bool]:
-    """Status line, headers and body that a request is answered, and whether another may follow."""
+    """Status line, headers and body of the answer to a request, and whether another may follow."""
     exchange = HttpExchange("10.0.0.7")
     exchange.receive(raw)
     assert isinstance(exchange.next(), Request)

@@ -1,4 +1,4 @@
-"""Who may ask what, by where it comes from and what it shows."""
+"""Which requests are allowed, by the client's address and by what it shows."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_the_token_opens_what_it_is_for() -> None:
 def test_a_name_that_leads_here_is_not_this_machines(host: str, is_named: bool) -> None:
     for is_open in (True, False):
         assert (asked({"host": host}, remote=HERE, is_open=is_open) is None) == is_named
-        assert asked({**SHOWN, "host": host}, is_open=is_open) is None  # from elsewhere any name may lead here
+        assert asked({**SHOWN, "host": host}, is_open=is_open) is None  # remote clients may use any host name
 
 
 def test_a_client_of_before_hosts_had_names_is_no_browser() -> None:

@@ -66,5 +66,5 @@ async def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_each_topic_that_is_passed_over_the_asker_hears() -> None:
-    """There may be 100,000 of them."""
+    """There may be 100,000 topics."""
     assert list(of_topics(topics(*(topic("none") for _ in range(9))))) == [None] * 9

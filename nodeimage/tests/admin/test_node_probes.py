@@ -1,4 +1,4 @@
-"""All nodes are asked at a time; those that do not answer are left out, and a fault of ours is not."""
+"""All nodes are asked concurrently; nodes that do not answer are left out, but programming errors are raised."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a node tells of itself."""
+"""A node's report about itself."""
 
 import asyncio
 

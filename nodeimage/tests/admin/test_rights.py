@@ -83,7 +83,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "volume.list": {},
     "volume.show": {"name": "default"},
 }
-"""A call of each method, with parameters that it takes."""
+"""A call of each method, with valid parameters."""
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def callers(broker: NodeParts) -> Callers:
 async def forbidden(
     callers: Callers, who: str, methods: Iterable[str], calls: Mapping[str, dict[str, Any]] = CALLS
 ) -> list[tuple[str, str]]:
-    """The methods that are refused for want of a right, with what they say."""
+    """The methods that are refused because a right is missing, with their messages."""
     found = []
     for name in methods:
         try:
@@ -171,7 +171,7 @@ async def test_a_right_on_one_stream_or_group_opens_what_it_is_for_and_no_more(
     anybody = {name for name, method in broker.admin.methods.items() if isinstance(method.right, Anybody)}
     expected = {"copier": seen | copied, "reader": {"groups.show"}, "owner": (seen | owned) - copied}
     for who, may in expected.items():
-        # What deletes comes last: it is of what the others are about.
+        # Deletions come last, since the other methods use the same objects.
         order = sorted(broker.admin.methods, key=lambda name: ("delete" in name, name))
         refused = {name for name, _ in await forbidden(callers, who, order, calls)}
         assert broker.admin.methods.keys() - refused == may | anybody, who

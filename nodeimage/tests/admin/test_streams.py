@@ -1,4 +1,4 @@
-"""Streams by admin calls: made, shown, altered, listed and deleted."""
+"""Admin calls on streams: create, show, alter, list and delete."""
 
 import time
 

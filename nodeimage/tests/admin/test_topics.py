@@ -1,4 +1,4 @@
-"""Topics by admin calls, and the partitionlets of their partitions."""
+"""Admin calls on topics, and on the partitionlets of their partitions."""
 
 import base64
 

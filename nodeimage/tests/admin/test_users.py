@@ -1,4 +1,4 @@
-"""Users by admin calls: made, listed, altered, deleted; passwords are checked, salted, and never told."""
+"""Admin calls on users: create, list, alter, delete; passwords are checked, salted, and never revealed."""
 
 import msgspec
 import pytest
@@ -83,7 +83,7 @@ async def test_one_that_was_made_half_gets_its_password_by_a_repeat(callers: Cal
 @pytest.mark.parametrize("name", ["", "ANONYMOUS", "*", " a", "a\nb", "x" * 250])
 async def test_a_name_that_nobody_can_have_is_refused(callers: Callers, name: str) -> None:
     assert (await callers.fails("", "user.create", name=name)).code == Code.INVALID_REQUEST
-    if name != "ANONYMOUS":  # a group may be called so
+    if name != "ANONYMOUS":  # a group may have this name
         assert (await callers.fails("", "user.create", name="ok", groups=[name])).code == Code.INVALID_REQUEST
 
 

@@ -1,4 +1,4 @@
-"""Admin calls of links: what is refused, and what a deleted link leaves."""
+"""Admin calls on links: what is refused, and what a deleted link leaves behind."""
 
 import asyncio
 from typing import Any

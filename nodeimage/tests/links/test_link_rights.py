@@ -1,6 +1,6 @@
 """A link whose source is secured: what its user needs there, and what is refused without it.
 
-Every client of the secured cluster is the user `link`, as if it had proved that.
+Every client of the secured cluster is the user `link`, as if it had authenticated.
 """
 
 import pytest
@@ -16,7 +16,7 @@ from kit.two_clusters import caught_up, has, home_is, linked
 
 
 def identified(parts: NodeParts, user: str, patched: pytest.MonkeyPatch) -> None:
-    """Have every client of a node be `user` from now on."""
+    """Make every client of a node the user `user`."""
     connected = parts.dispatcher.connected
 
     def known(session: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Links are followed while they are there, and shown as they stand."""
+"""Links run as long as they exist, and are shown in their present state."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Links both ways between two secured clusters, over TLS: as whom the source pulls from here."""
+"""Links in both directions between two secured clusters, over TLS: as which user the source pulls from here."""
 
 import uuid
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from kit.one_node import OneNode
 from kit.sasl_node import SaslNode, running
 
 SOUTHERN, NORTHERN = "password of the southern link", "password of the northern link"
-"""Of `southern`, as whom the south is known in the north, and of `northern`, the reverse."""
+"""Passwords of `southern`, the south's user in the north, and of `northern`, the north's user in the south."""
 
 
 class Cluster:
@@ -35,7 +35,7 @@ class Cluster:
         self._run(self._callers.secure())
 
     def call(self, method: str, **params: Any) -> Any:
-        """As its administrator."""
+        """Make an admin call as the cluster's administrator."""
         return self._run(self._callers.call("root", method, **params))
 
     def access(self, what: str, **expressions: str) -> None:
@@ -56,7 +56,7 @@ class Cluster:
         return list(self._run(self._node.node.catalog.query(look)))
 
     def credentials(self, stream: str) -> dict[str, str]:
-        """Of its only link."""
+        """The credentials of its only link."""
         (link,) = self.links_of(stream)
         return unseal(link.config.credentials, self._node.node.links.secret)
 
@@ -77,13 +77,13 @@ def login(user: str, password: str, certificates: Certificates) -> dict[str, str
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": user,
         "sasl.password": password,
-        "ssl.ca.pem": " ".join(certificates.text("ca.pem").split()),  # as a file of properties has it
+        "ssl.ca.pem": " ".join(certificates.text("ca.pem").split()),  # on one line, as in a properties file
     }
 
 
 @dataclass
 class Pair:
-    """Two clusters, and a stream that both have; the south is where links are made."""
+    """Two clusters, and a stream that both have; links are created in the south."""
 
     north: Cluster
     south: Cluster
@@ -91,7 +91,7 @@ class Pair:
     stream: str
 
     def fields(self, **params: Any) -> dict[str, Any]:
-        """Of a link both ways."""
+        """The parameters of a link in both directions."""
         forward = {
             "name": self.stream[1:],
             "source": self.north.bootstrap(),
@@ -113,7 +113,7 @@ class Pair:
         return login("northern", password, self.certificates)
 
     def flows(self, number: int) -> None:
-        """A record of each cluster comes to the other."""
+        """Check that a record of each cluster reaches the other."""
         here, there = f"of-south-{number}", f"of-north-{number}"
         self.south.append(self.stream, here, b"s")
         self.north.append(self.stream, there, b"n")

@@ -1,4 +1,4 @@
-"""What is kept of records that are not of the home's history."""
+"""How records that are not part of the home's history are built into quarantine batches."""
 
 import uuid
 from collections.abc import Iterator, Set
@@ -139,7 +139,7 @@ def test_the_name_fits_however_long_the_topics_is() -> None:
 
 
 def unreadable(kind: str, base: int) -> tuple[BatchHeader, memoryview]:
-    """Three records as Produce takes them: sound in all that it checks."""
+    """A batch of three records that passes all of Produce's checks."""
     time, codec = (1 << 63) - 2 if kind == "time" else 1_000, 4 if kind == "unpacks to much" else 0
     value = bytes(129 << 20) if kind == "unpacks to much" else b"x"
     rows = [(time, b"k", value if index == 1 else b"x", [("name", b"1")]) for index in range(3)]
@@ -147,9 +147,9 @@ def unreadable(kind: str, base: int) -> tuple[BatchHeader, memoryview]:
     match kind:
         case "codec":
             batch[22] = 4
-        case "time":  # the record's is behind the batch's, which is as late as can be
+        case "time":  # later than the batch's, which is the latest possible
             batch[63] = 2 << 1
-        case "offsets":  # two of the same
+        case "offsets":  # two records at the same offset
             batch[64] = 1 << 1
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     header = read_batch(batch)

@@ -45,7 +45,7 @@ async def test_an_agreed_move_loses_nothing_and_the_old_home_follows(south: OneN
     await until(lambda: has(north_cluster, "t", [b"a", b"b", b"c"]))
     (again,) = await south.admin("home.move", stream="/s")
     assert (again["moved"], again["error"]) == (False, None)
-    # And back: by the link that the announcement made.
+    # And back, over the link that the announcement created.
     (back,) = await north_cluster.admin("home.move", stream="/s", topics=["t"])
     assert (back["moved"], back["error"], back["counter"]) == (True, None, 2)
     await north_cluster.produce("t", b"e")
@@ -131,7 +131,7 @@ async def test_a_home_that_was_given_is_taken_up_though_its_source_is_away_for_a
             raise SourceUnreachable("away")
         return await apply_homes(*args)
 
-    async def never(*_args: Any, **_more: Any) -> Any:  # of the topic syncer, which would find it sooner or later
+    async def never(*_args: Any, **_more: Any) -> Any:  # stops the topic syncer, which would find the home too
         raise SourceUnreachable("away")
 
     monkeypatch.setattr(TopicApplier, "carry_out", never)
@@ -204,7 +204,7 @@ async def test_partitions_that_are_new_at_the_home_move_with_it(
     demote = HeadraceSource.demote
 
     async def demotes_what_is_new(self: HeadraceSource, *args: Any, **more: Any) -> Any:
-        await paused(south)  # so that nobody follows what is new
+        await paused(south)  # so that nothing copies the new records
         await grown(north_cluster, "t", 3)
         await north_cluster.produce("t", b"only-there", partition=2)
         return await demote(self, *args, **more)
@@ -232,7 +232,7 @@ async def test_a_home_taken_by_force_that_had_just_been_given_away_unheard_is_an
     row = await north_cluster.row("t")
     assert row is not None
     demoted = await north_cluster.admin("home.cede", version=1, topic_ids=[row.topic_id], to=south.cluster_id)
-    assert demoted["topics"][0]["error"] == 0  # and that answer is lost
+    assert demoted["topics"][0]["error"] == 0  # this answer is lost
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"], force=True)
     assert moved["error"] is None
     await south.produce("t", b"b")
@@ -326,7 +326,7 @@ async def test_a_home_that_ends_in_a_gap_moves(
         await north_cluster.produce("t", value)
     await linked(south, north_cluster)
     await until(lambda: has(south, "t", [b"a", b"b", b"c", b"d"]))
-    await filled_gap(north_cluster, "t", 9)  # as where records behind these were cut, or expired elsewhere
+    await filled_gap(north_cluster, "t", 9)  # as if later records were cut, or had expired elsewhere
     await until(lambda: caught_up(south))
     (moved,) = await south.admin("home.move", stream="/s", topics=["t"])
     assert (moved["moved"], moved["error"]) == (True, None)

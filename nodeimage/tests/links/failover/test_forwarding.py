@@ -30,7 +30,7 @@ ADVERTISED, LISTENING = "127.0.0.2", "127.0.0.1"
 
 @pytest.fixture
 async def network() -> AsyncIterator[CutNetwork]:
-    """Between the clusters: what leads to north."""
+    """The network between the clusters, on the way to north."""
     network = CutNetwork(advertised=ADVERTISED, listening=LISTENING, port=free_port(LISTENING))
     await network.start()
     yield network
@@ -39,7 +39,7 @@ async def network() -> AsyncIterator[CutNetwork]:
 
 @pytest.fixture
 async def north(tmp_path: Path, network: CutNetwork) -> AsyncIterator[OneNode]:
-    """The home, with a stream /s and a topic t; others reach it over the network."""
+    """The home, with a stream /s and a topic t; the other cluster reaches it over the network."""
     folder = tmp_path / "north"
     folder.mkdir()
     node = Node(
@@ -64,7 +64,7 @@ async def north(tmp_path: Path, network: CutNetwork) -> AsyncIterator[OneNode]:
 
 @pytest.fixture
 async def copy(south: OneNode, north: OneNode) -> OneNode:
-    """South, with a copy of t that passes on writes."""
+    """South, with a copy of t whose link forwards writes."""
     await linked(south, north)
     await until(lambda: has(south, [b"first"]))
     return south
@@ -87,7 +87,7 @@ async def written(
     producer: dict[str, int] | None = None,
     **options: Any,
 ) -> ProduceResult:
-    """What the node answers to one Produce request. `producer`: the fields of an idempotent one."""
+    """The node's answer to one Produce request. `producer`: the fields of an idempotent producer."""
     used = client or Client(parse_addresses([cluster.bootstrap]), security=Security())
     batch = build_batch([(int(time.time() * 1000), None, value, []) for value in values], **producer or {})
     try:
@@ -99,7 +99,7 @@ async def written(
 
 
 class Librdkafka:
-    """A producer of numbered records, and what it was told of each."""
+    """A producer of numbered records, with the answer to each."""
 
     def __init__(self, cluster: OneNode, **config: Any) -> None:
         settings = {
@@ -130,7 +130,7 @@ class Librdkafka:
             self.offsets[message.value() or b""] = int(message.offset() or 0)
 
     async def settled(self, at_least: int) -> None:
-        """Until so many records are acknowledged or given up."""
+        """Wait until that many records are acknowledged or given up."""
 
         def holds() -> bool:
             self._producer.poll(0)
@@ -153,7 +153,7 @@ async def test_an_idempotent_producer_at_the_copy_loses_and_doubles_nothing_over
     for round_ in range(4):
         producer.send(200)
         await producer.settled(len(producer.sent) - 150)
-        if round_ % 2:  # what is under way is stored, and nobody hears of it
+        if round_ % 2:  # records on their way are stored, but the answers are lost
             network.answers_get_lost = True
             lost = network.lost_answers
             producer.send(50)
@@ -173,14 +173,14 @@ async def test_an_idempotent_producer_at_the_copy_loses_and_doubles_nothing_over
 async def test_a_producer_that_calls_the_copys_topic_by_two_names_is_refused_the_second(
     copy: OneNode, north: OneNode
 ) -> None:
-    """The home hears one name, and would take the one's first batch for a repeat of the other's."""
+    """The home sees one name only, and would take a batch under the second name for a repeat of the first."""
     producer = {"producer_id": 77_777, "producer_epoch": 0, "base_sequence": 0}
     assert (await written(copy, b"by one name", producer=producer)).error == Code.NONE
     refused = await written(copy, b"by another", producer=producer, name="s..t")
     assert refused.error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert "use one name" in (refused.message or "")
     again = await written(copy, b"by one name", producer=producer)
-    while again.error == Code.LEADER_NOT_AVAILABLE:  # the copy has it by now, from the link: its records are compared
+    while again.error == Code.LEADER_NOT_AVAILABLE:  # the link may have copied the batch: records are compared
         await asyncio.sleep(0.05)
         again = await written(copy, b"by one name", producer=producer)
     assert (again.error, again.base_offset) == (Code.NONE, 1)
@@ -319,7 +319,7 @@ async def test_a_link_that_is_altered_refuses_nobody(copy: OneNode, north: OneNo
 
 async def test_before_a_node_knows_its_links_writes_wait(copy: OneNode, north: OneNode) -> None:
     home_links = copy.node.links.forwarding._home_links
-    home_links.is_known = False  # as after a start
+    home_links.is_known = False  # as just after a start
     answer = asyncio.ensure_future(written(copy, b"a"))
     await until(lambda: copy.node.links.forwarding.waiting_bytes > 0)
     home_links.is_known = True

@@ -1,4 +1,4 @@
-"""Partitions are rolled for their topics' homes, and what diverged is set aside, on a real node."""
+"""Partitions are rolled for their topics' homes, and diverged records are quarantined, on a real node."""
 
 import asyncio
 import uuid
@@ -25,7 +25,7 @@ from kit.one_node import Committed, OneNode, until
 
 @pytest.fixture(autouse=True)
 def by_hand(south: OneNode) -> None:
-    """Partitions are settled by the tests' settlers, not by the node's own."""
+    """Have partitions settled by the tests' home appliers, not by the node's own."""
 
     async def nothing(wanted: home_apply.Unsettled) -> None:
         pass
@@ -35,7 +35,7 @@ def by_hand(south: OneNode) -> None:
 
 @pytest.fixture
 async def home_applier(south: OneNode) -> AsyncIterator[HomeApplier]:
-    """One that runs, told of what is applied."""
+    """A running home applier, notified of applied commands."""
     made = south.home_applier()
     south.parts.catalog.on_applied(made.applied)
     running = asyncio.create_task(made.run())
@@ -55,7 +55,7 @@ async def moved(
 
 
 async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitions: int = 1) -> bool:
-    """Recorded in the catalog, and taken up by the leader, who reads the old chain until then."""
+    """Whether the home is recorded in the catalog, and the leader uses it; until then it reads the old chain."""
     row = await south.row(name)
     assert row is not None
     found = await south.parts.catalog.query(lambda reader: reader.homes.settled([row.number]))
@@ -65,7 +65,7 @@ async def settled_for(south: OneNode, name: str, home: tuple[int, str], partitio
 
 
 async def applies(south: OneNode, name: str, home: tuple[int, str]) -> None:
-    """Until it is settled, by a home applier that begins now."""
+    """Run a new home applier until the topic is settled."""
     running = asyncio.create_task(south.home_applier().run())
     try:
         await until(lambda: settled_for(south, name, home))
@@ -76,7 +76,7 @@ async def applies(south: OneNode, name: str, home: tuple[int, str]) -> None:
 
 
 async def produced(leader: Partition, batch: bytearray) -> None:
-    """Have a client's batch stored, whatever it holds."""
+    """Have a client's batch stored, whatever it contains."""
     waiting = Committed()
     leader.append(memoryview(batch), read_batch(batch), append_time=None, now=0, request=waiting)
     await waiting.future
@@ -205,7 +205,7 @@ async def test_what_was_set_aside_for_a_home_that_moved_on_is_not_set_aside_agai
 async def test_what_clients_write_to_the_diverged_topic_stands_in_for_nothing_and_is_in_nobodys_way(
     south: OneNode,
 ) -> None:
-    """A record that was sent on with its headers, and a batch that claims to be compressed and is not."""
+    """A record that was sent again with its headers, and a batch that claims to be compressed but is not."""
     for value in (b"a", b"b"):
         await south.append("t", value)
     row = await south.row("t")
@@ -232,17 +232,17 @@ async def test_what_clients_write_to_the_diverged_topic_stands_in_for_nothing_an
 async def test_a_batch_whose_records_cannot_be_read_is_set_aside_raw_once_and_holds_nothing_up(
     south: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Produce looks at the header and the CRC, clients may pack anything."""
+    """Produce checks only the header and the CRC; the records can be anything."""
     await south.append("t", b"a")
     leader = await south.partition("t")
     claims = bytearray(build_batch([(1, None, b"b", []), (1, None, b"c", [])]))
-    claims[22] = 4  # zstd, which it is not
+    claims[22] = 4  # claims zstd, but is not compressed
     claims[17:21] = crc32c(bytes(claims[21:])).to_bytes(4, "big")
     await produced(leader, claims)
-    stored = bytes(claims)  # stamped
+    stored = bytes(claims)  # as stored
     await south.append("t", b"d")
     token = bytearray(build_batch([(1, None, b"x", [])], producer_id=-9, producer_epoch=0, base_sequence=0))
-    token[22] = 4  # of a client, in the topic that is looked through for what is there already
+    token[22] = 4  # a client's batch in the topic that is searched for repeats
     token[17:21] = crc32c(bytes(token[21:])).to_bytes(4, "big")
     await south.topic("t.diverged", create=True)
     row = await south.row("t.diverged")

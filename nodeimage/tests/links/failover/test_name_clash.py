@@ -1,4 +1,4 @@
-"""A topic of the same name on both sides is refused until it is adopted."""
+"""Two topics of the same name in both clusters: the link refuses to copy until the clash is resolved."""
 
 from kit.one_node import OneNode, until
 from kit.two_clusters import has, linked

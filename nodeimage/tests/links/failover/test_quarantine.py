@@ -1,4 +1,4 @@
-"""Records that only a former home had are set aside, and counted."""
+"""Records that only a former home had are quarantined, and counted."""
 
 import asyncio
 from typing import Any
@@ -86,7 +86,7 @@ async def test_a_forced_move_tells_how_many_records_are_known_to_lack(south: One
 
     await until(is_throttled)
     big = b"x" * 100_000
-    await north_cluster.produce("t", big, b"y")  # takes what the throttle owes, and more
+    await north_cluster.produce("t", big, b"y")  # uses up the throttle's burst, and more
     await until(lambda: has(south, "t", [b"a", big, b"y"]))
     await north_cluster.produce("t", b"c", b"d")
 

@@ -1,4 +1,4 @@
-"""A target that is a whole node inside the test's own loop, and a source that the test plays."""
+"""A target that is a whole node in the test's own loop, and a source that the test plays."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from kit.pulling import STREAM, Copies, Pulling, options
 
 @pytest.fixture
 async def target(tmp_path: Path) -> AsyncIterator[NodeParts]:
-    """The broker of a node that is a cluster of its own, with an empty stream."""
+    """The parts of a node that is a cluster of its own, with an empty stream."""
     node = Node(options(tmp_path / "target"))
     await node.start()
     try:
@@ -33,7 +33,7 @@ async def source() -> PlayedSource:
 
 @pytest.fixture
 async def pull(target: NodeParts) -> AsyncIterator[Pulling]:
-    """Begins to pull from a source; all links end with the test."""
+    """Starts to pull from a source; all links end with the test."""
     pulling = Pulling(target)
     yield pulling
     for puller in pulling.made:

@@ -27,9 +27,9 @@ async def test_a_corrupt_batch_is_refused_with_all_behind_it_and_tried_again(
     source.partitions[at].batches[1] = (1, bad)
     puller = pull(source, limits=Limits(first_pause_s=0.02))
     await until(lambda: puller.state.pulls.all.get(at) and puller.state.pulls.all[at].failures >= 3)
-    await until(lambda: copies.end(at) == 1)  # nothing behind the corrupt batch is appended
+    await until(lambda: copies.end(at) == 1)  # nothing after the corrupt batch is appended
     assert "CRC" in puller.state.pulls.all[at].reason
-    await until(lambda: copies.end(other) == 1)  # others go on
+    await until(lambda: copies.end(other) == 1)  # other partitions continue
     source.partitions[at].batches[1] = (1, good)
     await until(lambda: copies.end(at) == 3)
     assert [record.value for record in await copies.records(at)] == [b"a", b"b", b"c"]

@@ -30,7 +30,7 @@ ALIAS = STREAM.strip("/").replace("/", ".") + "..t"
 
 
 class Cluster:
-    """A node that can be started again; as a target it pulls."""
+    """A node that can be restarted; as a target it pulls."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Cluster:
         await self.node.start()
 
     async def pull(self) -> None:
-        """From now on tests look at how it pulls: the node does so by itself, by all links that the catalog has."""
+        """Begin to watch the node's own pullers, which run all links of the catalog."""
         self.pullers = self.running.links.pullers
 
     async def stop(self) -> None:
@@ -142,7 +142,7 @@ async def all_records(cluster: Cluster, ends: list[int]) -> list[list[tuple[obje
 
 
 async def produce(cluster: Cluster, first: int, count: int, compression: str | None = "gzip") -> None:
-    """An idempotent producer writes `count` numbered records to all partitions by turns."""
+    """Have an idempotent producer write `count` numbered records, to all partitions in turn."""
     producer = AIOKafkaProducer(
         bootstrap_servers=cluster.bootstrap, enable_idempotence=True, compression_type=compression, linger_ms=2
     )
@@ -222,7 +222,7 @@ async def test_a_topic_that_is_made_later_and_one_that_grows_follow_by_themselve
 
 
 async def test_a_record_is_on_the_other_side_within_milliseconds(clusters: tuple[Cluster, Cluster]) -> None:
-    """Not a benchmark: a loose bound that a timer on the way would break."""
+    """Not a benchmark, but a loose bound that any timer on the way would exceed."""
     source, target = clusters
     producer = AIOKafkaProducer(bootstrap_servers=source.bootstrap)
     await producer.start()

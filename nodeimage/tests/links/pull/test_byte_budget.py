@@ -1,4 +1,4 @@
-"""How much a link may fetch: what it holds is bounded, and so is its rate."""
+"""How much a link may fetch: the bytes that it holds are bounded, and so is its rate."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Copies go on behind what their source lacks."""
+"""Copies skip records that their source lacks."""
 
 from headrace.node.parts import NodeParts
 from kit.played_source import PlayedSource

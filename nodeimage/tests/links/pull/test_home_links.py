@@ -1,4 +1,4 @@
-"""Which link passes writes on to a copy's home."""
+"""Which link forwards writes to a copy's home."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -23,7 +23,7 @@ FIRST, SECOND = TopicPartition(b"a" * 16, 0), TopicPartition(b"b" * 16, 0)
 
 
 def hears(state: LinkState, now: float, *ends: tuple[TopicPartition, int], serial: int = 1) -> None:
-    """The source says that partitions have so much, and we have nothing of them."""
+    """The source reports these high watermarks, and the copies are empty."""
     state.effects(now)
     state.changed(now, NODE, Changes(FeedPlace("run", serial), False, [(at, Offset(end)) for at, end in ends], [], []))
     for effect in state.effects(now):

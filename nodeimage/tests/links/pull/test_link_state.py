@@ -34,7 +34,7 @@ from kit.modelled_link import (
 
 
 class LinkMachine(RuleBasedStateMachine):
-    """Anything may happen at any time; what must hold, holds; and once all is well again, everything arrives."""
+    """Anything may happen at any time; the invariants hold, and once all is well again, everything arrives."""
 
     @initialize(nodes=st.integers(1, 3), throttle=st.sampled_from([0, 0, 1000]))
     def start(self, nodes: int, throttle: int) -> None:
@@ -136,7 +136,7 @@ class LinkMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5), cut=st.integers(0, 3))
     def the_copys_home_rises(self, which: int, cut: int) -> None:
-        """`cut`: so many records are not of its history, if there are as many."""
+        """`cut`: how many records, if there are as many, are not part of the new home's history."""
         at = self.partitions[which]
         self.driver.homes[at] += 1
         if all(each[0] != at for each in self.driver.uncommitted):
@@ -387,7 +387,8 @@ def test_polls_wait_longer_the_more_come_to_nothing_and_begin_anew_when_somethin
 
 
 def test_a_fetch_without_the_leaders_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: what the source has at an offset by now may be of another history than the one that was compared."""
+    """With a planted fault: the record at an offset may now belong to another history than the one that was
+    compared."""
 
     def unfenced(at: TopicPartition, offset: Offset, _epoch: LeaderEpoch, max_bytes: int) -> Wanted:
         return Wanted(at, offset, NO_EPOCH, max_bytes)

@@ -1,4 +1,4 @@
-"""What comes next for a partition: it waits for other links, is met anew, or goes on behind a gap."""
+"""The next step of a partition: it waits for other links, is met again, or skips a gap."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_a_source_is_met_anew_for_another_home_before_anything_of_it_is_appended
     driver.run_until_idle()
     assert driver.own[at] == 2
     driver.homes[at] += 1
-    driver.own[at] = 1  # the last one is of a history that is not the new home's
+    driver.own[at] = 1  # the last record is not part of the new home's history
     driver.state.pulls.touched(driver.now, at)
     driver.begin()
     (look,) = [each for each in driver.under_way if isinstance(each, LookUp)]
@@ -78,7 +78,7 @@ def test_a_link_of_several_that_was_not_chosen_goes_on_behind_a_gap_once_no_othe
 
     by(9.0)
     assert driver.own[at] == 0
-    driver.own[at] = 2  # another one brought something
+    driver.own[at] = 2  # another link delivered records
     by(18.0)
     assert driver.own[at] == 2
     driver.run_until_idle()
@@ -122,4 +122,4 @@ def test_a_node_of_which_records_take_long_to_be_committed_is_polled_less_often(
     until_fetch(driver)
     driver.state.pulls.node_left(feed.node)
     del driver.state.feeds[feed.node]
-    driver.state.pulls.committed(driver.now, at, Offset(driver.source.partitions[at].end))  # it is gone: none hears
+    driver.state.pulls.committed(driver.now, at, Offset(driver.source.partitions[at].end))  # its node is gone

@@ -1,4 +1,4 @@
-"""Which partitions are a link's to pull, and whether a source fits."""
+"""Which partitions a link has to pull, and whether a source fits."""
 
 from headrace.base.ids import Home
 from headrace.catalog.topics import DeleteTopics

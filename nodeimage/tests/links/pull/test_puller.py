@@ -1,4 +1,4 @@
-"""A link on a node: what the source has gets to the copies, whatever happens on either side."""
+"""A link on one node: the source's records reach the copies, whatever happens on either side."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""All links on one node: which of them run, and which of them pulls what."""
+"""All links on one node: which of them run, and which of them pulls which topic."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ ID = bytes(range(16))
 
 
 class Links:
-    """Pullers over played sources, one for each link by name."""
+    """Pullers with sources that the test plays, one for each link by name."""
 
     def __init__(self, broker: NodeParts) -> None:
         self.parts = broker
@@ -184,7 +184,7 @@ async def test_what_the_first_of_two_links_that_lead_elsewhere_does_not_bring_th
     await asyncio.sleep(1.5)
     assert (first.fetched, second.fetched) == ({at: 5}, {}), "it waited for what the first one brought"
     began = asyncio.get_running_loop().time()
-    second.produce(at, b"5")  # the first one may wait for us
+    second.produce(at, b"5")  # the first link may wait for this one
     await until(lambda: copies.end(at) == 6)
     assert asyncio.get_running_loop().time() - began >= 1.0
     assert links.state("a") == links.state("b") == CAUGHT_UP

@@ -1,4 +1,4 @@
-"""A link into a cluster of two nodes: each pulls what it leads, also when that changes."""
+"""A link into a cluster of two nodes: each pulls the partitions that it leads, even as leadership moves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ class SharedSource(PlayedSource):
 
 @pytest.fixture
 async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    """Two nodes, each of which leads a container that both hold."""
+    """Two nodes, each of which leads one of two containers that both hold."""
     monkeypatch.setattr("headrace.node.containers.HAND_OVER_S", 0.0)  # nobody is left to take over
     SqliteStore(tmp_path / "cluster.sqlite").close()
     nodes = [Node(options(tmp_path, number, 2)) for number in (1, 2)]
@@ -65,7 +65,7 @@ def led_by(broker: NodeParts, partitions: list[TopicPartition]) -> list[TopicPar
 
 
 def leader(pair: Pair, at: TopicPartition) -> tuple[NodeParts, Partition]:
-    """Who leads a partition that is in memory somewhere."""
+    """The leader of a partition that is in memory on one node."""
     (found,) = [
         (broker, topic.partitions[at.partition])
         for broker in (pair.first, pair.second)

@@ -1,4 +1,4 @@
-"""The change feeds of two nodes: what moves from one to the other is missed by nobody who follows both."""
+"""The change feeds of two nodes: a reader of both misses nothing that moves from one to the other."""
 
 from headrace.base.ids import LeaderEpoch, Millis, Offset
 from headrace.catalog.committed_offsets import CommitOffsets, CommittedOffset
@@ -60,6 +60,6 @@ async def test_a_node_that_takes_a_container_over_lets_all_begin_anew(start: Sta
     container = partition.container.id
     since = (await poll(pair.second, None)).place
     assert not (await poll(pair.second, since, wait_ms=0)).reset
-    await append(partition, b"c")  # what the first node noted goes with it
+    await append(partition, b"c")  # this change, noted by the first node, is lost with it
     await pair.hand_over(container, pair.second)
     assert (await poll(pair.second, since)).reset

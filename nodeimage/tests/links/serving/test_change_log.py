@@ -1,4 +1,4 @@
-"""The log of a stream's changes: whoever goes on from a serial misses nothing, or is told to begin anew."""
+"""The log of a stream's changes: a reader that continues from a serial misses nothing, or has to start over."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ WANTED = [KINDS, (PARTITION,), (PARTITION, COMMITTED_OFFSET)]
 
 
 class Reader:
-    """Somebody who pages through the log, with what it would have to know by now."""
+    """A reader that pages through the log, with what it must know by now."""
 
     def __init__(self, kinds: tuple[int, ...]) -> None:
         self.kinds = kinds
@@ -52,7 +52,7 @@ def _run(steps: list[tuple]) -> None:  # type: ignore[type-arg]
 
     def read(reader: Reader, limit: int) -> bool:
         if reader.serial < log.floor:
-            reader.serial, reader.told = newest, dict(truth)  # it lists all anew
+            reader.serial, reader.told = newest, dict(truth)  # the reader lists everything again
             reader.resets += 1
             return False
         page = log.since(reader.serial, newest=newest, limit=limit, kinds=reader.kinds)

@@ -1,4 +1,4 @@
-"""Topics, where partitions stand, homes that move: what a link asks of its source, through bytes, on a real node."""
+"""Topics, states of partitions, homes that move: a link's calls to its source, through bytes, on a real node."""
 
 import asyncio
 import uuid
@@ -66,7 +66,7 @@ def create(ask):
 
 @pytest.fixture
 def unsettled(monkeypatch):
-    """What is pending stays so: the node applies no homes meanwhile."""
+    """Keep pending homes pending: the node applies none during the test."""
 
     async def nothing(home_applier, wanted):
         pass
@@ -420,7 +420,7 @@ class TestCede:
 
     @pytest.fixture
     async def applying(self, broker):
-        """Records the rolls for topics' homes while a test runs, as the nodes that lead the partitions do."""
+        """Records the rolls for topics' homes during a test, as the nodes that lead the partitions do."""
 
         async def apply_home(row, opened):
             (topic,) = await broker.topics.resolve_ids([row.topic_id])
@@ -460,7 +460,7 @@ class TestCede:
         monkeypatch.setattr(homes, "APPLY_WAIT_S", 10.0)
         topic = await create("/plant:t", 2)
         await append("/plant:t", b"a", b"b", b"c", partition=1)
-        for _ in range(2):  # asked again it is answered again
+        for _ in range(2):  # a repeat gets the same answer
             (demoted,) = (await call("home.cede", topic_ids=[topic], to=THERE))["topics"]
             assert demoted == {"error": 0, "message": None, "home": [1, THERE], "ends": [0, 3]}
 

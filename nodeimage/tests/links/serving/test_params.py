@@ -1,4 +1,4 @@
-"""Calls of links: which versions are understood, and which parameters are refused."""
+"""Link calls: which versions are understood, and which parameters are refused."""
 
 import msgspec
 import pytest

@@ -1,5 +1,4 @@
-"""What a link of another cluster asks of its source: the change feed and committed offsets, through bytes, on a real
-node."""
+"""A link's calls to its source: the change feed and committed offsets, through bytes, on a real node."""
 
 import asyncio
 import random
@@ -34,7 +33,7 @@ def raw_call(broker):
 
 @pytest.fixture
 def call(raw_call):
-    """The result of a call that succeeds; in version 1, of the stream, unless said otherwise."""
+    """The result of a call that succeeds; by default in version 1, about the stream."""
 
     async def called(method, **params):
         if method.startswith("link."):
@@ -74,7 +73,7 @@ def create(ask):
 
 
 class Follower:
-    """Somebody who follows the feed, as a link does."""
+    """A reader of the feed, such as a link."""
 
     def __init__(self, call, **asked):
         self.call = call
@@ -91,7 +90,7 @@ class Follower:
 
 @pytest.fixture
 async def follower(call, stream):
-    """One that has begun."""
+    """A follower that has begun to read."""
     made = Follower(call)
     assert (await made.poll())["reset"]
     return made
@@ -168,7 +167,7 @@ class TestChanges:
     async def test_nothing_new_is_told_when_the_time_is_up(self, follower):
         began = time.monotonic()
         assert nothing(await follower.poll(wait_ms=200))
-        assert time.monotonic() - began >= 0.19  # the loop has whole milliseconds
+        assert time.monotonic() - began >= 0.19  # the loop counts in whole milliseconds
 
     async def test_records_are_told_at_once_with_the_high_watermark(self, follower, create, append):
         topic = await create("/plant:t", 2)
@@ -371,7 +370,7 @@ class TestConnections:
 
     @pytest.fixture
     async def asking(self, broker):
-        """Sends a call over a connection of its own; the reader and writer of that."""
+        """Sends a call over a new connection; returns the connection's reader and writer."""
 
         async def asked(method, **params):
             reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
@@ -424,7 +423,8 @@ class TestConnections:
 class TestCursors:
     @pytest.fixture
     async def committed(self, stream, create, broker):
-        """Committed offsets of three groups on two topics of the stream, and on one of another; the topics' ids."""
+        """Committed offsets of three groups on two topics of the stream, and on one of another; returns the topics'
+        ids."""
         topics = [await create("/plant:a", 3), await create("/plant:b"), await create("other")]
         for group in ("g1", "g2", "g3"):
             items = [CommittedOffset(topics[0], index, 10 + index, -1, group) for index in range(3)]
@@ -476,5 +476,5 @@ def test_the_longest_wait_is_shorter_than_a_subscription():
 
 def test_whoever_waited_until_a_millisecond_finds_that_it_has_come() -> None:
     rounded_down = [ms for ms in range(2_000_000) if int(ms / 1000 * 1000) < ms]
-    assert rounded_down  # who waits for such a moment alone looks again at once, and again, until the next millisecond
+    assert rounded_down  # a wait until such a time would spin until the next millisecond
     assert all(int((ms / 1000 + ROUNDED_S) * 1000) >= ms for ms in rounded_down)

@@ -1,4 +1,4 @@
-"""Which node of a Headrace source is asked for what: it has to have heard of what a feed tells."""
+"""Which node of a Headrace source is asked for what: it must have applied what a feed reports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ ANSWERS: Mapping[str, Any] = {
 
 
 class Recorded:
-    """A client that answers, and keeps who was asked."""
+    """A client that answers, and records which node was asked."""
 
     name = "north"
 

@@ -1,4 +1,4 @@
-"""The end of a batch, packed anew: the same records at the same offsets, without the producer's sequence."""
+"""The end of a batch in new batches: the same records at the same offsets, without the producer's sequence."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_a_batch_with_the_brokers_time_keeps_it() -> None:
 
 
 def test_offsets_that_the_batch_lacks_are_lacking_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a compacted topic: records on both sides of a gap are batches of their own."""
+    """As in a compacted topic: records on both sides of a gap get separate batches."""
     batch = build_batch(RECORDS, base_offset=100)
     left = [each for each in iter_records(batch) if each.offset != 102]
     monkeypatch.setattr(batch_trim, "batch_records", lambda *_: iter(left))

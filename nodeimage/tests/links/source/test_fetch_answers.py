@@ -1,4 +1,4 @@
-"""Fetches as sources are sent them, and their answers by partition."""
+"""Fetch requests to sources, and their answers by partition."""
 
 from typing import Any
 

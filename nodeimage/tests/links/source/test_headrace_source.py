@@ -27,14 +27,14 @@ from headrace.wire.batch import iter_batches, iter_records
 from kit.one_node import OneNode
 
 PATIENT = Limits(connect_s=60.0, silence_s=60.0)
-"""A node that answers its first client imports schemas, which takes long on a machine that has much else to do."""
+"""Long limits: a node imports schemas before its first answer, which takes long on a busy machine."""
 
 
 @pytest.fixture
 async def source(south: OneNode) -> AsyncIterator[HeadraceSource]:
     """The stream /s of the node, as a source."""
     one = HeadraceSource(Client(parse_addresses([south.bootstrap]), security=Security(), limits=PATIENT), "/s")
-    protocol: Source = one  # what is under test is the protocol's
+    protocol: Source = one  # the tests use only the protocol's methods
     assert protocol.name == f"{south.bootstrap}/s"
     yield one
     await one.close()

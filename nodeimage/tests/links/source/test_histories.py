@@ -1,4 +1,4 @@
-"""Where histories part, against a model in which every record says who wrote it and when."""
+"""Where histories diverge, against a model in which every record says who wrote it and when."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from headrace.links.source.source import HomeStart
 
 
 class Record(NamedTuple):
-    """A record as no other: its writer, and that writer's count."""
+    """A unique record: its writer, and that writer's count."""
 
     home: Home
     number: int
@@ -20,7 +20,7 @@ class Record(NamedTuple):
 
 @dataclass
 class Cluster:
-    """What one cluster holds of one partition."""
+    """One cluster's records of one partition."""
 
     name: str
     home: Home
@@ -39,7 +39,7 @@ class Cluster:
 
 
 class World:
-    """Clusters that write, copy, take up by force, and demote, as links let them."""
+    """Clusters that write, copy, become home by force, and demote, as links let them."""
 
     def __init__(self, names: str) -> None:
         first = Home(0, names[0])
@@ -53,20 +53,20 @@ class World:
             self.written += 1
 
     def take_up(self, at: Cluster) -> None:
-        """By force: from its own end on. Homes whose records did not get here are no part of its history."""
+        """Become home by force, from the own end on. Homes whose records did not arrive here are not in its history."""
         at.home = at.home.taken_by(at.name)
         at.history = [entry for entry in at.history if entry.offset <= at.end]
         at.history.append(HomeStart(*at.home, at.end))
 
     def demote(self, at: Cluster, to: Cluster) -> None:
-        """By agreement: from the old home's end on."""
+        """Become home by agreement, from the old home's end on."""
         if at.accepts and at is not to:
             at.home = at.home.given_to(to.name)
             at.history.append(HomeStart(*at.home, at.end))
             self.meet(to, at)
 
     def meet(self, at: Cluster, source: Cluster) -> None:
-        """Adopt a higher home; what is not of its history is set aside, and it is exactly what the two do not share."""
+        """Adopt a higher home; records outside its history are quarantined, and they are exactly those not shared."""
         if source.home <= at.home:
             return
         found = divergence(at.history, self.origin, at.end, source.history, self.origin)

@@ -1,4 +1,4 @@
-"""Answers of a source that no sound one gives: they are refused before they reach the tables, or cost memory."""
+"""Answers that no sound source gives: they are refused before they reach the tables, or cost memory."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ MEETING: dict[str, Any] = {"home": [1, "n"], "origin": "n", "history": [[1, "n",
 
 
 class Answering(Client):
-    """A client whose server says whatever it is told to."""
+    """A client whose server answers whatever the test says."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         super().__init__(parse_addresses(["127.0.0.1:1"]), security=Security())

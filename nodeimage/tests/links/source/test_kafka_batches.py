@@ -1,4 +1,4 @@
-"""What of a Kafka fetch is copied, and what a batch that says that there are no records stands for."""
+"""Which batches of a Kafka fetch are copied, and which offsets gap batches cover."""
 
 import struct
 
@@ -37,7 +37,7 @@ def marker(offset: int, kind: int, producer: int) -> bytes:
 
 
 def spans(runs: list[memoryview]) -> list[tuple[int, int, int]]:
-    """First offset, last offset, and records of each batch; all are sound."""
+    """First offset, last offset, and records of each batch; fails for a corrupt one."""
     found = []
     for run in runs:
         for header, batch in iter_batches(run):

@@ -21,14 +21,14 @@ ID = bytes(range(16))
 
 
 class Coordinator:
-    """Answers as the one node of a Kafka cluster that coordinates all groups."""
+    """The only node of a Kafka cluster, which coordinates all groups."""
 
     def __init__(self) -> None:
         self.committed: dict[str, int] = {}
         self.listing = Code.NONE
         self.loading: set[str] = set()
         self.code = Code.COORDINATOR_LOAD_IN_PROGRESS
-        """What is answered for a group that is loading."""
+        """The error for a group that is loading."""
 
     def answer(self, header: RequestHeader, body: memoryview) -> bytes:
         key, version = header.api_key, header.api_version

@@ -1,4 +1,4 @@
-"""A Kafka cluster that gives nothing of what it has: records that do not come in time, topics that may not be read."""
+"""A Kafka cluster that does not return what it has: records that do not arrive in time, topics without read access."""
 
 from collections.abc import AsyncIterator
 
@@ -39,14 +39,14 @@ async def source(server: FakeKafka) -> AsyncIterator[KafkaSource]:
 
 
 async def fetched(source: KafkaSource, offset: int) -> Fetched:
-    """What comes of `t` from there on."""
+    """The answer for `t` from `offset` on."""
     await source.meet(ONE, [AT])
     (came,) = await source.fetch(ONE, [Wanted(AT, Offset(offset), NO_EPOCH, 1 << 20)], max_bytes=8 << 20)
     assert came.code is Code.NONE
     return came
 
 
-# --- records that do not come
+# --- records that do not arrive
 
 
 async def test_nothing_of_what_is_in_remote_storage_is_not_taken_for_its_end(
@@ -83,7 +83,7 @@ async def test_a_kafka_that_does_not_tell_what_it_has_itself_is_not_believed_to_
     assert (came.records, came.resume) == ([], NO_OFFSET)
 
 
-# --- topics that may not be read
+# --- topics without read access
 
 
 async def test_a_topic_that_may_be_described_and_not_read_ends_no_poll_before_its_time(

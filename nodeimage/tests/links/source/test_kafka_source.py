@@ -41,7 +41,7 @@ Connect = Callable[..., KafkaSource]
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[RealKafka]:
-    """One node for all tests of this module: use topics and groups of your own."""
+    """One node for all tests of this module: each test uses its own topics and groups."""
     try:
         jars.kafka_classpath()
     except jars.JarsMissing as error:
@@ -54,7 +54,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) 
 
 @pytest.fixture
 async def connect(kafka: RealKafka) -> AsyncIterator[Connect]:
-    """Makes sources; closed after the test."""
+    """Opens sources, which are closed after the test."""
     made: list[KafkaSource] = []
 
     def source(**properties: str) -> KafkaSource:
@@ -258,7 +258,7 @@ async def test_nothing_beyond_an_open_transaction_is_seen_and_no_home_is_demoted
     )
     producer.commit_transaction(30)
     while (await source.meet(ONE, [TopicPartition(topic.topic_id, 0)]))[0].high_watermark < 4:
-        pass  # Kafka writes the marker when it has answered
+        pass  # Kafka writes the marker after it has answered
     assert [record.value for record in records_of(await all_of(source, topic))] == [b"before", b"open", b"after"]
     (demoted,) = await source.demote([topic.topic_id], to="other")
     assert (demoted.code, demoted.home, demoted.ends) == (Code.NONE, Home(1, "other"), [4])
@@ -326,7 +326,7 @@ async def test_the_feed_tells_what_advanced_and_is_silent_otherwise(connect: Con
     producer.produce(names[1], b"y", partition=1)
     producer.flush()
     assert await waiting == {TopicPartition(ids[names[1]], 1): 3}
-    # An answer that got lost is given again; a place that nobody gave begins anew.
+    # A lost answer is given again; an unknown place starts over.
     lost = place
     producer.produce(names[1], b"y", partition=1)
     producer.flush()
@@ -388,7 +388,7 @@ async def test_committed_offsets_of_all_groups_come_and_changes_are_told(connect
     page = await source.committed_offsets(after=None, limit=1000)
     assert page.after is None
     found = [each for each in page.committed_offsets if each.key.group in groups]
-    assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds one
+    assert [(each.key, each.offset, each.metadata.rstrip("\0")) for each in found] == [  # librdkafka adds a null
         (CommittedOffsetKey(group, topic_id, index), 10 + index, "m") for group in groups for index in range(2)
     ]
     commit(groups[1], 20)

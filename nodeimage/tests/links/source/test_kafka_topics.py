@@ -1,4 +1,4 @@
-"""The table of a Kafka cluster's topics: as new as the pace allows, and what is told of them."""
+"""The table of a Kafka cluster's topics: as fresh as the pace allows, and what it reports about them."""
 
 import asyncio
 from types import SimpleNamespace

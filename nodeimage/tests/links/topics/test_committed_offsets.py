@@ -1,4 +1,4 @@
-"""Committed offsets follow their topics, and come with a home that moves."""
+"""Committed offsets follow their topics, and move with a home."""
 
 from typing import Any
 

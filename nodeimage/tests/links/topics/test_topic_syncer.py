@@ -1,4 +1,4 @@
-"""What a topic syncer makes of a source's topics, homes and committed offsets, in the catalog of a real node."""
+"""What a topic syncer does with a source's topics, homes and committed offsets, in the catalog of a real node."""
 
 import asyncio
 import itertools
@@ -40,7 +40,7 @@ Keep = Callable[..., Awaitable[TopicSyncer]]
 async def kept(
     south: OneNode, north: Source, tracer: Tracer = NO_TRACER, **config: object
 ) -> AsyncIterator[TopicSyncer]:
-    """A topic syncer that runs."""
+    """A running topic syncer."""
     fields = {"source": ["north:9092"], "source_stream": "/s", **config}
     command = PutLink(name="l", stream="/s", config=LinkConfig(**fields), now=Millis(1), create=True)  # type: ignore[arg-type]
     outcome = await south.parts.catalog.submit(command)
@@ -55,14 +55,14 @@ async def kept(
 
 
 async def looked_at_all(north: FakeSource, syncer: TopicSyncer) -> None:
-    """Have all committed offsets looked at, and what comes of it done."""
+    """Have all committed offsets scanned, and wait until they are processed."""
     asked = north.calls["committed_offsets"]
     syncer.committed_offsets.look_at_all()
     await until(lambda: north.calls["committed_offsets"] > asked and syncer.committed_offsets.held == 0)
 
 
 async def taken_home(south: OneNode, name: str) -> bytes:
-    """Let the topic's home be here from now on; its id."""
+    """Make this cluster the topic's home; returns the topic's id."""
     row = await south.row(name)
     assert row is not None
     change = HomeChange(topic_id=row.topic_id, counter=1, cluster=south.cluster_id, lists=None)
@@ -228,7 +228,7 @@ async def test_what_is_refused_is_told_while_all_topics_are_looked_at_again(sout
         syncer.look_at_all()
         await until(lambda: syncer.last_error is not None)
         assert set(syncer.refused) == {"mine"}
-        del north.listed[other.topic_id]  # the feed does not tell of it
+        del north.listed[other.topic_id]  # without a change in the feed
         north.fail_at["topics"] = 0
         syncer.look_at_all()
         await until(lambda: not syncer.refused)
@@ -396,7 +396,7 @@ async def test_what_was_committed_here_stays_until_a_source_that_tells_no_times_
             await looked_at_all(north, syncer)
             assert await south.committed_offset("g", "t") == offset
         (told,) = north.committed.values()
-        north.committed[told.key] = replace(told, offset=Offset(0))  # without a word
+        north.committed[told.key] = replace(told, offset=Offset(0))  # without a change in the feed
         await looked_at_all(north, syncer)
         assert await south.committed_offset("g", "t") == 0
         assert await south.commit("g", "t", 3) == [Code.NONE]

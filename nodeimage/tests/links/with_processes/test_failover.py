@@ -1,4 +1,4 @@
-"""Homes that move under load, by agreement and by force, and clusters that both believe to be home."""
+"""Homes that move under load, by agreement and by force, and two clusters that both believe they are home."""
 
 import time
 
@@ -38,7 +38,7 @@ def test_failover_and_failback(linked: Linked) -> None:
     make(north, TOPIC, partitions=PARTITIONS)
     make(north, "p", partitions=1)
     link(south, north)
-    # An idempotent producer whose state is to be known in the south.
+    # An idempotent producer whose state has to reach the south.
     assert [_produce(north, first) for first in (0, 5)] == [(0, 0), (0, 5)]
     clients = Clients(TOPIC)
     old = clients.write_at(north)
@@ -46,7 +46,7 @@ def test_failover_and_failback(linked: Linked) -> None:
     until("its cursors are in the south", lambda: min(committed(south, GROUP, TOPIC, PARTITIONS)) > 0)
     clients.leave(member)
     until("the producer's records are in the south", lambda: ends(south, "p") == [10])
-    # The source is lost, with records that nobody else has.
+    # The source is lost, with records that exist nowhere else.
     linked.cut("north", "south")
     clients.await_writes(old, time.monotonic())
     north.kill(1)
@@ -76,7 +76,7 @@ def test_failover_and_failback(linked: Linked) -> None:
     only_there = acknowledged(old) - {value for where in clients.places for _, value in log_of(south, where)}
     assert only_there
     until("all of it is set aside", lambda: only_there <= set(quarantined(north, TOPIC).values()))
-    # And home again, under load.
+    # And back, under load.
     forgive_moves(new)
     moved = headrace_json(north, "stream", "move-home", STREAM)
     assert all(each["moved"] and not each["error"] and each["not_replicated"] == 0 for each in moved), moved
@@ -135,7 +135,7 @@ def test_of_two_that_believe_to_be_home_the_higher_wins_and_the_rest_is_set_asid
     (moved,) = headrace_json(south, "topic", "move-home", f"{STREAM}:{TOPIC}", "--force")
     assert (moved["moved"], moved["error"]) == (True, None)
     in_south = clients.write_at(south)
-    clients.await_writes([*in_north], time.monotonic())  # both take records
+    clients.await_writes([*in_north], time.monotonic())  # both accept records
     forgive_moves(in_north)
     await_caught_up(west)
     linked.ways.heal()
@@ -152,13 +152,13 @@ def test_of_two_that_believe_to_be_home_the_higher_wins_and_the_rest_is_set_asid
 
 
 def _home(cluster: Cluster, topic: str) -> str:
-    """The cluster where a topic is at home, as this one knows it."""
+    """The cluster that is home of a topic, according to `cluster`."""
     home = call(cluster, "topic.show", topic=f"{STREAM}:{topic}").get("home")
     return cluster_id(cluster) if home is None else str(home["cluster"])
 
 
 def _produce(cluster: Cluster, first: int) -> tuple[int, int]:
-    """Five records of one idempotent producer, from this sequence on: the error, and the offset that is told."""
+    """Write five records of one idempotent producer, from this sequence on; returns the error and the offset."""
     values = [(1_700_000_000_000 + first, None, b"%d" % (first + each), []) for each in range(5)]
     batch = build_batch(values, producer_id=PRODUCER, producer_epoch=0, base_sequence=first)
     parts = [produce.PartitionRecords("p", 0, memoryview(batch))]

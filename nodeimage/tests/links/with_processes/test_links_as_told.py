@@ -1,4 +1,4 @@
-"""What a user is told, on the command line, of links that cannot be, and what becomes of them: nothing is lost."""
+"""What the command line reports of links that cannot work, and what becomes of them: nothing is lost."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -25,11 +25,11 @@ from kit.own_ports import own_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# The command line takes long where a machine has much else to do: each call is a process.
+# The command line is slow on a busy machine, since each call is a process.
 
 
 def refused(cluster: Cluster, *words: str) -> str:
-    """What the command line says of something that it does not do."""
+    """The command line's message for a call that fails."""
     said = headrace(cluster, *words)
     assert said.code != 0, said
     assert "Traceback" not in said.error, said.error
@@ -39,7 +39,7 @@ def refused(cluster: Cluster, *words: str) -> str:
 
 
 def reasons(cluster: Cluster, name: str = "l") -> dict[str, str]:
-    """Of what a link refuses, by topic."""
+    """Why a link refuses topics, by topic."""
     return {each["topic"]: each["reason"] for each in shown(cluster, name)["refused"]}
 
 
@@ -124,7 +124,7 @@ def test_patterns_partitions_and_topics_that_are_gone(linked: Linked) -> None:
     assert north.bootstrap in str(more.value)
     fill(north, "pump-1")
     await_same(south, north, "pump-1")
-    # Gone at the source: the copy stays.
+    # Deleted at the source: the copy stays.
     assert headrace(north, "topic", "delete", f"{STREAM}:valve-7").code == 0
     until("that is told", lambda: "gone at the source" in reasons(south).get("valve-7", ""))
     assert ends(south, "valve-7") == [50] * 3

@@ -1,4 +1,4 @@
-"""Nodes that are killed while a link copies, disks that are full, and records that the source has no more."""
+"""Nodes that are killed while a link copies, full disks, and records that the source no longer has."""
 
 import random
 import time
@@ -61,7 +61,7 @@ def test_a_target_whose_disk_is_full_goes_on_when_there_is_room(linked: Linked) 
         _fill_randomly(north, 8_000_000)
         until("the copy stands still", lambda: south.is_full(1) and "disk full" in node.log())
         assert ends(south, TOPIC) != ends(north, TOPIC)
-        fill(north, TOPIC)  # the source goes on
+        fill(north, TOPIC)  # the source gets more records
         until("the link tells of it", lambda: shown(south)["lag_records"])
     await_same(south, north, TOPIC)
     await_caught_up(south)
@@ -108,13 +108,13 @@ def test_a_copy_that_is_behind_what_the_source_has_left_says_so_and_goes_on(link
         assert here == [each for each in records(north, TOPIC, index) if each.offset >= start]
         assert _first(south, index) == 0, "what the copy has it keeps"
     assert "a copy goes on" in south.nodes[1].log()
-    # One that has nothing begins where the source does.
+    # A copy without records begins where the source does.
     until("the other one is here", lambda: ends(south, "other") == ends(north, "other"))
     assert [_first(south, index, "other") for index in range(3)] == [50] * 3
 
 
 def _goes_on(south: Cluster) -> None:
-    """The copy gets more in each partition."""
+    """Wait until each partition of the copy gets more records."""
     since = ends(south, TOPIC) or [0] * PARTITIONS
     until("the link goes on", lambda: all(now > then for now, then in zip(_ends(south), since, strict=True)))
 
@@ -133,7 +133,7 @@ def _fill_randomly(cluster: Cluster, size: int) -> None:
 
 
 def _expire(cluster: Cluster, topic: str = TOPIC) -> None:
-    """Everything that is there now goes, and the log starts behind it."""
+    """Delete all existing records, so that the log starts after them."""
     wanted = ends(cluster, topic)
     admin = AdminClient(at(cluster.bootstrap))
     places = [TopicPartition(topic, index, end) for index, end in enumerate(wanted)]

@@ -1,4 +1,4 @@
-"""From Apache Kafka 4.3 to a cluster of three nodes: all arrives at its offsets, the home moves, programs go on."""
+"""From Apache Kafka 4.3 to a cluster of three nodes: records keep their offsets, the home moves, clients continue."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Seen(NamedTuple):
-    """A record, as a consumer under read_committed sees it."""
+    """A record as a consumer under read_committed sees it."""
 
     offset: int
     key: bytes | None
@@ -55,7 +55,7 @@ def reader(bootstrap: str, group: str = "looks", **settings: Any) -> ck.Consumer
 
 
 def all_of(bootstrap: str, topic: str, partition: int) -> list[Seen]:
-    """What a partition has, from its log start on."""
+    """All records of a partition, from its log start on."""
     consumer = reader(bootstrap)
     try:
         consumer.assign([TopicPartition(topic, partition, ck.OFFSET_BEGINNING)])
@@ -109,7 +109,7 @@ def write(bootstrap: str, topic: str, name: str, count: int, **settings: Any) ->
 
 
 def write_in_transactions(old: RealKafka) -> None:
-    """Three that are committed and one that is aborted; each partition ends with a marker."""
+    """Run three transactions that commit and one that aborts, so that each partition ends with a marker."""
     producer = old.producer(**{"transactional.id": "mover"})
     producer.init_transactions(30)
     for turn in range(4):
@@ -128,7 +128,7 @@ def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> N
     try:
         places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
-        def is_taken() -> bool:  # the first group has Kafka make the topic of its offsets
+        def is_taken() -> bool:  # for the first group, Kafka creates its offsets topic
             try:
                 consumer.commit(offsets=places, asynchronous=False)
             except ck.KafkaException as error:
@@ -170,10 +170,10 @@ def test_a_kafka_cluster_is_left_with_all_that_it_has(linked: Linked, old: RealK
     (south,) = linked.start("south", count=3)
     made = headrace(south, "link", "create", "--source", old.bootstrap, "--target", STREAM, "--name", "l")
     assert made.code == 0, made
-    old.create(LATE, partitions=PARTITIONS)  # while the link runs
+    old.create(LATE, partitions=PARTITIONS)  # created while the link runs
     for turn in range(10):
         write(old.bootstrap, LATE, f"late {turn}", 60, **{"enable.idempotence": True})
-    # Behind the markers: where a program that has read all goes on.
+    # After the markers: where a client that has read everything continues.
     last = {(EXACTLY, each): end for each, (_, end) in enumerate(ends(old.bootstrap, EXACTLY))}
     commit(old.bootstrap, AT_END, last)
 
@@ -200,7 +200,7 @@ def test_a_kafka_cluster_is_left_with_all_that_it_has(linked: Linked, old: RealK
 
 
 def _with_kafka_python(bootstrap: str, topic: str, partition: int, end: int) -> list[int]:
-    """Offsets of the records, up to where its position is `end`."""
+    """Offsets of the records up to `end`, read with kafka-python."""
     place = kafka.TopicPartition(topic, partition)
     found: list[int] = []
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap.split(","), group_id=None)
@@ -217,7 +217,7 @@ def _with_kafka_python(bootstrap: str, topic: str, partition: int, end: int) -> 
 
 
 async def _with_aiokafka(bootstrap: str, topic: str, partition: int, end: int) -> list[int]:
-    """The same."""
+    """Offsets of the records up to `end`, read with aiokafka."""
     place = aiokafka.TopicPartition(topic, partition)
     found: list[int] = []
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
@@ -236,7 +236,7 @@ async def _with_aiokafka(bootstrap: str, topic: str, partition: int, end: int) -
 def _goes_on(
     south: Cluster, old: RealKafka, half: dict[tuple[str, int], int], last: dict[tuple[str, int], int]
 ) -> None:
-    """Programs at the new address: groups from their committed offsets, producers behind what is there."""
+    """Clients at the new address: groups continue from their committed offsets, producers after existing records."""
     before = {topic: ends(old.bootstrap, topic) for topic in (PLAIN, EXACTLY)}
     for topic in (PLAIN, EXACTLY):
         write(south.bootstrap, topic, "after", 30)

@@ -1,4 +1,4 @@
-"""Ways between clusters that are cut, slow, lossy, narrow and half open: a link goes on where it was."""
+"""Networks between clusters that are cut, slow, lossy, narrow or half open: a link continues where it was."""
 
 import random
 import statistics
@@ -29,12 +29,12 @@ APART = "/apart"
 """A stream that no link copies."""
 BREAKS_EACH_S = 3.0
 UNHINDERED = 3.0
-"""Times as long as that of a topic without a link, at the same nodes and in the same seconds, that an acknowledgement
-may take while a link has trouble. So it matters little what else the machine has to do."""
+"""How many times as long as for a topic without a link, on the same nodes and in the same seconds, an acknowledgement
+may take while a link has trouble. The comparison makes other load on the machine matter little."""
 
 
 class Watched:
-    """A source that is written to, and its copy, over a way that is about to fail."""
+    """A source under load, and its copy, over a network that is about to fail."""
 
     def __init__(self, linked: Linked) -> None:
         self.linked = linked
@@ -50,15 +50,15 @@ class Watched:
         await_caught_up(self.south)
 
     def lasts(self, seconds: float) -> tuple[float, float]:
-        """Let it last so long, with writes all the time; how long the median acknowledgement of them took, in seconds:
-        of the topic that is copied, and of the one that is not."""
+        """Keep the failure for `seconds`, with writes all the time. Returns the median time of acknowledgements in
+        seconds, for the topic that is copied and for the one that is not."""
         since = time.monotonic()
         until("it has lasted", lambda: time.monotonic() > since + seconds, timeout_s=seconds + 10)
         self.clients.await_writes(self.writers, time.monotonic(), timeout_s=10)
         return median_since(since, self.writers), median_since(since, self.writers_apart)
 
     def heals(self) -> None:
-        """From now on the way is as new: the link goes on, and everything is the same."""
+        """Repair the network: the link catches up, and copy and source are the same."""
         self.linked.ways.heal()
         await_caught_up(self.south)
         self.clients.stop(self.writers)
@@ -113,7 +113,7 @@ def test_a_link_goes_on_where_it_was_and_the_source_is_not_held_back(
 
 
 def test_ways_that_break_again_and_again_in_the_middle_of_batches(linked: Linked) -> None:
-    """Each time long before a fetch of the usual size could come through: shorter ones do."""
+    """They break long before a fetch of the usual size is complete: shorter ones get through."""
     north, south = linked.start("north", "south")
     make(north, TOPIC, partitions=1)
     producer = Producer({**at(north.bootstrap), "batch.size": 100_000, "linger.ms": 20})

@@ -1,4 +1,4 @@
-"""A home goes on with less than it had acknowledged, and its copies hold the rest."""
+"""A home continues with fewer records than it had acknowledged, and its copies have the others."""
 
 import pytest
 from confluent_kafka import Producer
@@ -17,7 +17,7 @@ LEFT = 3
 
 
 def test_what_a_home_has_lost_is_set_aside_where_it_was_copied(linked: Linked) -> None:
-    """And no offset means one record here and another one there."""
+    """No offset means one record in one cluster and another in the other."""
     (north,) = linked.start("north", count=3)
     (south,) = linked.start("south")
     make(north, TOPIC, partitions=PARTITIONS)
@@ -40,7 +40,7 @@ def test_what_a_home_has_lost_is_set_aside_where_it_was_copied(linked: Linked) -
 
 
 def _send(cluster: Cluster, *values: str) -> None:
-    """Each to each partition, as a batch of its own; fails where one is not taken."""
+    """Send each value to each partition, in separate batches; fails if one is refused."""
     failed: list[object] = []
     producer = Producer({**at(cluster.bootstrap), "enable.idempotence": True, "linger.ms": 0})
     for value in values:

@@ -1,4 +1,4 @@
-"""Every record arrives once everywhere, at its own offset, whatever way the links lead."""
+"""Every record arrives everywhere once, at its own offset, however the links lead."""
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -39,7 +39,7 @@ def test_one_to_one_brings_topics_partitions_configs_and_committed_offsets_as_th
     link(south, north)
     await_same(south, north, "before")
     until("the cursors are there", lambda: committed(south, "group", "before", 3) == [3, 5, 7])
-    # What comes later follows by itself.
+    # Later topics and records follow automatically.
     make(north, "after", partitions=1)
     fill(north, "after", partitions=1)
     admin = AdminClient(at(north.bootstrap))
@@ -160,6 +160,6 @@ def test_both_ways_with_homes_on_both_sides(linked: Linked) -> None:
 
 
 def _await_everywhere(clusters: list[Cluster], topic: str, each_partition: int) -> None:
-    """Without fetching: what is fetched is counted."""
+    """Wait without fetching, since the test counts what is fetched."""
     for cluster in clusters:
         until(f"{topic} is everywhere", lambda cluster=cluster: ends(cluster, topic) == [each_partition] * 3)

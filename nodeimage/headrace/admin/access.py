@@ -3,7 +3,7 @@
 Any node answers them. An expression is parsed before its command is written, so that the log holds no unreadable one. A
 principal with `admin` on an object sets and sees its expressions, and those of objects below it that inherit `admin`
 from it. The answer to a change names the nodes that have not applied it within a few seconds; the change is made
-anyway. """
+anyway."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -116,7 +116,7 @@ class AccessCalls:
         warnings = await self._changes.warnings(each for each in read if each is not None)
         return {
             "items": [_as_json(Rule(*place, text or ""), text) for place, text in places.items()],
-            **await self._changes.told([*warnings, *_anonymous_warnings(read)]),
+            **await self._changes.outcome_fields([*warnings, *_anonymous_warnings(read)]),
         }
 
     async def _list(self, _params: NoParams, caller: Caller) -> list[dict[str, Any]]:

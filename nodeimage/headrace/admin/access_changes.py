@@ -73,7 +73,7 @@ class AccessChanges:
         """Send a change that took place to the audit. `what`: the change in a few words, never a secret."""
         self._authorizer.changed(caller, change, kind, name, what, api=api)
 
-    async def told(self, warnings: Sequence[str] = ()) -> dict[str, Any]:
+    async def outcome_fields(self, warnings: Sequence[str] = ()) -> dict[str, Any]:
         """The fields that every change answers: the nodes that have not applied it within a few seconds, and
         warnings."""
         return {"not_applied": await self._applied.nodes_behind(), "warnings": list(warnings)}

@@ -34,7 +34,7 @@ class AppliedEverywhere:
         position = self._catalog.applied
         deadline = self._runtime.loop.time() + wait_s
         left = {node.node_id for node in self._cluster.nodes()}
-        while left := await self._probes.not_at(position, left):
+        while left := await self._probes.nodes_below(position, left):
             if self._runtime.loop.time() >= deadline:
                 break
             await asyncio.sleep(LOOK_S)

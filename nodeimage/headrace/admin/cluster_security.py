@@ -120,7 +120,7 @@ class SecurityCalls:
             log.warning("security is on" if on else "security is off")
             what, api = ("on", "security.on") if on else ("off: everybody may do everything", "security.off")
             self._changes.note(caller, Change.SECURITY, "", what, api=api, kind=Kind.CLUSTER)
-        return {**await self.shown(), **await self._changes.told()}
+        return {**await self.shown(), **await self._changes.outcome_fields()}
 
     async def _counted(self, admin: str | None) -> tuple[int, int, int]:
         """The number of users, of users with a password, and of users with a password who administer the cluster."""

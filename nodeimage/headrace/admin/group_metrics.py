@@ -3,7 +3,7 @@
 All their committed offsets are read, AT_ONCE at a time whatever the number of groups. A scan begins LOOK_S seconds
 after the last one, or SHARE times as long after it as it took, whichever is later. The groups that are furthest behind
 are reported individually, up to MOST_GROUPS; the others are only counted. A node that does not coordinate groups
-reports none. """
+reports none."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping

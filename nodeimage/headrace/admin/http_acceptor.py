@@ -83,19 +83,19 @@ class HttpConnections:
         for each in list(self._all):
             each.drop()
 
-    def made(self, connection: "HttpConnection") -> None:
+    def opened(self, connection: "HttpConnection") -> None:
         """Handle that a connection is established."""
         self._all.add(connection)
         if self._closes:
             connection.end()
 
-    def lost(self, connection: "HttpConnection") -> None:
+    def closed(self, connection: "HttpConnection") -> None:
         """Handle that a connection is closed."""
         self._all.discard(connection)
         self._idle.pop(connection, None)
         self._look()
 
-    def asked(self, connection: "HttpConnection", request: Request) -> None:
+    def begin_answer(self, connection: "HttpConnection", request: Request) -> None:
         """Begin to answer a connection's request."""
         self._idle.pop(connection, None)
         task = asyncio.get_running_loop().create_task(self._answer(connection, request), name="http request")
@@ -186,14 +186,14 @@ class HttpConnection(asyncio.Protocol):
         self._exchange = HttpExchange(str(peer[0]) if peer else "")
         if self._dropped:
             self._transport.abort()
-        self._connections.made(self)
+        self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         self._place.leave()
         self._dropped = True
         self._limit_to(None)
-        self._connections.lost(self)
+        self._connections.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -231,7 +231,7 @@ class HttpConnection(asyncio.Protocol):
                 self._limit_to(None)
                 self._transport.pause_reading()
                 self._place.proven()
-                self._connections.asked(self, request)
+                self._connections.begin_answer(self, request)
             case Answer() as refused:
                 self._answering = True
                 self._transport.pause_reading()

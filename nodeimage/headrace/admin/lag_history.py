@@ -1,7 +1,7 @@
 """Estimates how long the record at an offset of a partition has existed, from past ends of the partition. Pure.
 
 The end of a partition is noted now and then, and is assumed to have risen steadily between two notes. For each
-partition 64 notes are kept, fewer the further back, so that they cover hours. """
+partition 64 notes are kept, fewer the further back, so that they cover hours."""
 
 from array import array
 from bisect import bisect_right

@@ -35,7 +35,7 @@ class NodeProbes:
                 raise answer
         return found
 
-    async def not_at(self, position: Position, of: Collection[NodeId]) -> set[NodeId]:
+    async def nodes_below(self, position: Position, of: Collection[NodeId]) -> set[NodeId]:
         """The nodes among `of` on which the catalog's log is not in force up to `position`, by their own answers; nodes
         that do not answer count too. Nodes without a record do not."""
         nodes = [node for node in self._cluster.nodes() if node.node_id in of]

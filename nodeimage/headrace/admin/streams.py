@@ -117,7 +117,7 @@ class StreamCalls:
             return shown
         given = ", ".join(f"{each} is {expression.text!r}" for each, expression in read.items())
         self._changes.note(caller, Change.ACCESS, params.path, given, api="stream.create", kind=Kind.STREAM)
-        return {**shown, **await self._changes.told(await self._changes.warnings(read.values()))}
+        return {**shown, **await self._changes.outcome_fields(await self._changes.warnings(read.values()))}
 
     async def _list(self, params: Page, caller: Caller) -> list[dict[str, object]]:
         """The streams that the caller may see, after `after`, in order of path; `limit` -1 means all."""

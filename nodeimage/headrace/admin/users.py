@@ -113,7 +113,7 @@ class UserCalls:
             check_password(params.password, user=name)
         present = await self._found(name)
         if present is not None and params.if_not_exists:
-            return {**present, **await self._changes.told()}
+            return {**present, **await self._changes.outcome_fields()}
         if present is not None and (present["mechanisms"] or params.password is None):
             raise KafkaError(
                 Code.DUPLICATE_RESOURCE,
@@ -127,7 +127,7 @@ class UserCalls:
         log.info("user created", user=name)
         self._changes.note(caller, Change.USERS, name, f"made, {_of_groups(params.groups)}", api="user.create")
         made = await self._found(name) or _shown(outcome.user, ())
-        return {**made, **await self._changes.told()}
+        return {**made, **await self._changes.outcome_fields()}
 
     async def _list(self, params: UserPage) -> list[dict[str, Any]]:
         """A page of users in order of name."""
@@ -157,7 +157,7 @@ class UserCalls:
         await submitted(self._catalog, command, timeout_ms=0)
         log.info("user altered", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, _of_groups(params.groups), api="user.alter")
-        return {**await self._show(OneUser(params.name)), **await self._changes.told()}
+        return {**await self._show(OneUser(params.name)), **await self._changes.outcome_fields()}
 
     async def _passwd(self, params: NewPassword, caller: Caller) -> dict[str, Any]:
         """Change a user's password, for new log-ins; open connections stay open."""
@@ -168,7 +168,7 @@ class UserCalls:
         await self._set_password(params.name, params.password)
         log.info("password changed", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "another password", api="user.passwd")
-        return {**await self._show(OneUser(params.name)), **await self._changes.told()}
+        return {**await self._show(OneUser(params.name)), **await self._changes.outcome_fields()}
 
     async def _delete(self, params: UserEnd, caller: Caller) -> dict[str, Any]:
         """Delete a user and return it. Expressions that name it stay, and apply to a later user of the same name."""
@@ -180,7 +180,7 @@ class UserCalls:
         await submitted(self._catalog, DeleteUser(name=params.name), timeout_ms=0)
         log.info("user deleted", user=params.name)
         self._changes.note(caller, Change.USERS, params.name, "deleted", api="user.delete")
-        return {**found, **await self._changes.told()}
+        return {**found, **await self._changes.outcome_fields()}
 
     async def _check_still_his(self, name: str, caller: Caller) -> None:
         """Check that the session's own password is still the user's: if the user got another password, or was deleted

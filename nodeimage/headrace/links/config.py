@@ -20,7 +20,7 @@ from headrace.catalog.link_config import LinkConfig
 from headrace.catalog.names import MAX_LENGTH, check_stream
 from headrace.security.client_security import security_of
 
-__all__ = ["BOTH", "PULL", "check_link_name", "checked", "credential_names", "is_kafka", "seal", "unseal"]
+__all__ = ["BOTH", "PULL", "check_link_name", "checked_config", "credential_names", "is_kafka", "seal", "unseal"]
 
 PULL, BOTH = "pull", "both"
 MOST_PATTERNS: Final = 100
@@ -41,7 +41,7 @@ def check_link_name(name: str) -> None:
         raise _wrong(f"{name[:100]!r} names no link; it has up to {MOST_NAME} letters, digits, '.', '_' and '-'")
 
 
-def checked(config: LinkConfig, *, stream: str) -> LinkConfig:
+def checked_config(config: LinkConfig, *, stream: str) -> LinkConfig:
     """`config`, checked and normalized, of a link into `stream`. Raises KafkaError whose message says what to write."""
     check_stream(stream)
     if is_kafka(config):

@@ -20,11 +20,20 @@ from headrace.catalog.names import check_stream
 from headrace.catalog.policy import StreamPolicy
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import PAUSED, RUNNING, LinkRow, TopicRow
-from headrace.links.config import BOTH, PULL, check_link_name, checked, credential_names, seal, short_name, unseal
+from headrace.links.config import (
+    BOTH,
+    PULL,
+    check_link_name,
+    checked_config,
+    credential_names,
+    seal,
+    short_name,
+    unseal,
+)
 from headrace.links.failover.failover import Failover
 from headrace.links.failover.name_clash import NameClashes
-from headrace.links.links import UNKNOWN, Links, LinkReport
-from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, together
+from headrace.links.links import UNKNOWN, LinkReport, Links
+from headrace.links.pull.lag import CATCHING_UP, CAUGHT_UP, CONNECTING, FAILED, combined
 from headrace.links.reverse_link import ReverseLinks, call_source
 from headrace.links.source.source import Hello
 from headrace.links.topics.topic_apply import TopicApplier
@@ -163,7 +172,7 @@ class LinkAdmin:
         self._check_files(params.credentials, caller, "link.create")
         name = params.name or short_name(params.source, params.source_stream)
         check_link_name(name)
-        config = checked(
+        config = checked_config(
             LinkConfig(
                 source=params.source,
                 source_stream=params.source_stream,
@@ -264,7 +273,7 @@ class LinkAdmin:
         }
         if params.credentials is not None:
             given["credentials"] = seal(params.credentials, self._links.secret)
-        config = checked(msgspec.structs.replace(link.config, **given), stream=link.stream)
+        config = checked_config(msgspec.structs.replace(link.config, **given), stream=link.stream)
         if params.credentials is None:
             _check_trusted(link.config, config)
         self._reverse.check(link.stream, config, params.reverse_credentials, before=link.config)
@@ -335,7 +344,7 @@ class LinkAdmin:
         return [each[row.name] for each in await self._links.reports([row.name]) if row.name in each]
 
     def _as_json(self, row: LinkRow, reports: Sequence[LinkReport], partitions: int) -> dict[str, Any]:
-        figures = together(each.figures for each in reports if each.figures is not None)
+        figures = combined(each.figures for each in reports if each.figures is not None)
         syncing = next((each for each in reports if each.kept), LinkReport())
         failed = next((each.failed for each in reports if each.failed), None)
         errors = [(syncing.last_error_ms or 0, syncing.last_error)]
@@ -379,7 +388,7 @@ class LinkAdmin:
 
     async def _blocked(self, reports: Sequence[LinkReport]) -> list[dict[str, Any]]:
         """Some of the partitions that cannot be pulled at present, with the reasons."""
-        figures = together(each.figures for each in reports if each.figures is not None)
+        figures = combined(each.figures for each in reports if each.figures is not None)
         blocked = [] if figures is None else figures.blocked
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(list({each.topic_id for each in blocked})))
         return [

@@ -3,14 +3,14 @@ import pytest
 
 from headrace.base.errors import Code, KafkaError
 from headrace.catalog.link_config import LinkConfig, matches
-from headrace.links.config import check_link_name, checked, credential_names, seal, short_name, unseal
+from headrace.links.config import check_link_name, checked_config, credential_names, seal, short_name, unseal
 
 GOOD = LinkConfig(source=["a.example:9092"], source_stream="/factory/sensors")
 
 
 def refused(**changes: object) -> str:
     with pytest.raises(KafkaError) as caught:
-        checked(msgspec.structs.replace(GOOD, **changes), stream="/copies")
+        checked_config(msgspec.structs.replace(GOOD, **changes), stream="/copies")
     assert caught.value.code is Code.INVALID_CONFIG
     return str(caught.value)
 
@@ -19,10 +19,10 @@ def test_what_is_right_is_kept_and_brought_into_one_form() -> None:
     config = msgspec.structs.replace(
         GOOD, source=["a.example:9092,b.example:9093", "a.example:9092"], topics=["x", "x"]
     )
-    kept = checked(config, stream="/copies")
+    kept = checked_config(config, stream="/copies")
     assert kept.source == ["a.example:9092", "b.example:9093"]
     assert kept.topics == ["x"]
-    assert checked(kept, stream="/copies") == kept
+    assert checked_config(kept, stream="/copies") == kept
 
 
 def test_what_is_wrong_is_refused_with_what_to_write() -> None:

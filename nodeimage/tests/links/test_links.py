@@ -9,7 +9,7 @@ import pytest
 from headrace.base.errors import Code
 from headrace.base.ids import Home, Offset
 from headrace.links import links
-from headrace.links.links import Links, LinkReport
+from headrace.links.links import LinkReport, Links
 from headrace.links.source.headrace_source import HeadraceSource
 from headrace.links.source.source import Fetched, Wanted
 from headrace.links.topics.topic_syncer import TopicSyncer

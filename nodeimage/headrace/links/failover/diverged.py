@@ -31,7 +31,17 @@ from headrace.links.topics.topic_plan import DIVERGED
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire.batch import BATCH_HEADER_SIZE, BatchHeader, Header, Record, batch_records, build_batch
 
-__all__ = ["HOME", "OFFSET", "PARTITION", "TOPIC", "AsideBatch", "Kept", "aside_batches", "diverged_name", "place_of"]
+__all__ = [
+    "HOME",
+    "OFFSET",
+    "PARTITION",
+    "TOPIC",
+    "Kept",
+    "QuarantineBatch",
+    "diverged_name",
+    "place_of",
+    "quarantine_batches",
+]
 
 OFFSET, PARTITION, HOME, TOPIC = "headrace.offset", "headrace.partition", "headrace.home", "headrace.topic"
 RAW, PART = "headrace.raw", "headrace.part"
@@ -53,7 +63,7 @@ Kept = tuple[bytes, bytes, int, bytes]
 of a raw batch: the batch's offset, and which part it is."""
 
 
-class AsideBatch(NamedTuple):
+class QuarantineBatch(NamedTuple):
     """A batch for the diverged topic. `records`: how many records it holds."""
 
     batch: bytearray
@@ -70,53 +80,53 @@ def diverged_name(stream: str, topic: str) -> str:
     return f"{topic[: max(1, room - 13)].rstrip('.')}-{digest}{DIVERGED}"
 
 
-def token(topic_id: bytes, partition: int, home: Home, parted: Offset, block: int, *, raw: bool = False) -> int:
-    """A producer id below -1 for the records that `home` wrote, and that diverged at `parted`.
+def token(topic_id: bytes, partition: int, home: Home, diverged_at: Offset, block: int, *, raw: bool = False) -> int:
+    """A producer id below -1 for the records that `home` wrote, and that diverged at `diverged_at`.
 
-    `raw`: the id for part `block` of the raw batch that `home` wrote at `parted`.
+    `raw`: the id for part `block` of the raw batch that `home` wrote at `diverged_at`.
     """
-    numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, parted, block))
+    numbers = b"".join(part.to_bytes(8, "big") for part in (partition, home.counter, diverged_at, block))
     named = (b"headrace diverged raw" if raw else b"headrace diverged") + topic_id + numbers + home.cluster.encode()
     return -2 - (int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2)
 
 
-def aside_batches(
+def quarantine_batches(
     header: BatchHeader,
     batch: memoryview,
     *,
     topic_id: bytes,
     partition: int,
-    parted: Offset,
+    diverged_at: Offset,
     history: Sequence[HomeStart],
     origin: str,
     kept: Set[Kept] = frozenset(),
-) -> Iterator[AsideBatch]:
-    """The batches to quarantine for one batch: its records from `parted` on, or all of it raw, without those in
+) -> Iterator[QuarantineBatch]:
+    """The batches to quarantine for one batch: its records from `diverged_at` on, or all of it raw, without those in
     `kept`."""
-    if header.base_offset + header.last_offset_delta < parted:
+    if header.base_offset + header.last_offset_delta < diverged_at:
         return
     if not _is_splittable(header, batch):
         writer = home_at(history, origin, Offset(header.base_offset))
-        yield from _raw(header, batch, topic_id, partition, parted, writer, kept)
+        yield from _raw(header, batch, topic_id, partition, diverged_at, writer, kept)
         return
     some: list[Record] = []
     size = 0
     writer = Home(0, origin)
     for record in batch_records(header, batch):
-        if record.offset < parted:
+        if record.offset < diverged_at:
             continue
         weight = _weight(record)
         # The sequences of a token end with its block, and no batch may be larger than one can hold.
-        apart = some and (some[0].offset - parted) // _BLOCK != (record.offset - parted) // _BLOCK
+        apart = some and (some[0].offset - diverged_at) // _BLOCK != (record.offset - diverged_at) // _BLOCK
         home = home_at(history, origin, Offset(record.offset))
         if some and (apart or home != writer or size + weight > MOST_BYTES):
-            yield from _built(some, topic_id, partition, parted, writer, kept)
+            yield from _built(some, topic_id, partition, diverged_at, writer, kept)
             some, size = [], 0
         writer = home
         some.append(record)
         size += weight
     if some:
-        yield from _built(some, topic_id, partition, parted, writer, kept)
+        yield from _built(some, topic_id, partition, diverged_at, writer, kept)
 
 
 def _is_splittable(header: BatchHeader, batch: memoryview) -> bool:
@@ -147,14 +157,14 @@ def _raw(
     batch: memoryview,
     topic_id: bytes,
     partition: int,
-    parted: Offset,
+    diverged_at: Offset,
     writer: Home,
     kept: Set[Kept],
-) -> Iterator[AsideBatch]:
+) -> Iterator[QuarantineBatch]:
     """A batch as it is, in as many records as necessary."""
     base = Offset(header.base_offset)
     place = _place(topic_id, partition, writer, base)
-    diverged = min(header.record_count, base + header.last_offset_delta + 1 - parted)
+    diverged = min(header.record_count, base + header.last_offset_delta + 1 - diverged_at)
     starts = range(0, header.length, RAW_BYTES)
     for index, start in enumerate(starts):
         part = f"{index + 1}/{len(starts)}".encode()
@@ -164,7 +174,7 @@ def _raw(
         row = (header.max_timestamp, None, bytes(batch[start : start + RAW_BYTES]), headers)
         name = token(topic_id, partition, writer, base, index, raw=True)
         built = build_batch([row], producer_id=name, producer_epoch=0, base_sequence=0)
-        yield AsideBatch(built, diverged if index == 0 else 0)
+        yield QuarantineBatch(built, diverged if index == 0 else 0)
 
 
 def _place(topic_id: bytes, partition: int, writer: Home, offset: Offset) -> list[Header]:
@@ -177,22 +187,22 @@ def _place(topic_id: bytes, partition: int, writer: Home, offset: Offset) -> lis
 
 
 def _built(
-    cut: Sequence[Record], topic_id: bytes, partition: int, parted: Offset, writer: Home, kept: Set[Kept]
-) -> Iterator[AsideBatch]:
+    cut: Sequence[Record], topic_id: bytes, partition: int, diverged_at: Offset, writer: Home, kept: Set[Kept]
+) -> Iterator[QuarantineBatch]:
     """A batch of records that one home wrote, without those in `kept`; nothing if none are left."""
     placed = [(record, _place(topic_id, partition, writer, Offset(record.offset))) for record in cut]
     left = [(record, place) for record, place in placed if not kept or _kept(place) not in kept]
     if not left:
         return
-    block, sequence = divmod(left[0][0].offset - parted, _BLOCK)
+    block, sequence = divmod(left[0][0].offset - diverged_at, _BLOCK)
     rows = [(record.timestamp, record.key, record.value, [*record.headers, *place]) for record, place in left]
     built = build_batch(
         rows,
-        producer_id=token(topic_id, partition, writer, parted, block),
+        producer_id=token(topic_id, partition, writer, diverged_at, block),
         producer_epoch=0,
         base_sequence=sequence,
     )
-    yield AsideBatch(built, len(rows))
+    yield QuarantineBatch(built, len(rows))
 
 
 def place_of(record: Record) -> Kept | None:

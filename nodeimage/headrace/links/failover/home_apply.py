@@ -243,37 +243,39 @@ class HomeApplier:
         for _ in range(COMPARED):
             leader = await self._partitions.leader(topic, wanted.partition)
             end = Offset(leader.next_offset)
-            parted = self._parted(wanted, end)
-            if parted is None:
+            diverged_at = self._divergence(wanted, end)
+            if diverged_at is None:
                 await self._rolls.apply_home(leader, wanted.home)
                 return
             try:
-                await self._quarantine_records(wanted, leader, parted, end)
+                await self._quarantine_records(wanted, leader, diverged_at, end)
             except KafkaError as error:
                 if _is_elsewhere(error):  # about the diverged topic, whose leaders do not look at this partition
-                    raise KafkaError(Code.LEADER_NOT_AVAILABLE, f"diverged records cannot be set aside now: {error}") from error
+                    raise KafkaError(
+                        Code.LEADER_NOT_AVAILABLE, f"diverged records cannot be set aside now: {error}"
+                    ) from error
                 raise
             if leader.next_offset == end and not leader.left:
-                await self._rolls.apply_home(leader, wanted.home, resume=parted)
+                await self._rolls.apply_home(leader, wanted.home, resume=diverged_at)
                 return
         raise KafkaError(Code.LEADER_NOT_AVAILABLE, "it keeps growing while it is compared")
 
-    def _parted(self, wanted: Unsettled, end: Offset) -> Offset | None:
+    def _divergence(self, wanted: Unsettled, end: Offset) -> Offset | None:
         if wanted.theirs is None:
             return None
         origin = wanted.row.origin or self._own
         return divergence(wanted.history, origin, end, wanted.theirs, origin)
 
-    async def _quarantine_records(self, wanted: Unsettled, leader: Partition, parted: Offset, end: Offset) -> None:
-        """Quarantine the records from `parted` on."""
+    async def _quarantine_records(self, wanted: Unsettled, leader: Partition, diverged_at: Offset, end: Offset) -> None:
+        """Quarantine the records from `diverged_at` on."""
         await leader.container.all_committed()
-        first = Offset(max(parted, leader.log_start))
+        first = Offset(max(diverged_at, leader.log_start))
         if first >= end:
             return
         into, records = await self._quarantine.add(
             wanted.row,
             wanted.partition,
-            parted=parted,
+            diverged_at=diverged_at,
             first=first,
             end=end,
             chain=leader.chain,
@@ -285,7 +287,7 @@ class HomeApplier:
             "records diverged from the home's history, and were set aside",
             topic=wanted.row.full_name,
             partition=wanted.partition,
-            parted=parted,
+            diverged_at=diverged_at,
             records=records,
             into=into,
             home=f"{wanted.home.counter}:{wanted.home.cluster}",

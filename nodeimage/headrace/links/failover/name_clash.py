@@ -99,7 +99,7 @@ class NameClashes:
                 into, kept = await self._quarantine.add(
                     row,
                     index,
-                    parted=Offset(0),
+                    diverged_at=Offset(0),
                     first=starts.get((row.number, index), Offset(0)),
                     end=Offset(end),
                     chain=chains.get(index, ()),

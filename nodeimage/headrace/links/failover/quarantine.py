@@ -20,7 +20,7 @@ from headrace.catalog.reader import Reader
 from headrace.catalog.rows import INTENDED, PartitionletRow, TopicRow
 from headrace.catalog.topics import CreateTopics, NewTopic
 from headrace.container.commit_wait import committed_to
-from headrace.links.failover.diverged import Kept, aside_batches, diverged_name, place_of
+from headrace.links.failover.diverged import Kept, diverged_name, place_of, quarantine_batches
 from headrace.links.source.source import HomeStart
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.partitions.cluster_client import ClusterClient
@@ -125,7 +125,7 @@ class Quarantine:
         row: TopicRow,
         partition: int,
         *,
-        parted: Offset,
+        diverged_at: Offset,
         first: Offset,
         end: Offset,
         chain: Sequence[PartitionletRow],
@@ -134,8 +134,8 @@ class Quarantine:
     ) -> tuple[str, int]:
         """Copy the records of `partition` from `first` to `end` (exclusive), all committed, into its diverged topic.
 
-        `parted`: where the histories diverge; `first` is higher if the log starts after that. The batch that contains
-        `first` is kept from `parted` on, since the log start may have moved when this is repeated.
+        `diverged_at`: where the histories diverge; `first` is higher if the log starts after that. The batch that
+        contains `first` is kept from `diverged_at` on, since the log start may have moved when this is repeated.
 
         Returns the diverged topic's name and the number of records. Raises HeadraceError.
         """
@@ -144,20 +144,20 @@ class Quarantine:
         kept = 0
         target: TopicRow | None = None
         async for header, batch in self._batches(chain, first, end):
-            for aside in aside_batches(
+            for quarantined in quarantine_batches(
                 header,
                 batch,
                 topic_id=row.topic_id,
                 partition=partition,
-                parted=parted,
+                diverged_at=diverged_at,
                 history=history,
                 origin=origin,
                 kept=already,
             ):
                 if target is None:
                     target = await self._target(row, name, partition)
-                await self._append(target, partition, aside.batch)
-                kept += aside.records
+                await self._append(target, partition, quarantined.batch)
+                kept += quarantined.records
         return name, kept
 
     async def _batches(

@@ -111,9 +111,9 @@ class Appender:
         try:
             pause = _Pause()
             for header, batch in _checked(fetched):
-                if _next(header) <= end:
+                if _end_offset(header) <= end:
                     continue  # a duplicate
-                waiting = _Commit(progress, fetched.at, _next(header), header.length)
+                waiting = _Commit(progress, fetched.at, _end_offset(header), header.length)
                 end = await self._put(fetched, end, header, batch, waiting)
                 left -= header.length
                 await pause()
@@ -122,7 +122,9 @@ class Appender:
                 progress.released(left)
         return end
 
-    async def _put(self, fetched: FetchedBatches, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit) -> Offset:
+    async def _put(
+        self, fetched: FetchedBatches, end: Offset, header: BatchHeader, batch: memoryview, waiting: _Commit
+    ) -> Offset:
         """Append one batch to the partition, which ends at `end`, once it can take the batch; returns its new end.
 
         Raises Outdated, HeadraceError.
@@ -176,7 +178,7 @@ class _Pause:
             self._until = self._loop.time() + SLICE_S
 
 
-def _next(header: BatchHeader) -> int:
+def _end_offset(header: BatchHeader) -> int:
     return header.base_offset + header.last_offset_delta + 1
 
 
@@ -194,7 +196,7 @@ def _checked(fetched: FetchedBatches) -> Iterator[tuple[BatchHeader, memoryview]
             header = read_batch(rest, from_client=False)
             _check(header, end)
             yield header, rest[: header.length]
-            end = Offset(max(end, _next(header)))
+            end = Offset(max(end, _end_offset(header)))
             rest = rest[header.length :]
 
 

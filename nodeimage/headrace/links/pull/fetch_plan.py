@@ -34,7 +34,7 @@ class Fetching:
         the other bytes.
 
         For the returned ones the caller calls one of `Pulls.appended`, `refused` and `outdated`, and accounts for all
-        bytes by `released`, when they are committed or dropped. """
+        bytes by `released`, when they are committed or dropped."""
         fetch = self._ended(number)
         if fetch is None:
             return []
@@ -60,10 +60,10 @@ class Fetching:
                 held += answer.bytes
                 kept.append(answer.at)
             elif answer.resume > pull.next:
-                pull.skips(answer.resume, now)
+                pull.skip_to(answer.resume, now)
                 self._pulls.go_on(now, pull)
             elif not pull.is_behind or answer.ask != NO_NODE:
-                pull.skips(pull.next, now)
+                pull.skip_to(pull.next, now)
                 self._pulls.go_on(now, pull)
             else:
                 starved.append(pull)

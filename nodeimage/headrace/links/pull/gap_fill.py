@@ -78,4 +78,6 @@ class GapFill:
             return
         nothing = [memoryview(batch) for batch in gap_batches(state.end, wanted.log_start - 1)]
         with suppress(Outdated):  # the partition is looked up again
-            state.end = await self._appender.append(FetchedBatches(at, nothing, state.end, state.home), _NoBudget(committed))
+            state.end = await self._appender.append(
+                FetchedBatches(at, nothing, state.end, state.home), _NoBudget(committed)
+            )

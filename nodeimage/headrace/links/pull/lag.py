@@ -162,7 +162,7 @@ async def overall(state: LinkState, counters: Counters, *, time: Callable[[], fl
     return Overall(_shown(state, total), total, blocked, counters.records, counters.bytes, counters.failures)
 
 
-def together(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
+def combined(nodes: Iterable[LinkMetrics]) -> LinkMetrics | None:
     """The figures of a link over several nodes; None if there are none."""
     found = list(nodes)
     if not found:

@@ -119,7 +119,7 @@ class Pull:
         self.heard_at = 0.0
         """When `known` last rose."""
 
-    def meets(self, epoch: LeaderEpoch) -> None:
+    def record_meeting(self, epoch: LeaderEpoch) -> None:
         """Record a meeting with its leader at the source."""
         self.epoch = epoch
         self.met = True
@@ -140,7 +140,7 @@ class Pull:
         """Whether the source has more records."""
         return self.next < self.goal
 
-    def hears(self, high_watermark: Offset, now: float) -> None:
+    def record_high_watermark(self, high_watermark: Offset, now: float) -> None:
         """Record that the source has everything below `high_watermark`."""
         if self.status is Status.FETCHING:
             self.heard = max(self.heard, high_watermark)
@@ -150,18 +150,18 @@ class Pull:
             if self.mark == NO_OFFSET and high_watermark > self.committed:
                 self.mark, self.behind_since = high_watermark, now
 
-    def appends(self, end: Offset, following: Offset, now: float) -> None:
+    def record_append(self, end: Offset, following: Offset, now: float) -> None:
         """Record that the copy has everything below `end`, and the source nothing from there to `following`."""
         self.appended = end
-        self.skips(following, now)
+        self.skip_to(following, now)
 
-    def skips(self, following: Offset, now: float) -> None:
+    def skip_to(self, following: Offset, now: float) -> None:
         """Record that the source has nothing to copy from the last append to `following`."""
         self.next = following
         if self.committed >= self.appended:
-            self.commits(following, now)
+            self.record_commit(following, now)
 
-    def commits(self, offset: Offset, now: float) -> float | None:
+    def record_commit(self, offset: Offset, now: float) -> float | None:
         """Record that everything below `offset` is committed here. If that covers `mark`: the seconds it was behind."""
         self.committed = max(self.committed, offset, self.next if offset >= self.appended else NO_OFFSET)
         if self.mark == NO_OFFSET or self.committed < min(self.mark, self.goal):

@@ -61,7 +61,7 @@ class Pulls:
             if high_watermark <= 0:
                 return
             pull = self._track(at)
-        pull.hears(high_watermark, now)
+        pull.record_high_watermark(high_watermark, now)
         self._led_by(now, pull, node)
 
     def may_have_changed(self, now: float, at: TopicPartition, leader: NodeId = NO_NODE) -> None:
@@ -128,7 +128,7 @@ class Pulls:
                 pull.must_meet = pull.must_meet or answer.lacks
                 if answer.next > pull.waits_at:
                     pull.waited = False
-                pull.commits(answer.next, now)
+                pull.record_commit(answer.next, now)
                 self.go_on(now, pull)
 
     def located(self, now: float, topics: Iterable[SourceTopic]) -> None:
@@ -167,8 +167,8 @@ class Pulls:
             elif answer.reason:
                 self.fail(now, pull, answer.reason)
             else:
-                pull.meets(answer.leader_epoch)
-                pull.hears(answer.high_watermark, now)
+                pull.record_meeting(answer.leader_epoch)
+                pull.record_high_watermark(answer.high_watermark, now)
                 ends = NO_OFFSET != answer.empty_from <= pull.next < answer.high_watermark and not pull.stale
                 if ends and self._end_is_empty(now, pull, answer.high_watermark):
                     continue
@@ -184,7 +184,7 @@ class Pulls:
             pull.log_start = pull.limit
             self.set(pull, Status.JUMP)
             return True
-        pull.skips(high_watermark, now)
+        pull.skip_to(high_watermark, now)
         return False
 
     def not_met(self, now: float, partitions: Iterable[TopicPartition], reason: str) -> None:
@@ -199,7 +199,7 @@ class Pulls:
         `following`."""
         pull = self.all.get(at)
         if pull is not None and pull.status is Status.APPENDING:
-            pull.appends(end, following, now)
+            pull.record_append(end, following, now)
             pull.failures = 0
             pull.reason = ""
             self.go_on(now, pull)
@@ -221,7 +221,7 @@ class Pulls:
         pull = self.all.get(at)
         if pull is None:
             return
-        behind_s = pull.commits(offset, now)
+        behind_s = pull.record_commit(offset, now)
         if behind_s is not None and (feed := self._feeds.get(pull.leader)) is not None:
             feed.copied(behind_s)
 

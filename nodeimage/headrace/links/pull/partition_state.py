@@ -152,9 +152,9 @@ class CopyStates:
             self._on_higher(at.topic_id)
             return Met(at, Code.NONE, reason=f"its home is now {meeting.home.cluster}, according to the source")
         # One home has one history; if there were two, records from the source could belong to the other one.
-        parted = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
-        if parted is not None:
-            return Met(at, Code.NONE, reason=f"the source has another history from offset {parted} on")
+        diverged_at = divergence(state.history, state.origin, ENDLESS, meeting.history, meeting.origin)
+        if diverged_at is not None:
+            return Met(at, Code.NONE, reason=f"the source has another history from offset {diverged_at} on")
         if max(state.end, meeting.high_watermark) < state.home_starts_at:
             self._on_lacking(at, True)
         return Met(at, Code.NONE, meeting.leader_epoch, meeting.high_watermark, empty_from=meeting.empty_from)

@@ -7,7 +7,7 @@ from typing import Final
 from headrace.base.ids import NodeId
 from headrace.links.pull.fair_queue import FairQueue
 from headrace.links.pull.limits import Limits
-from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer
+from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, TopicPartition, longer_wait
 
 _NEWEST: Final = 0.125
 """Weight of the newest value in the moving average of `_copied_s`."""
@@ -67,7 +67,7 @@ class SourceFeed:
 
     def answered(self, now: float, place: FeedPlace, *, quiet: bool) -> None:
         """Handle the end of a poll; `quiet`: it reported nothing."""
-        self.wait_ms = longer(self.wait_ms) if quiet else LEAST_WAIT_MS
+        self.wait_ms = longer_wait(self.wait_ms) if quiet else LEAST_WAIT_MS
         self.place = place
         self.polling = False
         self.poll_failures = 0

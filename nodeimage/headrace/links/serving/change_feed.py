@@ -126,7 +126,7 @@ class ChangeFeed:
         """What changed in a stream since a place: at once if anything has, else when it does, or after `wait_ms`.
 
         Always includes partitions, and topics and committed offsets on request; at most `limit` changes, the oldest
-        first. Raises KafkaError if there is no such stream, or the node stops. """
+        first. Raises KafkaError if there is no such stream, or the node stops."""
         kinds = (PARTITION, *([TOPIC] if topics else []), *([COMMITTED_OFFSET] if committed_offsets else []))
         deadline = self._runtime.monotonic_ms() + wait_ms
         while True:

@@ -135,7 +135,9 @@ class HomeApis:
         check_stream(params.source_stream or params.stream)
         own = self._own
         if params.cluster == own:
-            raise KafkaError(Code.INVALID_REQUEST, "this cluster received its own announcement: one of its links leads to itself")
+            raise KafkaError(
+                Code.INVALID_REQUEST, "this cluster received its own announcement: one of its links leads to itself"
+            )
         peers = await self._peers(params) if self._authorizer.is_on else None
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids({item.topic_id for item in params.items}))
         refused = {
@@ -181,9 +183,7 @@ class HomeApis:
             return KafkaError(Code.UNKNOWN_TOPIC_ID, f"stream {stream} has no topic of the id {item.topic_id.hex()}")
         origin, home = row.origin or self._own, home_of(row, self._own)
         if item.origin != origin:
-            return KafkaError(
-                Code.INVALID_REQUEST, f"{row.full_name} began in cluster {origin}, not in {item.origin}"
-            )
+            return KafkaError(Code.INVALID_REQUEST, f"{row.full_name} began in cluster {origin}, not in {item.origin}")
         if Home(*item.home) < home:
             return KafkaError(
                 Code.FENCED_LEADER_EPOCH, f"{row.full_name} has a higher home here: {home.counter} {home.cluster}"

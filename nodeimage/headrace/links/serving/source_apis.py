@@ -131,7 +131,9 @@ class SourceApis:
             return set()
         ids = {each for key in keys for each in key if isinstance(each, bytes)}
         rows = await self._catalog.query(lambda reader: reader.topics.by_ids(ids))
-        return {row.topic_id for row in rows.values() if not self._authorizer.sees(caller, COPY, Kind.TOPIC, row.full_name)}
+        return {
+            row.topic_id for row in rows.values() if not self._authorizer.sees(caller, COPY, Kind.TOPIC, row.full_name)
+        }
 
     async def committed_offsets(self, params: CommittedOffsetsAsked, caller: Caller) -> dict[str, object]:
         """A page of the committed offsets of all groups on a stream's topics, or those of `keys`. Committed offsets

@@ -3,7 +3,7 @@
 A batch straddles the log start where records were deleted up to an offset inside it (Kafka's DeleteRecords). Copies
 begin at the log start, and stored batches are never split; so the records from the log start on are packed into new
 batches, at their own offsets, with their timestamps, headers and compression, but without the producer's sequence,
-which belonged to the whole batch. """
+which belonged to the whole batch."""
 
 from headrace.wire.batch import APPEND_TIME_BIT, BatchHeader, Record, batch_records, build_batch
 

@@ -35,8 +35,8 @@ def divergence(
         if ours != its:
             break
         common += 1
-    parted = Offset(0) if not common else min(_start(mine, common), _start(other, common))
-    return parted if parted < own_end else None
+    diverged_at = Offset(0) if not common else min(_start(mine, common), _start(other, common))
+    return diverged_at if diverged_at < own_end else None
 
 
 def home_at(history: Sequence[HomeStart], origin: str, offset: Offset) -> Home:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from headrace.wire.batch import ABORT_MARKER, MOST_EMPTY, BatchHeader, gap_batches, iter_batches, marker_type
 
 
-def kept(records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, since: int = 0) -> list[memoryview]:
+def copied_runs(
+    records: Sequence[memoryview], aborted: Sequence[tuple[int, int]], *, since: int = 0
+) -> list[memoryview]:
     """Runs of whole batches to copy; unchanged batches are views of `records`.
 
     `aborted` holds (producer id, first offset) of aborted transactions, as a fetch under read_committed returns them.

@@ -47,7 +47,7 @@ class KafkaCommittedOffsets:
     async def page(self, *, after: CommittedOffsetKey | None, limit: int) -> CommittedOffsetPage:
         """As `Source.committed_offsets`: whole groups, until there are `limit` committed offsets. Raises KafkaError
         while a coordinator is not ready."""
-        await self._topics.not_older(MIN_SCAN_S)
+        await self._topics.refresh_if_older(MIN_SCAN_S)
         if after is None or not self._coordinators:
             await self._find_groups()
         coordinators = self._coordinators  # `changed` may replace them meanwhile
@@ -63,7 +63,7 @@ class KafkaCommittedOffsets:
     async def of_keys(self, keys: Sequence[CommittedOffsetKey]) -> Sequence[SourceCommittedOffset]:
         """As `Source.committed_offsets_of`; also takes keys of whole groups. Raises KafkaError while a coordinator is
         not ready."""
-        await self._topics.not_older(MIN_SCAN_S)
+        await self._topics.refresh_if_older(MIN_SCAN_S)
         wanted = set(keys)
         groups = sorted({key.group for key in keys})
         if any(group not in self._coordinators for group in groups):
@@ -95,7 +95,11 @@ class KafkaCommittedOffsets:
             )
         before, self._fingerprints = self._fingerprints, seen
         self._looked_at, self._seen = loop.time(), len(committed_offsets)
-        return [] if first else [whole_group(group) for group, fingerprint in seen.items() if before.get(group) != fingerprint]
+        return (
+            []
+            if first
+            else [whole_group(group) for group, fingerprint in seen.items() if before.get(group) != fingerprint]
+        )
 
     async def _find_groups(self, *, require_all: bool = True) -> None:
         """Find all groups and their coordinators. `require_all`: raise KafkaError if a node does not list its

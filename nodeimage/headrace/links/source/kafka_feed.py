@@ -76,7 +76,7 @@ class KafkaFeed:
             if since.serial != self._serial:
                 self._unreported = self._reported | self._unreported
             self._reported = {}
-            await self._topics.at_pace()
+            await self._topics.refresh_at_pace()
             await self._follow_table()
             if len(self._unreported) < limit:
                 await self._ask(0 if self._unreported else wait_ms)
@@ -88,7 +88,7 @@ class KafkaFeed:
     async def _begin(self) -> None:
         """Begin a new run. It reads the offsets before the caller lists anything, so that nothing is missed in
         between."""
-        await self._topics.not_older(0.0)
+        await self._topics.refresh_if_older(0.0)
         self._run = ""
         self._known, self._reported, self._unreported, self._refused = {}, {}, {}, {}
         self._lose_session()
@@ -122,7 +122,7 @@ class KafkaFeed:
 
     def _leave_out(self, at: TopicPartition, code: Code) -> None:
         if code in _SOON:
-            self._topics.outdated()
+            self._topics.mark_outdated()
         else:
             self._refused[at] = asyncio.get_running_loop().time() + REFUSED_S
 
@@ -170,7 +170,7 @@ class KafkaFeed:
         if response.error:
             self._lose_session()
             if code_of(response.error) not in _SESSION_LOST:
-                self._topics.outdated()
+                self._topics.mark_outdated()
             return
         self._session = response.session_id
         self._epoch = 0 if not self._session else 1 if self._epoch == _LAST_EPOCH else self._epoch + 1

@@ -18,7 +18,7 @@ from headrace.base.errors import Code, CorruptBatch, KafkaError, UnsupportedBatc
 from headrace.base.ids import Home, NodeId, Offset
 from headrace.kafka_client.client import FETCH_BY_ID, Client
 from headrace.links.source.fetch_answers import fetch_request, fetched
-from headrace.links.source.kafka_batches import kept
+from headrace.links.source.kafka_batches import copied_runs
 from headrace.links.source.kafka_committed_offsets import KafkaCommittedOffsets
 from headrace.links.source.kafka_feed import KafkaFeed
 from headrace.links.source.kafka_topics import (
@@ -84,7 +84,7 @@ class KafkaSource:
 
     async def topics(self, *, after: str | None, limit: int) -> TopicPage:
         """As `Source` says."""
-        await self._topics.not_older(_FRESH_S if after is None else 60.0)
+        await self._topics.refresh_if_older(_FRESH_S if after is None else 60.0)
         names = sorted(name for name in self._topics.by_name if after is None or name > after)
         page = names[:limit]
         shown = await self._shown([self._topics.by_name[name] for name in page])
@@ -92,7 +92,7 @@ class KafkaSource:
 
     async def topics_by_id(self, topic_ids: Sequence[bytes]) -> Sequence[SourceTopic]:
         """As `Source` says."""
-        await self._topics.not_older(_FRESH_S)
+        await self._topics.refresh_if_older(_FRESH_S)
         return await self._shown([self._topics.by_id[each] for each in topic_ids if each in self._topics.by_id])
 
     async def changes(
@@ -113,9 +113,9 @@ class KafkaSource:
 
     async def meet(self, node: NodeId, partitions: Sequence[TopicPartition]) -> Sequence[Meeting]:
         """As `Source` says."""
-        await self._topics.not_older(60.0)
+        await self._topics.refresh_if_older(60.0)
         if any(at.topic_id not in self._topics.by_id for at in partitions):
-            await self._topics.not_older(_FRESH_S)
+            await self._topics.refresh_if_older(_FRESH_S)
         starts = await self._topics.offsets(node, partitions, EARLIEST)
         ends = await self._topics.offsets(node, partitions, LATEST)
         home = self._home()
@@ -126,7 +126,7 @@ class KafkaSource:
             if code is Code.NONE:
                 met.append(Meeting(at, home=home, origin=home.cluster, log_start=start, high_watermark=max(end, start)))
                 continue
-            self._topics.outdated()
+            self._topics.mark_outdated()
             met.append(Meeting(at, code, f"{self.name} answers {code.name}"))
         return met
 
@@ -165,7 +165,7 @@ class KafkaSource:
 
     async def demote(self, topic_ids: Sequence[bytes], *, to: str) -> Sequence[Demoted]:
         """As `Source` says; refused while a transaction is open."""
-        await self._topics.not_older(0.0)
+        await self._topics.refresh_if_older(0.0)
         return [await self._demoted(topic_id, to) for topic_id in topic_ids]
 
     async def close(self) -> None:
@@ -193,9 +193,9 @@ class KafkaSource:
         self._scan_place = place = FeedPlace(self._scan_place.run, self._scan_place.serial + 1)
         if goes_on:
             await asyncio.sleep(wait_ms / 1000)
-            await self._topics.at_pace()
+            await self._topics.refresh_at_pace()
         else:
-            await self._topics.not_older(0.0)
+            await self._topics.refresh_if_older(0.0)
         before, now = self._table, self._topics.by_id
         self._table = now
         groups = await self._committed_offsets.changed() if committed_offsets else []
@@ -225,7 +225,7 @@ class KafkaSource:
 
         Kafka also answers with nothing while remote storage is slow or over its quota. So an empty answer means that
         there are no records only if the node itself has the log from the wanted offset on. That is asked after the
-        fetch, since the node's own part of the log only shrinks. """
+        fetch, since the node's own part of the log only shrinks."""
         if not starved:
             return
         try:
@@ -254,14 +254,14 @@ class KafkaSource:
             if result is not None:
                 result.high_watermark = result.last_stable
                 views = [memoryview(each) for each in result.records]
-                result.records = list(kept(views, result.aborted or (), since=wanted.offset))
+                result.records = list(copied_runs(views, result.aborted or (), since=wanted.offset))
         except UnsupportedBatch:
             return Fetched(wanted.at, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT)
         except CorruptBatch:
             return Fetched(wanted.at, Code.CORRUPT_MESSAGE)
         answer = await fetched(wanted, result)
         if answer.code in (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
-            self._topics.outdated()
+            self._topics.mark_outdated()
         return answer
 
     async def _demoted(self, topic_id: bytes, to: str) -> Demoted:

@@ -1,7 +1,7 @@
 """The topics of an Apache Kafka cluster as a link sees them: names, ids, leaders, configs, offsets.
 
 Kafka does not report changed topics, so a table of all of them is kept in memory, and reloaded when it is older than
-its reader allows. `at_pace` bounds the cost: the more rows a table has, the less often it is reloaded.
+its reader allows. `refresh_at_pace` bounds the cost: the more rows a table has, the less often it is reloaded.
 """
 
 import asyncio
@@ -63,15 +63,15 @@ class KafkaTopics:
         self._asked_at = float("-inf")
         self._wrong = False
 
-    def outdated(self) -> None:
-        """Mark the table as wrong, so that the next `at_pace` reloads it sooner."""
+    def mark_outdated(self) -> None:
+        """Mark the table as wrong, so that the next `refresh_at_pace` reloads it sooner."""
         self._wrong = True
 
-    async def at_pace(self) -> None:
+    async def refresh_at_pace(self) -> None:
         """Reload the table if the pace allows it."""
-        await self.not_older(1.0 if self._wrong else pace_s(len(self.by_id)))
+        await self.refresh_if_older(1.0 if self._wrong else pace_s(len(self.by_id)))
 
-    async def not_older(self, seconds: float) -> None:
+    async def refresh_if_older(self, seconds: float) -> None:
         """Reload the table if it is older than `seconds`."""
         loop = asyncio.get_running_loop()
         wanted = loop.time() - seconds
@@ -106,7 +106,7 @@ class KafkaTopics:
         """By topic: the configs set on the topic itself, of those that Headrace has. Deleted topics are left out.
 
         None for a topic whose configs Kafka may not show: the right to read and describe a topic does not include the
-        right to describe its configs. Raises KafkaError where Kafka cannot show them for now. """
+        right to describe its configs. Raises KafkaError where Kafka cannot show them for now."""
         found: dict[str, Mapping[str, str] | None] = dict.fromkeys(names)
         keys = sorted(DEFINITIONS)
         for begin in range(0, len(names), DESCRIBED):

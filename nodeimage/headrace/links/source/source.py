@@ -27,7 +27,7 @@ NO_EPOCH = LeaderEpoch(-1)
 NO_HOME = Home(0, "")
 
 
-def longer(wait_ms: int) -> int:
+def longer_wait(wait_ms: int) -> int:
     """How long the next poll waits after an empty answer, in milliseconds."""
     return min(2 * wait_ms, MOST_WAIT_MS)
 

@@ -3,7 +3,7 @@ adopted or announced.
 
 Each step is a few catalog commands or calls for thousands of topics, may be repeated, and does nothing that is done
 already, so it can be interrupted anywhere. Topics that cannot be finished yet are returned by id, to be looked at
-again. """
+again."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from headrace.partitions.home_check import home_of
 from headrace.partitions.lookups import growth, now
 from headrace.partitions.placement import Placement
 
-__all__ = ["Done", "TopicApplier", "meet_all"]
+__all__ = ["PlanResult", "TopicApplier", "meet_all"]
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ _NOTHING_TO_ANNOUNCE: Final = frozenset({Code.NONE, Code.FENCED_LEADER_EPOCH, Co
 report that home; an Apache Kafka cluster cannot follow."""
 
 
-class Done(NamedTuple):
+class PlanResult(NamedTuple):
     """The result of a plan."""
 
     refused: dict[str, str]
@@ -61,9 +61,9 @@ class TopicApplier:
         self._placement = placement
         self._own = own_cluster
 
-    async def carry_out(self, source: Source, plan: Plan, *, stream: str, bootstrap: Sequence[str]) -> Done:
+    async def carry_out(self, source: Source, plan: Plan, *, stream: str, bootstrap: Sequence[str]) -> PlanResult:
         """Carry out a plan. Raises HeadraceError if the source or the catalog cannot be reached at all."""
-        done = Done({}, set())
+        done = PlanResult({}, set())
         await self._make(source, plan.make, stream, done)
         done.later.update(await self.apply_homes(source, [topic for _, topic in plan.homes]))
         await self._grow(source, plan.grow, stream, done)
@@ -163,7 +163,7 @@ class TopicApplier:
 
     # --- topics
 
-    async def _make(self, source: Source, topics: Sequence[SourceTopic], stream: str, done: Done) -> None:
+    async def _make(self, source: Source, topics: Sequence[SourceTopic], stream: str, done: PlanResult) -> None:
         for some in _batches(topics):
             moved = [topic for topic in some if topic.home.counter > 0]
             met = await meet_all(source, moved) if moved else {}
@@ -200,7 +200,7 @@ class TopicApplier:
                     done.refused[topic.name] = outcome.message or outcome.code.name
             log.info("copies of topics created", count=made, stream=stream, source=source.name)
 
-    async def _grow(self, source: Source, grown: Sequence[Grow], stream: str, done: Done) -> None:
+    async def _grow(self, source: Source, grown: Sequence[Grow], stream: str, done: PlanResult) -> None:
         if not grown:
             return
         volume = await self._volume(stream)
@@ -227,7 +227,7 @@ class TopicApplier:
                 else:
                     done.refused[topic.name] = str(error)
 
-    async def _configure(self, changes: Sequence[Reconfigure], done: Done) -> None:
+    async def _configure(self, changes: Sequence[Reconfigure], done: PlanResult) -> None:
         """Change configs concurrently, so that all the commands share a sync."""
 
         async def one(change: Reconfigure) -> None:

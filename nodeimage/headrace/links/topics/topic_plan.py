@@ -168,7 +168,7 @@ def _clash(row: TopicRow, topic: SourceTopic, own_cluster: str) -> str:
         )
     if ours.cluster == topic.home.cluster:
         return "it was deleted at the source and made again: delete the old copy here, and it is copied again"
-    return f"another topic of that name is copied here, from cluster {ours.cluster}: one of the two needs another stream"
+    return f"another topic of that name is copied here from cluster {ours.cluster}: one of them needs another stream"
 
 
 def kept_configs(configs: Mapping[str, str]) -> dict[str, str]:

@@ -25,9 +25,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.catalog.links import SetLinkSource
 from headrace.catalog.reader import Reader
 from headrace.catalog.rows import LinkRow, TopicRow
-from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer
+from headrace.links.source.source import LEAST_WAIT_MS, FeedPlace, Source, SourceTopic, longer_wait
 from headrace.links.topics.committed_offsets import CommittedOffsets
-from headrace.links.topics.topic_apply import Done, TopicApplier
+from headrace.links.topics.topic_apply import PlanResult, TopicApplier
 from headrace.links.topics.topic_plan import Plan, gone_at_source, is_copied, plan, source_problem
 from headrace.partitions.lookups import now
 from headrace.partitions.partition_states import PartitionStates
@@ -170,7 +170,7 @@ class TopicSyncer:
                     node, place, topics=True, committed_offsets=True, wait_ms=wait_ms, limit=CHANGES
                 )
                 quiet = not (changes.reset or changes.topics or changes.committed_offsets)
-                wait_ms = longer(wait_ms) if quiet else LEAST_WAIT_MS
+                wait_ms = longer_wait(wait_ms) if quiet else LEAST_WAIT_MS
                 if changes.reset:
                     self.look_at_all()
                     self.committed_offsets.look_at_all()
@@ -327,12 +327,12 @@ class TopicSyncer:
             delay = RELAY_S if topic_id in relayed else retry_s
             self._later[topic_id] = at + delay
 
-    async def _carry_out(self, found: Plan) -> Done:
+    async def _carry_out(self, found: Plan) -> PlanResult:
         """Carry out a plan (see TopicApplier), in a span if there is something to do."""
         carry_out = self._applier.carry_out(self._source, found, stream=self.link.stream, bootstrap=self._bootstrap())
         if not self._tracer.is_on:
             return await carry_out
-        begun, error, done = asyncio.get_running_loop().time(), "", Done({}, set())
+        begun, error, done = asyncio.get_running_loop().time(), "", PlanResult({}, set())
         try:
             done = await carry_out
         except BaseException as raised:

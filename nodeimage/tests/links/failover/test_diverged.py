@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.base.ids import Home, Offset
 from headrace.links.failover import diverged
-from headrace.links.failover.diverged import AsideBatch, Kept, aside_batches, diverged_name, place_of, token
+from headrace.links.failover.diverged import Kept, QuarantineBatch, diverged_name, place_of, quarantine_batches, token
 from headrace.links.source.source import HomeStart
 from headrace.log.frames import MOST_PAYLOAD_BYTES
 from headrace.wire.batch import (
@@ -33,10 +33,10 @@ def built(values: list[bytes], base: int) -> tuple[BatchHeader, memoryview]:
     return header, view
 
 
-def kept(batch: tuple[BatchHeader, memoryview], parted: int, already: Set[Kept] = frozenset()) -> list[bytearray]:
+def kept(batch: tuple[BatchHeader, memoryview], diverged_at: int, already: Set[Kept] = frozenset()) -> list[bytearray]:
     history = [HomeStart(1, "b", Offset(10))]
-    asides = aside_batches(
-        *batch, topic_id=ID, partition=3, parted=Offset(parted), history=history, origin="a", kept=already
+    asides = quarantine_batches(
+        *batch, topic_id=ID, partition=3, diverged_at=Offset(diverged_at), history=history, origin="a", kept=already
     )
     return [aside.batch for aside in asides]
 
@@ -89,14 +89,14 @@ def small_batches() -> Iterator[None]:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 4))
-def test_a_batch_is_cut_alike_each_time_and_its_tokens_rise(sizes: list[int], parted: int) -> None:
+def test_a_batch_is_cut_alike_each_time_and_its_tokens_rise(sizes: list[int], diverged_at: int) -> None:
     batch = built([b"v" * size for size in sizes], 2)
-    once, again = kept(batch, parted), kept(batch, parted)
+    once, again = kept(batch, diverged_at), kept(batch, diverged_at)
     assert once == again
     headers = [read_batch(each) for each in once]
     assert all(header.producer_id < -1 and header.base_sequence >= 0 for header in headers)
     assert [header.base_sequence for header in headers] == sorted({header.base_sequence for header in headers})
-    assert [len(record.value or b"") for record in records(once)] == sizes[max(0, parted - 2) :]
+    assert [len(record.value or b"") for record in records(once)] == sizes[max(0, diverged_at - 2) :]
 
 
 def test_tokens_are_of_one_parting_alone() -> None:
@@ -111,8 +111,8 @@ def test_what_two_homes_wrote_at_the_same_offset_is_told_apart_though_it_parted_
     (first,) = kept(built([b"x"], 9), 9)
     (later,) = (
         aside.batch
-        for aside in aside_batches(
-            *built([b"y"], 9), topic_id=ID, partition=3, parted=Offset(9), history=history, origin="a"
+        for aside in quarantine_batches(
+            *built([b"y"], 9), topic_id=ID, partition=3, diverged_at=Offset(9), history=history, origin="a"
         )
     )
     assert read_batch(first).producer_id != read_batch(later).producer_id
@@ -176,11 +176,15 @@ def test_a_batch_whose_records_cannot_be_read_is_kept_raw_once_whatever_parts_wi
     assert read_batch(sound).producer_id != read_batch(aside.batch).producer_id
 
 
-def asides(header: BatchHeader, batch: memoryview, parted: int, already: Set[Kept] = frozenset()) -> list[AsideBatch]:
-    at = Offset(parted)
+def asides(
+    header: BatchHeader, batch: memoryview, diverged_at: int, already: Set[Kept] = frozenset()
+) -> list[QuarantineBatch]:
+    at = Offset(diverged_at)
     history = [HomeStart(1, "b", Offset(10))]
     return list(
-        aside_batches(header, batch, topic_id=ID, partition=3, parted=at, history=history, origin="a", kept=already)
+        quarantine_batches(
+            header, batch, topic_id=ID, partition=3, diverged_at=at, history=history, origin="a", kept=already
+        )
     )
 
 

@@ -11,9 +11,9 @@ from headrace.links.pull.lag import (
     Counters,
     Lag,
     LinkMetrics,
+    combined,
     figures,
     overall,
-    together,
 )
 from headrace.links.pull.link_state import LinkState
 from headrace.links.source.source import Changes, FeedPlace, SourceTopic, TopicPartition
@@ -78,7 +78,7 @@ def test_while_the_source_is_away_what_is_here_grows_older() -> None:
     shown = figures(state, Counters(), 80.0, group_of=lambda topic_id: "a*")
     assert (shown.state, shown.lag) == (CONNECTING, Lag(seconds=60.0)), "nobody knows what was written since"
     assert shown.groups == {"a*": Lag(seconds=60.0)}
-    assert together([figures(running(), Counters(), 80.0), shown]) == shown
+    assert combined([figures(running(), Counters(), 80.0), shown]) == shown
     state.greeted(81.0, [NODE])
     assert figures(state, Counters(), 81.0).lag == Lag()
 
@@ -110,12 +110,12 @@ def test_the_figures_of_several_nodes_are_added_and_the_worst_state_is_the_links
     counters = Counters()
     counters.appended(2, 20)
     nodes: list[LinkMetrics] = [figures(well, counters, 10.0), figures(behind, counters, 10.0)]
-    shown = together(nodes)
+    shown = combined(nodes)
     assert shown is not None
     assert shown.state == CATCHING_UP
     assert shown.lag == Lag(records=8, bytes=80, seconds=9.0, partitions=2)
     assert (shown.records, shown.bytes, shown.tracked) == (4, 40, 2)
-    assert together([]) is None
+    assert combined([]) is None
 
 
 async def test_what_is_told_again_and_again_is_the_same_in_short() -> None:

@@ -54,7 +54,7 @@ async def test_it_has_the_topics_that_can_be_copied_by_id_and_by_name() -> None:
         topic("without an id", bytes(16)),
     )
     topics = table(client)
-    await topics.not_older(0)
+    await topics.refresh_if_older(0)
     assert [each.name for each in topics.by_id.values()] == ["a"]
     assert topics.by_name["a"] is topics.by_id[A]
     assert topics.led_by(NodeId(1)) == {TopicPartition(A, 0), TopicPartition(A, 2)}
@@ -64,26 +64,26 @@ async def test_it_has_the_topics_that_can_be_copied_by_id_and_by_name() -> None:
 async def test_callers_share_an_answer_that_is_new_enough_for_all() -> None:
     client = Client(topic("a", A, 1))
     topics = table(client)
-    await asyncio.gather(*(topics.not_older(60) for _ in range(5)))
+    await asyncio.gather(*(topics.refresh_if_older(60) for _ in range(5)))
     assert (client.asked, topics.serial) == (1, 1)
-    await topics.not_older(60)
+    await topics.refresh_if_older(60)
     assert client.asked == 1
-    await topics.not_older(-1)
+    await topics.refresh_if_older(-1)
     assert client.asked == 2
 
 
 async def test_a_table_that_was_shown_to_be_wrong_is_asked_for_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(topic("a", A, 1))
     topics = table(client)
-    await topics.not_older(0)
+    await topics.refresh_if_older(0)
     loop = asyncio.get_running_loop()
     began = loop.time()
     monkeypatch.setattr(kafka_topics, "pace_s", lambda rows: 60.0)
     monkeypatch.setattr(loop, "time", lambda: began + 5)
-    await topics.at_pace()
+    await topics.refresh_at_pace()
     assert client.asked == 1
-    topics.outdated()
-    await topics.at_pace()
+    topics.mark_outdated()
+    await topics.refresh_at_pace()
     assert client.asked == 2
 
 
@@ -139,7 +139,7 @@ async def test_configs_that_cannot_be_told_for_now_are_an_error() -> None:
 async def test_offsets_are_asked_for_by_name_and_told_by_id() -> None:
     client = Client(topic("a", A, 1, 1))
     topics = table(client)
-    await topics.not_older(0)
+    await topics.refresh_if_older(0)
     partition = SimpleNamespace(partition_index=1, error_code=0, offset=7)
     client.answers = [SimpleNamespace(topics=[SimpleNamespace(name="a", partitions=[partition])])]
     wanted = [TopicPartition(A, 1), TopicPartition(B, 0)]

@@ -13,7 +13,7 @@ TOPIC: Final = 1
 COMMITTED_OFFSET: Final = 2
 
 Key = tuple[int, bytes, int] | tuple[int, bytes] | tuple[int, str, bytes, int]
-"""(PARTITION, topic id, partition), (TOPIC, topic id) or (CURSOR, group, topic id, partition)."""
+"""(PARTITION, topic id, partition), (TOPIC, topic id) or (COMMITTED_OFFSET, group, topic id, partition)."""
 SLACK: Final = 1024
 """How many replaced entries are tolerated in any case."""
 

@@ -1,6 +1,7 @@
-"""One storage node: its parts put together, and its process (`python -m headrace.node`).
+"""One storage node: the code that assembles its parts, and its process (`python -m headrace.node`).
 
-A node is loaded by whoever makes one: the operator and the command line ask for its options and folders alone.
+`Node` itself is loaded on first use only: the operator and the command line import this package just for a node's
+options and folders.
 """
 
 from typing import TYPE_CHECKING

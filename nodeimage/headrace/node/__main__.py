@@ -2,7 +2,7 @@
 
 import sys
 
-# structlog loads rich where it can, for tracebacks on a terminal: 4 MiB, and a node writes logfmt.
+# structlog imports rich, if it is installed, for tracebacks on a terminal. That costs 4 MiB, and a node logs logfmt.
 sys.modules["rich"] = None  # type: ignore[assignment]
 
 from headrace.node.process import main  # noqa: E402

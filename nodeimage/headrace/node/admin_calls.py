@@ -1,4 +1,4 @@
-"""A node's own admin calls, put together: all but those of links, which `links` brings."""
+"""Registers a node's admin calls, except those about links, which `links` registers."""
 
 from headrace.admin.access import AccessCalls
 from headrace.admin.access_changes import AccessChanges
@@ -17,7 +17,7 @@ from headrace.node.parts import NodeParts
 
 
 def serve_admin_calls(parts: NodeParts) -> None:
-    """Have a node answer them."""
+    """Register the admin calls, so that the node answers them."""
     volumes = VolumeCalls(
         cluster=parts.cluster, store=parts.store, controller=parts.controller, volume_limits=parts.volume_limits
     )

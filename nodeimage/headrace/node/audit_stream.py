@@ -1,11 +1,12 @@
-"""The audit as a stream: `/system/audit:events`, a JSON record for each event, in the order of each node.
+"""The audit log as a stream: `/system/audit:events`, one JSON record per event, in the order in which each node saw
+them.
 
-The stream is made with the first event of a cluster whose security is on; administrators alone may read it. Whoever
-asks for something never waits for it: events go into a queue, from which a task writes batches to whichever node leads
-the partition, each exactly once. What a queue that is full takes no more is counted; the next event says how many were
-lost, and the log does. What has not been written when a node ends is in its log alone.
+The stream is created with the first event after a cluster's security is turned on; only administrators may read it. No
+request waits for its audit event: events go into a queue, from which a task writes batches to the node that leads the
+partition, each batch exactly once. Events that arrive while the queue is full are dropped and counted; the next event
+and the log report how many were lost. Events that have not been written when a node ends are in its log only.
 
-Writing asks nobody for a right, so it makes no events itself.
+Writing to the stream checks no access right, so it produces no audit events itself.
 """
 
 import asyncio
@@ -43,28 +44,30 @@ STREAM: Final = "/system/audit"
 TOPIC: Final = "events"
 TTL_MS: Final = 30 * 24 * 3600 * 1000
 MOST_WAITING: Final = 5_000
-"""Events that wait to be written."""
+"""Events that may wait to be written."""
 MOST_WAITING_BYTES: Final = 8 << 20
 MOST_AT_ONCE: Final = 500
-"""Events of one batch."""
+"""Largest number of events in one batch."""
 GATHER_S: Final = 0.2
-"""How long the first event of a batch waits for others."""
+"""Seconds for which the first event of a batch waits for further events."""
 ASK_S: Final = 15.0
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 30.0
 _MOST_SEQUENCE: Final = 1 << 30
-_ANEW: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH, Code.UNKNOWN_PRODUCER_ID})
+_BAD_TOKEN: Final = frozenset(
+    {Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH, Code.UNKNOWN_PRODUCER_ID}
+)
 
 
 class Once(Protocol):
-    """Appends a batch that bears a token to a partition that this node leads."""
+    """Appends a batch exactly once, by the token that it carries, to a partition that this node leads."""
 
     async def append(self, topic_id: bytes, partition: int, batch: bytearray) -> Offset:
-        """Raises HeadraceError."""
+        """Append the batch and return its offset. Raises HeadraceError."""
 
 
 class AuditStream:
-    """Of one node. Everything is on the loop's thread."""
+    """Writes one node's audit events to the stream. Runs on the event loop's thread only."""
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class AuditStream:
         once: Once,
         is_on: Callable[[], bool],
     ) -> None:
-        """`is_on`: whether security is. Before it ever was, no event is taken."""
+        """`is_on`: returns whether security is on. Events are discarded until it first returns true."""
         self._runtime = runtime
         self._catalog = catalog
         self._cluster = cluster
@@ -87,18 +90,18 @@ class AuditStream:
         self._is_on = is_on
         self._was_on = False
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """When each event came, and what it is."""
+        """The events that wait: (time in ms, JSON)."""
         self._waiting_bytes = 0
         self._due = asyncio.Event()
         self._token = 0
         self._sequence = 0
-        self._renew()
-        self._fails = False
+        self._start_token()
+        self._is_failing = False
         self.lost = 0
-        """Events that were lost since one was told of it."""
+        """Events that were dropped since the last report."""
 
     def take(self, fields: Mapping[str, object]) -> None:
-        """A sink of the audit log: write an event soon, or lose it."""
+        """Queue an event for writing, or drop and count it if the queue is full. A sink of the audit log."""
         if not self._was_on:
             if not self._is_on():
                 return
@@ -107,17 +110,17 @@ class AuditStream:
             self.lost += 1
             return
         at_ms = fields.get("at_ms")
-        told: dict[str, object] = {"node": int(self._cluster.node_id), **fields}
+        event_fields: dict[str, object] = {"node": int(self._cluster.node_id), **fields}
         if self.lost:
-            told["lost"], self.lost = self.lost, 0
-            log.warning("events were lost to the audit's stream, and are in the log", lost=told["lost"])
-        event = msgspec.json.encode(told)
+            event_fields["lost"], self.lost = self.lost, 0
+            log.warning("events were lost to the audit's stream, and are in the log", lost=event_fields["lost"])
+        event = msgspec.json.encode(event_fields)
         self._waiting.append((at_ms if isinstance(at_ms, int) else self._runtime.now(), event))
         self._waiting_bytes += len(event)
         self._due.set()
 
     async def run(self) -> None:
-        """Write what comes, until cancelled."""
+        """Write queued events until cancelled."""
         while True:
             await self._due.wait()
             await asyncio.sleep(GATHER_S)
@@ -126,37 +129,37 @@ class AuditStream:
                 await self._write()
 
     async def _write(self) -> None:
-        """Write the next batch, however often that has to be tried."""
-        some = list(islice(self._waiting, MOST_AT_ONCE))
+        """Write the next batch, retrying until it succeeds."""
+        batch_events = list(islice(self._waiting, MOST_AT_ONCE))
         backoff = Backoff(FIRST_PAUSE_S, MOST_PAUSE_S)
         while True:
             try:
-                await self._append(await self._topic(), some)
+                await self._append(await self._topic(), batch_events)
                 break
             except (HeadraceError, OSError, sqlite3.Error) as error:
-                if isinstance(error, KafkaError) and error.code in _ANEW:
-                    self._renew()
-                if not self._fails:
-                    self._fails = True
+                if isinstance(error, KafkaError) and error.code in _BAD_TOKEN:
+                    self._start_token()
+                if not self._is_failing:
+                    self._is_failing = True
                     log.warning("audit events cannot be written to their stream", topic=TOPIC, reason=str(error))
             await asyncio.sleep(backoff.failed())
-        if self._fails:
-            self._fails = False
+        if self._is_failing:
+            self._is_failing = False
             log.info("audit events are written to their stream again")
-        self._sequence += len(some)
+        self._sequence += len(batch_events)
         if self._sequence > _MOST_SEQUENCE:
-            self._renew()
-        for _ in some:
+            self._start_token()
+        for _ in batch_events:
             self._waiting_bytes -= len(self._waiting.popleft()[1])
 
-    def _renew(self) -> None:
-        """A token of its own: batches that bear it are known when they come again."""
+    def _start_token(self) -> None:
+        """Start a new token and sequence. The partition's leader recognizes a repeated batch by its token."""
         self._token = -2 - secrets.randbits(62)
         self._sequence = 0
 
-    async def _append(self, topic: TopicRow, some: list[tuple[int, bytes]]) -> None:
+    async def _append(self, topic: TopicRow, batch_events: list[tuple[int, bytes]]) -> None:
         batch = build_batch(
-            [(at_ms, None, event, []) for at_ms, event in some],
+            [(at_ms, None, event, []) for at_ms, event in batch_events],
             producer_id=self._token,
             producer_epoch=0,
             base_sequence=self._sequence,
@@ -172,7 +175,7 @@ class AuditStream:
             await self._cluster.ask_leader(container, asked, [bytes(batch)], timeout_s=ASK_S)
 
     async def _topic(self) -> TopicRow:
-        """The topic, made if need be. Raises KafkaError."""
+        """The stream's topic, created if it does not exist. Raises KafkaError."""
 
         def look(reader: Reader) -> TopicRow | None:
             return reader.topics.at(STREAM, TOPIC)
@@ -181,7 +184,7 @@ class AuditStream:
         if found is not None:
             return found
         policy = StreamPolicy(ttl_ms=TTL_MS, auto_create=False, description="who was refused, or let do, what")
-        nobody = [(str(permission), "") for permission in Permission]  # but the cluster's administrators
+        nobody = [(str(permission), "") for permission in Permission]  # administrators may always read it
         await self._catalog.submit(CreateOwnedStream(STREAM, policy, nobody, now()))
         ((container, epoch),) = self._placement.place(1, policy.volume)
         item = NewTopic(
@@ -200,7 +203,8 @@ class AuditStream:
 
 
 async def tell_now_and_then(flush: Callable[[], object], *, every_s: float) -> None:
-    """Call `flush` for as long as this runs, so that what was left out is told though nothing follows."""
+    """Call `flush` every `every_s` seconds until cancelled, so that dropped events are reported even if no event
+    follows."""
     while True:
         await asyncio.sleep(every_s)
         flush()

@@ -20,26 +20,27 @@ log = structlog.get_logger()
 
 MOST_BYTES: Final = 64 << 10
 LEAST_PASSWORD: Final = 8
-"""Characters."""
+"""Fewest characters of a bootstrap administrator's password."""
 _KEYS: Final = frozenset({"user", "password"})
 
 
 class BootstrapRefused(HeadraceError):
-    """A file that makes nobody."""
+    """The file of `--bootstrap-admin` cannot be used."""
 
     code = Code.INVALID_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapAdmin:
-    """Who is made the administrator where there is none."""
+    """The user who becomes the administrator of a cluster that has none."""
 
     user: str
     password: str = field(repr=False)
 
 
 def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
-    """[blocking] What a file says. Raises BootstrapRefused, which never holds what is in it but the user's name."""
+    """[blocking] The administrator that a file describes. Raises BootstrapRefused, whose text contains nothing of the
+    file but the user's name."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(path.stat().st_mode)
@@ -49,13 +50,13 @@ def read_bootstrap_admin(path: Path) -> BootstrapAdmin:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         log.warning("others may read the administrator's password: make it chmod 600", file=str(path))
     try:
-        told = tomllib.loads(content.decode()) if len(content) <= MOST_BYTES else None
-    except ValueError:  # of TOML or UTF-8: the error may show a line of the file
-        told = None
-    if told is None:
+        fields = tomllib.loads(content.decode()) if len(content) <= MOST_BYTES else None
+    except ValueError:  # bad TOML or UTF-8; the error itself may quote the file
+        fields = None
+    if fields is None:
         raise _refused(path, 'is no TOML with user = "..." and password = "..."')
-    user, password = told.get("user"), told.get("password")
-    if told.keys() != _KEYS or not isinstance(user, str) or not isinstance(password, str):
+    user, password = fields.get("user"), fields.get("password")
+    if fields.keys() != _KEYS or not isinstance(user, str) or not isinstance(password, str):
         raise _refused(path, 'has to hold user = "..." and password = "...", and nothing else')
     try:
         check_user_name(user)

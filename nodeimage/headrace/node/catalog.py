@@ -1,12 +1,13 @@
-"""The catalog of one node: opened over this node's replica of its container, and kept up to date with its leader.
+"""The catalog of one node: opened over this node's replica of the catalog's container, and kept up to date with the
+leader.
 
-Commands are written by the leader of the catalog's container, wherever it is; a node that is too far behind the log
-takes over the leader's snapshot.
+The leader of the catalog's container writes all commands, whichever node that is. A node that is too far behind the log
+installs the leader's snapshot.
 
-Where the tables are lost, and the log is whole but does not go back so far, the snapshot alone is fetched: the replica
-has all that it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave (invariant 6).
-What the leader has applied up to a position is what this log comes to, once it is committed up to there. Tables that
-are damaged come the same way (tables_repair.py).
+If a node's tables are lost and its log is intact but does not reach back far enough, only the snapshot is fetched: the
+replica still has everything it acknowledged, and keeps its place in the in-sync set, which it may not be able to leave
+(invariant 6). Once this log is committed up to a position, the leader's tables at that position are what replaying this
+log would yield. Damaged tables are replaced in the same way (tables_repair.py).
 """
 
 import asyncio
@@ -48,16 +49,17 @@ T = TypeVar("T")
 
 SUBMIT_S: Final = 5.0
 PIECE_S: Final = 30.0
-"""Before the first one a snapshot may have to be written."""
+"""Seconds to wait for a piece of a snapshot. The leader may have to write the snapshot before it sends the first piece.
+"""
 _RECEIVED: Final = "received-"
-"""Snapshots on their way into the tables, as versions before 0.2.0 left them in the node's folder."""
+"""File name prefix of partly received snapshots, which versions before 0.2.0 left in the node's folder."""
 
 
 class NodeCatalog(ReplicaListener):
-    """One node's tables, and the way to where their commands are written."""
+    """One node's tables, and how it reaches the node that writes their commands."""
 
     tables: Catalog
-    """Once it is open."""
+    """Set by `open`."""
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class NodeCatalog(ReplicaListener):
         snapshot_rate: int = 0,
         tell: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """`room` is asked before a snapshot takes any; `snapshot_rate`: bytes of them that all others are sent in a
-        second, 0: as fast as it goes. `tell` hears of events for people (control.events): that the tables are damaged,
-        and made anew."""
+        """`room` is asked before a snapshot takes disk space. `snapshot_rate`: bytes per second of snapshots sent to
+        all other nodes together; 0 means no limit. `tell` is called with events for people (control.events): the tables
+        are damaged, the tables are rebuilt."""
         self._node_id = node_id
         self._data = data
         self._executor = executor
@@ -90,12 +92,12 @@ class NodeCatalog(ReplicaListener):
         self._submit_attempts = SubmitAttempts(str(run))
         self._fence = SubmitFence()
         self._unusable: HeadraceError | None = None
-        """Why this node's replica is: damaged and nowhere else, or without room."""
+        """Why this node's replica is unusable: it is damaged and there is no other, or it has no room."""
         self._opened = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
-        """Of tables that are lost here."""
+        """The task that fetches this node's lost tables."""
         self._repair: TablesRepair | None = None
-        """Once they are open."""
+        """Set once the tables are open."""
         self._tell = tell
         replicas.add_replica_listener(self)
 
@@ -105,7 +107,7 @@ class NodeCatalog(ReplicaListener):
 
     @property
     def is_open(self) -> bool:
-        """Whether there are tables."""
+        """Whether the tables are open."""
         return self._opened.is_set()
 
     @property
@@ -114,21 +116,21 @@ class NodeCatalog(ReplicaListener):
         return self.tables.damage if self.is_open else ""
 
     async def replica(self) -> LocalReplica:
-        """This node's replica of the catalog's container, once there is one."""
+        """Wait for this node's replica of the catalog's container, and return it."""
         while (replica := self._replicas.replica(CATALOG_ID)) is None:
             self._check_usable()
             await self._changes.wait()
         return replica
 
     async def open(self, replica: LocalReplica) -> Catalog:
-        """Open the tables as they were left. They are behind until `caught_up`."""
-        for left in self._data.glob(f"{_RECEIVED}*"):  # by a process that was killed
+        """Open the tables as the last process left them. They are out of date until `caught_up` returns."""
+        for left in self._data.glob(f"{_RECEIVED}*"):  # left by a process that was killed
             left.unlink()
         catalog_log = CatalogLog(replica, self._executor, tables_lost=lambda: self._tables_lost(replica))
         tables = self.tables = await Catalog.open(
             self._folder, catalog_log, route=self._route, may=self._view.may, room=self._room
         )
-        # What is applied was committed; a follower learns the rest from its leader.
+        # Whatever has been applied was committed; a follower learns the rest from its leader.
         replica.learn_committed(Position(min(tables.applied, replica.log.synced)))
         replica.has_tables(tables)
         self._repair = TablesRepair(
@@ -144,7 +146,7 @@ class NodeCatalog(ReplicaListener):
         return tables
 
     async def caught_up(self, replica: LocalReplica) -> None:
-        """Return when the catalog's tables here are those of now, as far as its leader has said."""
+        """Return when this node's tables have applied everything that the leader has reported as committed."""
         while True:
             self._check_usable()
             leader, follower = replica.leader, replica.follower
@@ -157,18 +159,18 @@ class NodeCatalog(ReplicaListener):
             await asyncio.sleep(0.01)
 
     async def ensure_default_stream(self, now: Millis) -> None:
-        """There is a stream for bare topic names, from the start."""
+        """Create the stream for topic names without a path, if it does not exist."""
         if await self.tables.query(lambda reader: reader.streams.at(DEFAULT_STREAM)) is None:
             policy = StreamPolicy(auto_create=True)
             await self.tables.submit(CreateStream(path=DEFAULT_STREAM, policy=policy, now=now))
 
     async def raise_level(self, level: int) -> None:
-        """Have the catalog's log come to a feature level, if it has not. Raises HeadraceError."""
+        """Raise the feature level of the catalog's log to `level`, if it is lower. Raises HeadraceError."""
         if self.is_open and await self.tables.query(lambda reader: reader.level()) < level:
             await self.tables.submit(RaiseLevel(level))
 
     async def submitted(self, asked: Submit, payload: memoryview, _session: Session) -> Submitted:
-        """Another node has a command for the catalog, which this one leads."""
+        """Append another node's command to the catalog, which this node leads."""
         await self._opened.wait()
 
         def admit() -> None:
@@ -182,26 +184,27 @@ class NodeCatalog(ReplicaListener):
     async def snapshot_read(
         self, asked: ReadSnapshot, _payload: memoryview, _session: Session
     ) -> tuple[SnapshotPart, list[bytes]]:
-        """Another node has lost its tables, and wants those of this one, which leads the catalog."""
+        """Answer another node, which has lost its tables, with a part of this node's snapshot. This node leads the
+        catalog."""
         await self._opened.wait()
         leader = self._replicas.led.get(CATALOG_ID)
         if leader is None or not leader.serves:
             raise KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
         position = asked.position
         if position < 0:
-            # Whoever has lost its tables has the log: nothing of it is kept for them.
+            # A node that has lost its tables still has the log, so this node need not keep its own log for it.
             position = await self._lent.lend(await self._newest(asked.least, keeps_log=False))
         return await self._lent.part(position, asked.at)
 
     async def marks_read(
         self, _asked: ReadMarks, _payload: memoryview, _session: Session
     ) -> tuple[TableMarks, list[bytes]]:
-        """Another node compares its tables with those of this one."""
+        """Answer another node, which compares its tables with this node's."""
         await self._opened.wait()
         return TableMarks([(mark.position, mark.digest) for mark in await self.tables.marks()]), []
 
     async def close(self) -> None:
-        """Fetch nothing more; once the tables are closed, so that nothing more is asked for."""
+        """Stop fetching and repairing. Call this after the tables are closed, so that they request no further fetch."""
         if self._repair is not None:
             await self._repair.close()
         self._lent.close()
@@ -212,12 +215,15 @@ class NodeCatalog(ReplicaListener):
     # --- inside
 
     def _tables_lost(self, replica: LocalReplica) -> None:
-        """Told again and again, until they are back."""
+        """Start fetching the tables, unless a fetch is under way. Called repeatedly until they are back."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.get_running_loop().create_task(self._fetch_tables(replica), name="catalog-tables")
 
     async def _fetch_tables(self, replica: LocalReplica) -> None:
-        """Once. Where the leader refuses it, the replica counts as damaged: with a log that is empty they come too."""
+        """Try once to fetch the leader's tables.
+
+        If the leader does not support this, report the replica as damaged: it is then recreated with an empty log, and
+        the leader sends a snapshot along."""
         await self._opened.wait()
         record = self._view.containers.get(CATALOG_ID)
         node = None if record is None else self._view.nodes.get(record.leader)
@@ -237,7 +243,7 @@ class NodeCatalog(ReplicaListener):
             while received is None or received.length < received.size:
                 part, piece = await self._peers.call(node.peer_address, asked, timeout_s=PIECE_S)
                 if not replica.log.start <= part.position <= replica.committed:
-                    return  # one of both is behind
+                    return  # either this node or the leader is behind
                 if received is None:
                     received = await self._begin(part.position, part.size, self._put_back)
                 if (part.position, part.size) != (received.position, received.size) or not piece:
@@ -258,16 +264,17 @@ class NodeCatalog(ReplicaListener):
             self._changes.wake()
 
     def _check_usable(self) -> None:
-        """Without the catalog nothing can be served: say what is wrong with it, rather than wait in silence."""
+        """Raise the replica's error, if it has one. Without the catalog a node cannot serve, so it reports the error
+        rather than waiting silently."""
         if self._unusable is not None:
             raise self._unusable
 
     async def _route(self, payload: bytes) -> Position:
-        """Have the catalog's leader write a command."""
+        """Submit a command to the catalog's leader; the position after it."""
         record = self._view.containers.get(CATALOG_ID)
         node = None if record is None else self._view.nodes.get(record.leader)
         if record is None or node is None or node.node_id == self._node_id:
-            raise KafkaError(Code.NOT_CONTROLLER, "nobody is known to lead the catalog")
+            raise KafkaError(Code.NOT_CONTROLLER, "no node is known to lead the catalog")
         with self._submit_attempts.one(record.epoch) as asked:
             answer, _ = await self._while_it_leads(node)(
                 self._peers.call(node.peer_address, asked, [payload], timeout_s=SUBMIT_S)
@@ -275,7 +282,8 @@ class NodeCatalog(ReplicaListener):
         return Position(answer.position)
 
     def _while_it_leads(self, node: NodeRecord) -> Callable[[Awaitable[T]], Awaitable[T]]:
-        """Await a call to the catalog's leader no longer than it is that: a dead one would be waited for in vain."""
+        """Wrap a call to the catalog's leader so that it fails as soon as that node no longer leads: a dead node never
+        answers."""
 
         async def awaited(call: Awaitable[T]) -> T:
             task = asyncio.ensure_future(call)
@@ -286,7 +294,7 @@ class NodeCatalog(ReplicaListener):
                     changed.cancel()
                     record = self._view.containers.get(CATALOG_ID)
                     if not task.done() and (record is None or record.leader != node.node_id):
-                        raise KafkaError(Code.NOT_CONTROLLER, f"node {node.node_id} leads the catalog no more")
+                        raise KafkaError(Code.NOT_CONTROLLER, f"node {node.node_id} no longer leads the catalog")
                 return await task
             finally:
                 task.cancel()
@@ -294,12 +302,13 @@ class NodeCatalog(ReplicaListener):
         return awaited
 
     async def receive(self, position: Position, size: int) -> ReceivedSnapshot:
-        """The leader is about to send a snapshot, as the log here begins anew. See container.snapshot_transfer."""
+        """Prepare for a snapshot that the leader is about to send because this node's log starts anew. See
+        container.snapshot_transfer."""
         await self._opened.wait()
         return await self._begin(position, size, self.tables.install)
 
     async def _put_back(self, snapshot: Path, position: Position) -> None:
-        """In the place of tables that are lost or damaged; the log has what was committed behind that."""
+        """Replace lost or damaged tables with a snapshot; the log has all commands committed after its position."""
         if self.tables.damage:
             await self.tables.rebuild(snapshot, position)
         else:
@@ -318,7 +327,7 @@ class NodeCatalog(ReplicaListener):
         )
 
     async def snapshot(self, least: Position) -> GivenSnapshot:
-        """One that is not older than `least`. See container.snapshot_transfer."""
+        """A snapshot that is not older than `least`. See container.snapshot_transfer."""
         await self._opened.wait()
         return await self._newest(least, keeps_log=True)
 
@@ -330,7 +339,8 @@ class NodeCatalog(ReplicaListener):
         return GivenSnapshot(shared, self._pacer, self._executor)
 
     async def _applied(self, position: Position) -> None:
-        """Return when the tables are so far. Raises `StorageFull`: they wait for room, and a start does not."""
+        """Return when the tables have applied the log up to `position`. Raises `StorageFull`: the tables would wait for
+        room, but a starting node does not."""
         waiting = asyncio.ensure_future(self.tables.wait_applied(position))
         try:
             while not waiting.done():

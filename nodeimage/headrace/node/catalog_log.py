@@ -1,6 +1,7 @@
-"""The catalog's container as the catalog sees it: this node's replica, whoever leads (tables.command_log.CommandLog).
+"""The catalog's container as the catalog sees it: this node's replica, whichever node leads
+(tables.command_log.CommandLog).
 
-The replica stays the same object while its roles change; its log is replaced when it is cut or begins anew.
+The replica object stays the same while its role changes; its log is replaced when it is cut back or recreated.
 """
 
 import asyncio
@@ -24,7 +25,8 @@ class CatalogLog:
     def __init__(
         self, replica: LocalReplica, executor: Executor, *, tables_lost: Callable[[], None] | None = None
     ) -> None:
-        """`tables_lost`: told where another leads, and the log begins behind what the tables have."""
+        """`tables_lost`: called if another node leads and the log starts after the position that the tables have
+        reached."""
         assert replica.commands is not None, "this is not the catalog's container"
         self._replica = replica
         self._tail = replica.commands
@@ -53,7 +55,7 @@ class CatalogLog:
         leader = self._replica.leader
         appended: asyncio.Future[Position] = self._loop.create_future()
         if leader is None or leader.lost:
-            appended.set_exception(_not_here())
+            appended.set_exception(_not_leader())
             return appended
 
         def done(ended: asyncio.Future[Position]) -> None:
@@ -64,7 +66,7 @@ class CatalogLog:
             elif (error := ended.exception()) is None:
                 appended.set_result(ended.result())
             elif isinstance(error, KafkaError) and error.code == Code.NOT_LEADER_OR_FOLLOWER:
-                appended.set_exception(_not_here())
+                appended.set_exception(_not_leader())
             else:
                 appended.set_exception(error)
 
@@ -76,10 +78,11 @@ class CatalogLog:
         return self._tail.read(after, self._replica.committed)
 
     def commands(self, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-        """[blocking] See CommandLog. A log that cannot be read is told to its replica, which is fetched anew.
+        """[blocking] See CommandLog. If the log cannot be read, its replica is reported as damaged, and is fetched
+        again.
 
-        So is one that begins behind what the tables have, as they were lost, where this node leads: another one is to,
-        and with a log that is empty comes a snapshot.
+        The same happens if the log starts after the position that the tables have reached, because they were lost,
+        while this node leads: another node then takes the lead, and sends a snapshot with the new, empty log.
         """
         read = self._replica.log
         try:
@@ -90,7 +93,7 @@ class CatalogLog:
 
     def _unread(self, read: ContainerLog, is_trimmed: bool) -> None:
         if self._replica.log is not read or self._replica.cycle.is_closed:
-            return  # it is another in a moment
+            return  # the replica is about to get another log
         if is_trimmed and self._tables_lost is not None and self._replica.leader is None:
             self._tables_lost()
         else:
@@ -101,17 +104,17 @@ class CatalogLog:
         self._replica.on_committed(callback)
 
     def trim(self, until: Position) -> None:
-        """See CommandLog. It happens in a thread; what fails is tried again at the next snapshot."""
+        """See CommandLog. Runs in a thread; after a failure the next snapshot trims again."""
         trimmed = self._loop.run_in_executor(self._executor, self._replica.log.trim, until)
         trimmed.add_done_callback(_trimmed)
 
 
 def commands_in(container_log: ContainerLog, after: Position, until: Position) -> Iterator[tuple[Position, bytes]]:
-    """[blocking] The catalog commands behind `after` that end at or below `until`: (position after the frame, payload).
+    """[blocking] The catalog commands after `after` that end at or below `until`: (position after the frame, payload).
 
-    Raises `CorruptLog`, and `TrimmedLog` where commands from there on have been trimmed: going on would leave some out.
+    Raises `CorruptLog`, and `TrimmedLog` if commands after `after` have been trimmed: continuing would skip them.
     """
-    # Listed before the look at where it starts: closed or trimmed in between, it would seem to hold no more commands.
+    # List the frames before checking the start: a log that is closed or trimmed in between would seem to hold no more.
     frames: Iterator[Frame] = container_log.control_frames(after, until)
     if after < container_log.start:
         raise TrimmedLog(
@@ -122,7 +125,7 @@ def commands_in(container_log: ContainerLog, after: Position, until: Position) -
             yield Position(frame.position + HEADER_BYTES + len(frame.payload)), bytes(frame.payload)
 
 
-def _not_here() -> KafkaError:
+def _not_leader() -> KafkaError:
     return KafkaError(Code.NOT_CONTROLLER, "this node does not lead the catalog")
 
 

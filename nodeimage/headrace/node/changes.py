@@ -1,4 +1,4 @@
-"""Waiting for what a node sees to change: the cluster store's records, its replicas, what it leads."""
+"""Waiting for a change in the cluster store's records, the node's replicas, or the containers that it leads."""
 
 import asyncio
 
@@ -8,14 +8,14 @@ from headrace.container.local_replica import LocalReplica
 
 
 class Changes(ReplicaListener):
-    """Wakes all who wait, at each change; they look whether it is the one that they wait for. Also a
+    """Wakes all waiting tasks at each change; each task checks whether it is the change it waits for. Also a
     ContainerListener."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Report that something has changed."""
         self._next.set()
         self._next = asyncio.Event()
 
@@ -28,7 +28,7 @@ class Changes(ReplicaListener):
         self.wake()
 
     def container_left(self, _container: Leader) -> None:
-        """See ContainerListener. Nobody waits for that."""
+        """See ContainerListener. No task waits for this."""
 
     def replica_opened(self, _replica: LocalReplica) -> None:
         """See ReplicaListener."""

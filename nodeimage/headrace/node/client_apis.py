@@ -1,4 +1,4 @@
-"""What a node answers clients that speak Kafka's protocol, put together: one module of `kafka` for each family."""
+"""Registers the Kafka APIs that a node serves: one module of `kafka` for each family."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from headrace.node.parts import NodeParts
 
 
 def serve_clients(parts: NodeParts) -> None:
-    """Have a node answer its clients."""
+    """Register the APIs, so that the node answers its clients."""
     asked = parts.authorization
     runtime, catalog, cluster, topics, partitions = (
         parts.runtime,

@@ -1,9 +1,10 @@
-"""The listeners of `--listeners FILE`: made at the start, and their TLS kept up to date with its files, as that of the
-port for other nodes.
+"""The listeners of `--listeners FILE`: created at start-up; their TLS, and that of the port for other nodes, follows
+its files.
 
-Every `LOOK_S` a thread looks at the files. New connections have what is there then, those that there are live on. A
-file that cannot be used leaves in use what was; that is logged once, and stays in the node's status until it is over,
-as does a certificate that expires soon (tls_watch). The listeners themselves are as they were at the start.
+Every `LOOK_S` a thread reads the files again. New connections use the files' current contents; existing connections
+stay open. If a file cannot be used, the previous contents stay in use; this is logged once, and stays in the node's
+status until it is repaired. The same holds for a certificate that expires soon (tls_watch). The listeners themselves do
+not change until the node restarts.
 """
 
 import asyncio
@@ -34,20 +35,21 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 10.0
 MOST_BYTES: Final = 1 << 20
-"""Of the file."""
+"""Largest size of the listeners' file."""
 
 
 class ClientListener(TlsWatch):
-    """One of them. Made by `read`, in a thread; then of the loop, but for `look`."""
+    """One listener of the file. `read` creates it in a thread; afterwards it belongs to the event loop, except for
+    `look`."""
 
     def __init__(self, config: ListenerConfig, *, now: float) -> None:
         """[blocking] `now`: seconds since 1970. Raises TlsRefused."""
         super().__init__(config.name, None if config.tls is None else ServerTls(config.tls, now=now), now=now)
         self.config = config
         self.port = config.port
-        """Where it listens; of the main one once that is known."""
+        """The port that it listens at; of the main listener only once that is known."""
         self.default_stream = DEFAULT_STREAM if config.default_stream is None else config.default_stream
-        """Of topics that its clients name without a path; there need not be such a stream yet."""
+        """The stream of topics that clients of this listener name without a path. It need not exist yet."""
         path = None if config.sasl is None else config.sasl.jwks_ca
         self._jwks = None if path is None else JwksTrust(path)
         self._jwks_changed = False
@@ -55,31 +57,32 @@ class ClientListener(TlsWatch):
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether this listener has files to watch."""
         return self._jwks is not None or super().has_files
 
     def look(self) -> bool:
-        """[blocking] See to what is in the files now; whether new connections of clients have it."""
+        """[blocking] Read the files again and use what changed; returns whether new connections of clients are
+        affected."""
         self._jwks_changed = self._jwks is not None and self._jwks.look()
         return super().look()
 
     def told(self, *, changed: bool, now: float) -> None:
-        """Log what a look has found, if it is new."""
+        """Log what `look` found, if it is new."""
         if self._jwks_changed:
             log.info("authorities of the token issuer replaced", listener=self.config.name)
             self._jwks_changed = False
         super().told(changed=changed, now=now)
 
     def other_problem(self) -> str:
-        """What else somebody has to see to; "": nothing."""
+        """A problem other than the certificate that needs attention; "": none."""
         return "" if self._jwks is None else self._jwks.fault
 
     def jwks_context(self) -> ssl.SSLContext | None:
-        """Whom TLS to an issuer of tokens trusts now; None: the machine's authorities."""
+        """The authorities to trust in TLS connections to the token issuer; None: the machine's own."""
         return None if self._jwks is None else self._jwks.context
 
     def handshakes(self, clock: Timers, room: Callable[[int], bool] = lambda _under_way: True) -> TlsHandshakes | None:
-        """What leads its connections through TLS; None where there is none. `clock`, `room`: see TlsHandshakes."""
+        """What runs this listener's TLS handshakes; None if it has no TLS. `clock`, `room`: see TlsHandshakes."""
         if self._tls is not None and self._handshakes is None:
             tls = self._tls
             fault = f"{PLAIN_CLIENT}: its security.protocol has to be {self.config.protocol} at this port"
@@ -89,7 +92,7 @@ class ClientListener(TlsWatch):
         return self._handshakes
 
     def identify(self) -> Identify | None:
-        """Who its clients are by what TLS has proved; None where there is no TLS."""
+        """A function that returns a client's principal by what TLS has proved; None if there is no TLS."""
         if self._tls is None:
             return None
         return self._identified if self.config.sasl is None else _nobody
@@ -98,31 +101,31 @@ class ClientListener(TlsWatch):
         return principal_of(transport.get_extra_info("ssl_object"), self.config.mapping)
 
     def shown(self) -> Mapping[str, object]:
-        """How it is, as the node's status tells it."""
+        """This listener's part of the node's status."""
         failed = 0 if self._handshakes is None else self._handshakes.failed
         return self.shown_as(port=self.port, protocol=self.config.protocol.value, failed=failed)
 
 
 class ClientListeners:
-    """All of a node."""
+    """All listeners of a node."""
 
     def __init__(
         self, listeners: Sequence[ClientListener], executor: Executor, *, peer: PeerListener | None = None
     ) -> None:
-        """`peer`: what other nodes come through, if there is TLS to look after."""
+        """`peer`: the listener for other nodes, if it has files to watch."""
         self.listeners = listeners
         self._watched: Sequence[ClientListener | PeerListener] = (*listeners, *(() if peer is None else (peer,)))
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look at the files from now on."""
+        """Start watching the files."""
         if any(each.has_files for each in self._watched):
             self._tell({})
             self._task = asyncio.get_running_loop().create_task(self._look_on(), name="listeners' files")
 
     async def close(self) -> None:
-        """Look no longer."""
+        """Stop watching the files."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -140,11 +143,11 @@ class ClientListeners:
                 log.exception("the files of a listener could not be looked at")
 
     async def look(self) -> None:
-        """Look at all files, now."""
+        """Read all files again now."""
         self._tell(await asyncio.get_running_loop().run_in_executor(self._executor, self._looked))
 
     def _looked(self) -> dict[TlsWatch, bool]:
-        """[blocking]"""
+        """[blocking] Read all files again; for each listener, whether new connections are affected."""
         return {each: each.look() for each in self._watched}
 
     def _tell(self, changed: Mapping[TlsWatch, bool]) -> None:
@@ -154,8 +157,8 @@ class ClientListeners:
 
 
 def read(path: Path | None, *, taken: Collection[str]) -> list[ClientListener]:
-    """[blocking] The listeners that a file says, with sound certificates; none without a file. `taken`: names that
-    others have. Raises ListenersRefused, TlsRefused, which name the file or the listener.
+    """[blocking] The listeners that a file describes, with sound certificates; none without a file. `taken`: listener
+    names already in use. Raises ListenersRefused and TlsRefused, which name the file or the listener.
     """
     if path is None:
         return []
@@ -190,5 +193,5 @@ def _made(config: ListenerConfig) -> ClientListener:
 
 
 def _nobody(_transport: asyncio.BaseTransport) -> Principal:
-    """SASL says who the client is."""
+    """The principal of a client before SASL has identified it."""
     return NOBODY

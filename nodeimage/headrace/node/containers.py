@@ -1,4 +1,5 @@
-"""The containers that one node leads: taken up, made, closed, deleted, and handed over when the node stops."""
+"""The containers that one node leads: led from the start, created, closed, deleted, and handed over when the node
+stops."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from headrace.store.view import ClusterView
 log = structlog.get_logger()
 
 HAND_OVER_S: Final = 5.0
-"""How long a node that stops waits until others lead what it led."""
+"""Seconds that a stopping node waits until other nodes lead its containers."""
 NEW_CONTAINER_S: Final = 10.0
 LED_S: Final = 2.0
 
 
 class NodeContainers:
-    """One node's."""
+    """The containers that one node leads."""
 
     def __init__(
         self,
@@ -51,9 +52,10 @@ class NodeContainers:
     # --- at the start
 
     async def taken_up(self, open_data: Callable[[], list[ContainerRecord]]) -> None:
-        """Return when there is a container for new partitions, and this node leads what it is to lead of them.
+        """Return when there is a container for new partitions, and this node leads those of them that it should lead.
 
-        A fresh cluster makes the first ones now. One that cannot be led is not waited for: others may be.
+        A new cluster creates the first ones now. This node does not wait longer than `LED_S` to lead a container:
+        others may be usable.
         """
         while not open_data():
             await self._changes.wait()
@@ -71,7 +73,7 @@ class NodeContainers:
     # --- asked by the broker
 
     async def new(self, volume: str = "default") -> Leader:
-        """The next container that this node leads first."""
+        """Create a container that this node is the first to lead, and return it once it does."""
         record = await self._controller.create(
             first=self._node.node_id, volume=self._view.volumes.get(volume) or records.VolumeRecord(volume)
         )
@@ -82,18 +84,19 @@ class NodeContainers:
         return self._replicas.led[record.container_id]
 
     async def close(self, container: Leader) -> None:
-        """No more partitionlets are opened in it."""
+        """Close a container: no new partitionlets are opened in it."""
         await self._set_state(container, "closed")
-        # Not before: while the store is away, all others may close too, and partitions roll to and fro.
+        # Only after the store has it: while the store is away, all others may close too, and partitions would roll to
+        # and fro.
         container.closing = True
 
     async def delete(self, container: Leader) -> None:
-        """Its replicas go, with all that they hold."""
+        """Delete a container: its replicas are removed with all that they hold."""
         await self._set_state(container, "deleted")
 
     async def _set_state(self, container: Leader, state: str) -> None:
         def changed(present: ContainerRecord) -> ContainerRecord:
-            # Who stood still may ask for it late: what is deleted stays so.
+            # A node that was suspended may ask for this late: a deleted container stays deleted.
             return present if present.state == "deleted" else structs.replace(present, state=state)
 
         await self._store(lambda store: container_records.change_container(store, container.id, changed))
@@ -102,7 +105,7 @@ class NodeContainers:
     # --- at the end
 
     async def hand_over(self) -> None:
-        """Have others lead what this node leads, where there are others."""
+        """Have other nodes lead what this node leads, if there are any that can."""
         led = [
             container.id
             for container in self._replicas.led.values()
@@ -113,22 +116,24 @@ class NodeContainers:
         for container in self._replicas.led.values():
             container.handing_over = container.id in led  # invariant 16
         try:
-            await self._store(self._say_that_it_stops)
+            await self._store(self._note_stopping)
             async with asyncio.timeout(HAND_OVER_S):
-                while any(container in self._replicas.led for container in led) and self._has_heir():
+                while any(container in self._replicas.led for container in led) and self._has_successor():
                     await self._changes.wait()
         except (HeadraceError, OSError) as error:  # TimeoutError, too
             log.info("stops without having handed over all", reason=str(error) or "timeout")
-        except Exception:  # it is to stop all the same, and sync what it has
+        except Exception:  # the node has to stop and sync all the same
             log.exception("handing over went wrong")
 
-    def _say_that_it_stops(self, store: ClusterStore) -> None:
-        """[blocking] In the folder first: one that does not say it, where the store does, passes for an older copy at
-        the next start, and its replicas for others. Where that fails, others see that the process has ended.
+    def _note_stopping(self, store: ClusterStore) -> None:
+        """[blocking] Note in the folder, then in the cluster store, that this node stops.
+
+        The folder comes first: if only the store says so, the folder passes for an older copy at the next start, and
+        its replicas count as out of sync. If this call fails, other nodes notice that the process has ended.
         """
         self._note_stop()
         records.set_stopping(store, self._node.node_id, run=self._node.run)
 
-    def _has_heir(self) -> bool:
+    def _has_successor(self) -> bool:
         heard = self._controller.heard()
         return any(not node.stopping for node in self._view.nodes.values() if node.node_id in heard)

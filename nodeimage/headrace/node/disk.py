@@ -1,8 +1,9 @@
-"""How full the node's disk is: for the controller, and for the cluster store, which says so to all while it is full.
+"""How full the node's disk is: for the controller, and for the cluster store, which shows it to all nodes while the
+disk is full.
 
-Full means that few chunks more have room, or that one had none just now. Other nodes' partitions and replicas go
-elsewhere then, before writes fail; it ends when there is room for some more, so that it does not flutter: by the
-filesystem's figures, and for a file that is made to see.
+The disk counts as full when there is room for only a few more chunks, or when a chunk was just refused. Other nodes
+then place partitions and replicas elsewhere, before writes fail. To avoid flapping, the state ends only when there is
+room for several more chunks, by the filesystem's figures and by creating a file of that size.
 """
 
 import asyncio
@@ -20,18 +21,18 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 5.0
 NEARLY_S: Final = 1.0
-"""While there is little room, it is looked at so often."""
+"""Seconds between two looks at the disk while little room is left."""
 FULL_CHUNKS: Final = 2
 ROOMY_CHUNKS: Final = 6
 
 
 class NodeDisk:
-    """One node's."""
+    """Watches one node's disk."""
 
     def __init__(
         self, room: DiskRoom, *, chunk_bytes: int, executor: Executor, tell: Callable[[bool], Awaitable[object]]
     ) -> None:
-        """`tell`: say in the cluster store that this node is full, or no more; it is repeated where it fails."""
+        """`tell`: records in the cluster store whether this node is full; repeated after a failure."""
         self.used = 0
         self.total = 0
         self.full = False
@@ -40,19 +41,19 @@ class NodeDisk:
         self._executor = executor
         self._tell = tell
         self._told: bool | None = False
-        """What the store was told last; None: that failed, and may have landed."""
+        """What was last recorded in the cluster store; None: the last call failed, and may have taken effect."""
         self._due = 0.0
         self._looking: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Look at the disk again, if it is time for it; returns at once."""
+        """Start a look at the disk, if one is due; returns at once."""
         if self._looking is not None and not self._looking.done():
             return
         if time.monotonic() >= self._due or (self._room.refused and not self.full):
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching the disk."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

@@ -1,4 +1,5 @@
-"""What a node gives its replicas (container.environment.Environment): sizes, room, the store, the way to others."""
+"""What a node provides to its replicas (container.environment.Environment): sizes, room, the store, connections to
+other nodes."""
 
 import os
 import sys
@@ -52,7 +53,7 @@ class NodeEnvironment:
         peers: PeerClient,
         times: LogTimes | None = None,
     ) -> None:
-        """`times`: where the logs tell how long syncs take."""
+        """`times`: where the logs record how long syncs take."""
         self.node_id = node_id
         self.node_format = node_format
         self.executor = executor
@@ -71,7 +72,7 @@ class NodeEnvironment:
         return self._store(change)
 
     def options(self, kind: str, volume: str) -> LogOptions:
-        """How a container's log is kept."""
+        """The options for a container's log."""
         chunk = self._settings.chunk_bytes
         if kind == CATALOG:
             chunk = min(chunk, CATALOG_CHUNK_BYTES)
@@ -84,17 +85,17 @@ class NodeEnvironment:
         return self._reserved_room if kind == CATALOG else self._room
 
     def fatal(self, reason: str) -> NoReturn:
-        """The disk failed (invariant 13)."""
+        """End the process: the disk failed (invariant 13)."""
         log.critical("the disk failed, this process ends", reason=reason)
         sys.stderr.flush()
         os._exit(EXIT_DISK_FAILED)
 
     def too_new(self, error: NewerFormat) -> NoReturn:
-        """What was met is for a newer version: this one neither skips nor cuts it."""
+        """End the process: it met something that a newer version wrote, which it may neither skip nor cut off."""
         log.critical("made by a newer version, this process ends", reason=str(error))
         print(f"headrace: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_REFUSED)
 
     async def connect(self, node: NodeRecord) -> Session:
-        """A session for a stream."""
+        """A new session with another node, for streaming."""
         return await self._peers.open(node.peer_address, CONNECT_S)

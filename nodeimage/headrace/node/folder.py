@@ -4,11 +4,11 @@
       node.json     {"format": 2, "cluster": …, "node": 1, "id": uuid, "level": 1, "runs": [uuid, …], "stopped": uuid};
                     of level 0 the format is 1, and there are no runs
       node.json.new the same, until the node has registered
-      *.room        where these are written the next time, as a disk may be full then
+      *.room        space reserved for the next write of these files, as the disk may be full then
       lock          held by flock while a process runs
       containers/N/ one folder per container (see headrace.log)
       catalog/      the catalog's SQLite file and snapshots
-      chunk-gc      what garbage collection of chunks has looked for, and where (storage/gc_mark.py)
+      chunk-gc      how far garbage collection of chunks has come (storage/gc_mark.py)
 
 Raises `FolderRefused` with one line that says what to do.
 """
@@ -31,22 +31,24 @@ from headrace.log.files import rewrite_file
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What node.json says."""
+    """The contents of node.json."""
 
     cluster_id: str
     node_id: int
     folder_id: str
-    """The uuid written when the folder was made (invariant 5, `format`)."""
+    """The uuid written when the folder was created (invariant 5, `format`)."""
     level: int = 0
-    """The highest feature level that this folder has seen (store.features): what is in it may be of that."""
+    """The highest feature level that this folder has seen (store.features); its files may be of that level."""
     runs: tuple[str, ...] = ()
-    """The last of the node's processes, newest last. Each is noted before it registers."""
+    """The runs of the node's latest processes, newest last. Each is noted before it registers."""
     stopped: str = ""
-    """The last of them that said that it stops, noted before it did."""
+    """The latest run that reported that it stops; noted before the report."""
 
     def is_older_than(self, run: str, *, stopping: bool) -> bool:
-        """Whether the folder was put back to an older copy of itself, such as a volume's snapshot, or a backup: it does
-        not know of what the cluster store knows of its node, the run that registered last, and whether that stopped.
+        """Whether the folder was restored from an older copy, such as a volume's snapshot or a backup.
+
+        `run`, `stopping`: what the cluster store knows of this node: the run that registered last, and whether it
+        reported that it stops. An older copy lacks them.
         """
         if not self.runs:
             return False
@@ -54,10 +56,12 @@ class Identity:
 
 
 MOST_RUNS: Final = 62
-"""Of the node's processes a folder keeps; so old a copy of the cluster store may be put back."""
+"""Number of the node's runs that a folder keeps. A cluster store restored from a copy within this many runs does not
+make the folder look old."""
 FORMER_S: Final = 5.0
-"""A process that was killed while it started a helper may have left that one its files, sockets and locks, until it
-runs another program: that takes long where it closes files for the last time, on a busy disk."""
+"""Seconds to wait for files, sockets and locks of a killed process. If it was killed while starting a child process,
+the child holds them until it runs another program, which takes long if it closes files for the last time on a busy
+disk."""
 
 
 class DataFolder:
@@ -69,7 +73,7 @@ class DataFolder:
 
     @classmethod
     def open(cls, path: Path) -> "DataFolder":
-        """[blocking] Make the folder if it is missing, and lock it. Raises FolderRefused."""
+        """[blocking] Create the folder if it is missing, and lock it. Raises FolderRefused."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -88,15 +92,15 @@ class DataFolder:
                         f"{path} is in use by process {holder}; stop it with `headrace down`, or choose another folder"
                     ) from None
             time.sleep(0.05)
-        # In this order it takes no new room, which a full disk has not.
+        # Write, then truncate: this order needs no new disk space, which a full disk lacks.
         os.ftruncate(lock, os.pwrite(lock, str(os.getpid()).encode(), 0))
         return cls(path, lock)
 
     def identity(self) -> Identity | None:
-        """What the folder says of itself; None if it is new."""
+        """The identity in the folder; None if the folder is new. Raises FolderRefused."""
         found = self._read("node.json")
         if found is not None:
-            self.drop_reserved()  # a process ended before it did
+            self.drop_reserved()  # left by a process that ended before dropping it
         else:
             if (self.path / "node.json.removed").exists():
                 raise FolderRefused(
@@ -110,15 +114,16 @@ class DataFolder:
         return found
 
     def reserved(self, cluster_id: str, take_id: Callable[[], int]) -> Identity:
-        """What a new folder is going to say of itself, the same each time, whoever asks, until it is claimed.
+        """The identity that a new folder is going to have: the same at each call, in every process, until it is
+        claimed.
 
-        A node whose registration gets no answer may have registered all the same, or may yet: it asks again as the same
-        node, and leaves none behind.
+        A node whose registration was not answered may have registered all the same, or may still be registered: it
+        retries with the same identity, so that it leaves no stray node behind.
         """
         try:
             found = self._read("node.json.new")
         except FolderRefused:
-            found = None  # nothing depends on it
+            found = None  # it was never claimed, so a new one does no harm
         if found is None or found.cluster_id != cluster_id:
             found = Identity(cluster_id, take_id(), str(uuid.uuid4()))
             self._write("node.json.new", found)
@@ -130,8 +135,9 @@ class DataFolder:
         self.drop_reserved()
 
     def fence(self, level: int) -> int:
-        """[blocking] From now on versions that do not support a feature level refuse the folder; the highest that it
-        has seen. Raises FolderRefused, OSError (a full disk); then it is as it was.
+        """[blocking] Make versions that do not support a feature level refuse the folder. Returns the highest level
+        that the folder has seen. Raises FolderRefused and OSError (such as a full disk), which leave the folder as it
+        was.
         """
         found = self._read("node.json")
         if found is None:
@@ -142,8 +148,8 @@ class DataFolder:
         return found.level
 
     def begins(self, run: str, *, after: str = "") -> None:
-        """[blocking] Note that a process is about to register, where the cluster's level has it noted; `after`: the run
-        that did so last. Raises FolderRefused, OSError.
+        """[blocking] Note that a process is about to register, if the folder's feature level has runs. `after`: the run
+        that registered last. Raises FolderRefused, OSError.
         """
         found = self._read("node.json")
         if found is None or found.level < Level.FENCED or found.runs[-1:] == (run,):
@@ -154,13 +160,13 @@ class DataFolder:
         self._write("node.json", replace(found, runs=(*kept, run)))
 
     def stops(self, run: str) -> None:
-        """[blocking] Note that a process is about to say that it stops. Raises FolderRefused, OSError."""
+        """[blocking] Note that a process is about to report that it stops. Raises FolderRefused, OSError."""
         found = self._read("node.json")
         if found is not None and run in found.runs:
             self._write("node.json", replace(found, stopped=run))
 
     def drop_reserved(self) -> None:
-        """Have `reserved` say something new."""
+        """Drop the reserved identity; `reserved` then returns a new one."""
         for name in ("node.json.new", "node.json.new.room"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -214,12 +220,13 @@ class DataFolder:
             )
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Unlock the folder, so that another process can use it."""
         os.close(self._lock)
 
 
 def level_seen(path: Path) -> int:
-    """[blocking] The feature level that a node's folder has seen, whoever uses it; 0 where it does not tell."""
+    """[blocking] The feature level that a node's folder has seen, whether or not a process uses it; 0 if it cannot be
+    read."""
     try:
         return int(json.loads((path / "node.json").read_text()).get("level", 0))
     except (OSError, ValueError, TypeError, AttributeError):
@@ -227,15 +234,15 @@ def level_seen(path: Path) -> int:
 
 
 def _runs(holder: str) -> bool:
-    """Whether the process that noted that it holds a lock may still be there."""
+    """Whether the process that is noted as the lock's holder may still run."""
     if not holder.isdecimal():
         return True
     if int(holder) == os.getpid():
-        return False  # in a container each run has the same number
+        return False  # in a container each process has the same pid
     try:
         os.kill(int(holder), 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is there, and somebody else's
+    except OSError:  # it runs, as another user
         pass
     return True

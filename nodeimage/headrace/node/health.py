@@ -1,7 +1,8 @@
-"""Whether a node is ready, and whether it can stop, by the cluster's records and whom it hears. Pure.
+"""Whether a node is ready, and whether it can stop safely, by the cluster's records and by which nodes answer it. Pure.
 
-Ready says: it has its containers, and is not behind. A container that nobody leads, or whose leader does not answer,
-makes nobody unready, so nodes that start all at once do not wait for each other's readiness.
+A node is ready when it leads what it should lead and none of its replicas is behind. A container without a leader, or
+whose leader does not answer, does not make a node unready: otherwise nodes that start together would wait for each
+other.
 """
 
 from collections.abc import Collection
@@ -12,7 +13,8 @@ from headrace.store.view import ClusterView
 
 
 def why_not_ready(view: ClusterView, node: NodeId, *, led: Collection[ContainerId], heard: Collection[NodeId]) -> str:
-    """What a node that serves has yet to do; "": nothing. `led`: what it leads; `heard`: nodes that answer it."""
+    """What a serving node still has to do before it is ready; "": nothing. `led`: containers that it leads; `heard`:
+    nodes that answer it."""
     held = _held(view, node)
     waits = []
     if opening := [record for record in held if record.leader == node and record.container_id not in led]:
@@ -23,10 +25,11 @@ def why_not_ready(view: ClusterView, node: NodeId, *, led: Collection[ContainerI
 
 
 def why_not_safe(view: ClusterView, node: NodeId, *, heard: Collection[NodeId]) -> str:
-    """Which containers would take no writes without a node, for want of others in sync that they could have; "": none.
+    """Which containers would refuse writes without this node, for lack of in-sync replicas that they could still gain;
+    "": none.
 
-    One that is to have a single replica says nothing, nor does one whose replicas are all in sync: there is nothing to
-    wait for, though writes may wait while the node is away.
+    A container that should have a single replica is not named, nor is one whose replicas are all in sync: waiting would
+    change nothing, though writes may stall while the node is away.
     """
     needed = [
         record
@@ -50,7 +53,7 @@ def _others(record: ContainerRecord, node: NodeId, heard: Collection[NodeId]) ->
 
 
 def _least(record: ContainerRecord) -> int:
-    """How many others are to be in sync: as many as writes need, or all that there are."""
+    """How many other replicas have to be in sync: as many as writes need, or all if there are fewer."""
     return max(1, min(record.min_in_sync, len(record.replicas) - 1))
 
 

@@ -1,4 +1,4 @@
-"""A node's parts of links, put together: what answers the links of other clusters, and its own links."""
+"""Assembles a node's parts for links: the server for other clusters' links, and its own links."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ from headrace.node.parts import NodeParts
 
 
 def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str, secret: str) -> Forwarding:
-    """What passes on writes to copies; `Links` closes it."""
+    """What forwards writes on copies to the topic's home; `Links` closes it."""
     return Forwarding(
         home_links=home_links,
         runtime=runtime,
@@ -28,7 +28,7 @@ def make_forwarding(home_links: HomeLinks, *, runtime: Runtime, own_cluster: str
 
 
 def serve_links(parts: NodeParts) -> None:
-    """Have a node answer what the links of other clusters ask."""
+    """Register what the links of other clusters request of this node."""
     own = parts.node.cluster_id
     may = parts.authorizer
     source = SourceApis(
@@ -54,7 +54,7 @@ def serve_links(parts: NodeParts) -> None:
 
 
 def make_links(parts: NodeParts, *, home_links: HomeLinks, forwarding: Forwarding, secret: str) -> Links:
-    """A node's own links and the admin calls about them, which it answers from now on. To be started and closed."""
+    """Create a node's own links, and register the admin calls about them. The caller starts and closes the result."""
     own, catalog, led, states = parts.node.cluster_id, parts.catalog, parts.containers, parts.partition_states
     topics, partitions, rolls = parts.topics, parts.partitions, parts.rolls
     once = OnceAppender(topics=topics, partitions=partitions, rolls=rolls, runtime=parts.runtime)

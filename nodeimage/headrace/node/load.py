@@ -1,4 +1,4 @@
-"""What a node carries, for the controller: rates between two looks, and the disk."""
+"""A node's load, for the controller: rates between two readings, and disk use."""
 
 import time
 from collections.abc import Collection
@@ -11,7 +11,7 @@ _SMOOTHING = 0.5
 
 
 class LoadMeter:
-    """Rates are smoothed over the last looks, which come about once a second."""
+    """Measures a node's load. Rates are smoothed over the latest readings, which are about one second apart."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -19,7 +19,7 @@ class LoadMeter:
         self._rates = (0.0, 0.0, 0.0)
 
     def read(self, counters: Counters, led: Collection[Leader], *, disk_used: int, disk_total: int) -> NodeLoad:
-        """The load now."""
+        """The current load."""
         now = time.monotonic()
         counts = (counters.bytes_in, counters.bytes_out, counters.requests)
         passed = now - self._at
@@ -27,7 +27,7 @@ class LoadMeter:
             self._rates = tuple(
                 _SMOOTHING * old + (1 - _SMOOTHING) * (new - before) / passed
                 for old, new, before in zip(self._rates, counts, self._counts, strict=True)
-            )  # type: ignore[assignment]  # three of them
+            )  # type: ignore[assignment]  # a tuple of three
             self._at, self._counts = now, counts
         bytes_in, bytes_out, requests = self._rates
         return NodeLoad(

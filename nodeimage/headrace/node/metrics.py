@@ -1,6 +1,6 @@
-"""What a node tells Prometheus: the readings of its parts, put together for its HTTP port.
+"""A node's metrics for Prometheus: the readings of its parts, assembled for its HTTP port.
 
-Loaded where somebody scrapes.
+Imported only when a scrape arrives.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,7 +24,7 @@ Status = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class NodeScrape:
-    """Answers scrapes of one node."""
+    """Answers scrapes for one node."""
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class NodeScrape:
         self._kafka.add(self._brokers)
 
     def start(self) -> None:
-        """Look at what is not counted as it happens, from now on, for as long as the parts run."""
+        """Start sampling what is not counted as it happens; this ends with the parts."""
         self._groups.start()
         self._links.start()
 
     async def text(self) -> bytes:
-        """What `/metrics` answers."""
+        """The text of `/metrics`."""
         return await self._metrics.text(metrics.of_status(await self._status()))
 
     async def kafka_text(self) -> bytes:
-        """What `/metrics/kafka` answers."""
+        """The text of `/metrics/kafka`."""
         return await self._kafka.text()
 
     def _of_parts(self) -> Iterator[Reading]:

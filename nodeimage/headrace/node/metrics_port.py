@@ -1,7 +1,7 @@
-"""A port on loopback that costs nothing until somebody asks: what answers there is loaded at the first connection.
+"""A port on loopback that costs nothing until it is used: its server's code is loaded at the first connection.
 
-Connections that come before wait for that, a tenth of a second. It takes 2 MB, and most small clusters are never
-scraped.
+Connections that arrive in the meantime wait for that, a tenth of a second. The code takes 2 MB, and most small clusters
+are never scraped.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class MetricsPort:
-    """Of one node; the loop's own."""
+    """One node's port. Belongs to the event loop."""
 
     def __init__(self, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """`serve`: takes the listening socket over, and answers there. It is called once."""
+        """`serve`: takes over the listening socket and serves it; called once."""
         self._serve = serve
         self._listening: socket.socket | None = None
         self._loading: asyncio.Task[None] | None = None
 
     def start(self, port: int) -> int:
-        """Listen; the port. Raises OSError."""
+        """Start listening, and return the port. Raises OSError."""
         self._listening = listening = socket.create_server((LOOPBACK, port))
         listening.setblocking(False)
         asyncio.get_running_loop().add_reader(listening, self._asked, listening)
         return int(listening.getsockname()[1])
 
     async def close(self) -> None:
-        """Listen no longer; what was served is its server's to close."""
+        """Stop listening. A server that `serve` has started is closed by its owner."""
         if self._loading is not None:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
@@ -52,6 +52,6 @@ class MetricsPort:
     async def _load(self, listening: socket.socket) -> None:
         try:
             await self._serve(listening)
-        except Exception:  # the node is of use without its metrics
+        except Exception:  # the node can work without metrics
             log.exception("metrics cannot be served")
             listening.close()

@@ -1,7 +1,7 @@
-"""The parts of one storage node, put together in the right order.
+"""The parts of one storage node, assembled in the right order.
 
-Folder, cluster store, peers, replicas, catalog, broker, listener. It says when it is ready, answers the other nodes'
-probes, and hands over what it leads before it stops.
+The order is folder, cluster store, peers, replicas, catalog, the parts that serve clients, listeners. The node reports
+when it is ready, answers the other nodes' probes, and hands over what it leads before it stops.
 """
 
 import asyncio
@@ -108,14 +108,15 @@ READERS = 4
 STORE_SILENT_S: Final = 2.0
 STORE_CALLS: Final = 2
 KUBERNETES_CALLS: Final = 16
-"""A call takes some milliseconds there, and a failover hundreds of calls (as many at a time: control.put_queue)."""
+"""Concurrent calls to Kubernetes' API. A call takes some milliseconds, and a failover makes hundreds of calls (as many
+at a time: control.put_queue)."""
 STORE_AGAIN_S: Final = 1.0
 
 PeerHandlers = dict[type, Callable[[Any, memoryview, Session], Awaitable[Any]]]
 ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
-"""What names no machine."""
+"""Addresses that name no machine."""
 DAMAGE_SHOWN: Final = 200
-"""Characters of what damage says that other nodes hear."""
+"""Most characters of a damage's description that other nodes are sent."""
 
 
 class Node:
@@ -137,28 +138,28 @@ class Node:
         self._load = LoadMeter()
         self._log_times = LogTimes()
         self._scrape: NodeScrape | None = None
-        """None: nobody has asked for metrics yet."""
+        """None until metrics are first requested."""
         self._started_s = time.time()
         self._closing = contextlib.AsyncExitStack()
-        """What has been started, to be stopped in reverse order."""
+        """Everything that has been started, to be stopped in reverse order."""
         self._acceptors: list[Acceptor] = []
         self._listeners = ClientListeners([], self._executor)
         self._peer_listener: PeerListener | None = None
         self._ready = False
         self._keeps_replicas = False
-        """`replicas`, and what goes with them, have been made."""
+        """Whether `replicas`, and what belongs to them, have been created."""
         self._serves = False
-        """`parts` have been made."""
+        """Whether `parts` have been created."""
         self._waits_for = "its folder"
-        """Until it is ready: what it is at."""
+        """What the node waits for until it is ready."""
         self.admin_port: int | None = None
         self.metrics_port: int | None = None
         self._changes = Changes()
         self._fenced = 0
         """The highest feature level that the folder has seen."""
         self._noted = 0
-        """The feature level that the catalog's log is known to have come to."""
-        self._heeding: asyncio.Task[None] | None = None
+        """The feature level that the catalog's log is known to have reached."""
+        self._level_task: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
         self._run = uuid.uuid4()
 
@@ -233,7 +234,7 @@ class Node:
         self.view = ClusterView(self._store)
         self._closing.push_async_callback(self.view.close)
         await self.view.start()
-        self._listeners.start()  # what other nodes refuse may be what this one waits for
+        self._listeners.start()  # this node may wait just because others refuse its files
         self._closing.push_async_callback(self._listeners.close)
         await self._join(cluster, peer_listening)
         self._waits_for = "the catalog"
@@ -267,8 +268,8 @@ class Node:
         await self._catalog.ensure_default_stream(Millis(self.parts.runtime.now()))
         await self._ensure_security(admin)
         await self.parts.start()
-        self.replicas.add_container_listener(_HeedsLevel(self._heed_level))
-        self._heed_level()
+        self.replicas.add_container_listener(_LevelListener(self._follow_level))
+        self._follow_level()
         await self._start_links(home_links, forwarding, cluster.secret)
         self._waits_for = "a container for new partitions"
         await self.containers.taken_up(self.parts.cluster.open_data)
@@ -287,7 +288,7 @@ class Node:
         return self.identity
 
     async def _join(self, cluster: ClusterRecord, listening: socket.socket) -> None:
-        """Meet the other nodes: replicas, the controller's role, and the peers' door."""
+        """Join the other nodes: start the replicas, the controller's role, and the listener for peers."""
         record = self._record
         secret = {"cluster_id": cluster.cluster_id, "secret": cluster.secret}
         tls = None if self._peer_listener is None else self._peer_listener.tls
@@ -397,7 +398,7 @@ class Node:
         self._closing.push_async_callback(self._registration.close)
 
     async def _ensure_security(self, admin: BootstrapAdmin | None) -> None:
-        """The cluster has its administrator, and is secure, where this node was told so."""
+        """Make the cluster secure and give it an administrator, if this node's options ask for that."""
         if not self._options.secure and admin is None:
             return
         self._waits_for = securing.WAITS_FOR
@@ -422,7 +423,7 @@ class Node:
         protocols = partial(accepted, listener=name, default_stream=default_stream, identify=identify)
         acceptor = Acceptor(
             listening,
-            cast(Factory, protocols),  # a Connection is one by its methods, which is all that uvloop asks for
+            cast(Factory, protocols),  # a Connection has a protocol's methods; uvloop needs no more
             self.parts.connections.admission,
             handshakes,
             delay_s=self.parts.throttle.connection_delay_s,
@@ -444,7 +445,7 @@ class Node:
         return await served.start(host, port)
 
     async def _serve_metrics(self, listening: socket.socket) -> None:
-        """Serve health and metrics at a socket, once what it takes is loaded beside the loop."""
+        """Serve health and metrics at a socket, once the modules for it are loaded in a thread."""
         loop = asyncio.get_running_loop()
         for module in ("headrace.admin.http", "headrace.node.metrics"):
             await loop.run_in_executor(self._executor, import_module, module)
@@ -453,7 +454,7 @@ class Node:
         await served.serve(listening)
 
     def _http_port(self, *, is_read_only: bool) -> "HttpPort":
-        from headrace.admin.http import HttpPort  # of use where there is such a port
+        from headrace.admin.http import HttpPort  # loaded only by nodes with such a port
 
         return HttpPort(
             ready=self._why_not_ready,
@@ -476,7 +477,7 @@ class Node:
         )
 
     def _trouble(self) -> str:
-        """Why the catalog's replica here is not as it should be: what a node that is not ready may wait for."""
+        """The problem of this node's replica of the catalog, which a node that is not ready may wait for; "": none."""
         problem = self.replicas.problem(CATALOG_ID) if self._keeps_replicas else ""
         return f": {problem}" if problem else ""
 
@@ -492,9 +493,9 @@ class Node:
         return await self._scraped().kafka_text() if self._ready else None
 
     def _scraped(self) -> "NodeScrape":
-        """What answers scrapes; it looks at groups and links from the first on."""
+        """What answers scrapes; it samples groups and links from its first use on."""
         if self._scrape is None:
-            from headrace.node.metrics import NodeScrape  # of use where somebody scrapes
+            from headrace.node.metrics import NodeScrape  # loaded at the first scrape
 
             self._scrape = NodeScrape(
                 self.parts,
@@ -530,7 +531,7 @@ class Node:
         return await self._recovery.recover(apply=apply)
 
     async def stop(self) -> None:
-        """Hand over, answer what can be answered, sync, and let go of the folder."""
+        """Hand over leadership, answer what can be answered, sync, and unlock the folder."""
         if self._ready:
             self._ready = False
             await self.containers.hand_over()
@@ -541,7 +542,8 @@ class Node:
     # --- the cluster store
 
     async def _registered(self, port: int, peer_port: int) -> tuple[ClusterRecord, NodeRecord]:
-        """Waits for a store that is away where that is another machine, which comes back. Raises HeadraceError."""
+        """Register this node, and wait for the store if it is on another machine and unavailable. Raises HeadraceError.
+        """
         told = False
         while True:
             try:
@@ -560,8 +562,8 @@ class Node:
         return await asyncio.get_running_loop().run_in_executor(self._store_executor, change, self._store)
 
     async def lease_call(self, change: Callable[[ClusterStore], T]) -> T:
-        """The same for the controller's lease: hundreds of calls may be waiting when a node has died, which it decides
-        about.
+        """Run a blocking call about the controller's lease in a thread of its own. When a node has died, hundreds of
+        other calls may be queued, and the lease decides who handles them.
         """
         return await asyncio.get_running_loop().run_in_executor(self._lease_executor, change, self._store)
 
@@ -579,10 +581,10 @@ class Node:
         lost = False
         if present is not None:
             self._folder.check_cluster(present, cluster.cluster_id)
-            self._mind_old_copy(store, present)
+            self._check_old_copy(store, present)
             lost = records.may_be_lost(store, NodeId(present.node_id), folder_level=present.level)
             if lost or records.get_node(store, NodeId(present.node_id)) is not None:
-                self._fenced = self._folder.fence(level)  # not for one that was removed: see may_be_lost
+                self._fenced = self._folder.fence(level)  # not a removed node's folder: see may_be_lost
         identity = present or self._reserved(store, cluster.cluster_id)
         run = self._run
         record = records.register_node(
@@ -608,9 +610,12 @@ class Node:
             self._folder.claim(replace(identity, level=level, runs=runs))
         return cluster, record
 
-    def _mind_old_copy(self, store: ClusterStore, present: Identity) -> None:
-        """[blocking] Replicas that were in sync are not, where the folder was put back to an older copy. Raises
-        StorageFull where this run cannot be noted: once it had registered, the folder would pass for such a copy.
+    def _check_old_copy(self, store: ClusterStore, present: Identity) -> None:
+        """[blocking] If the folder was restored from an older copy, mark its replicas as not in sync; then note this
+        run in the folder.
+
+        Raises StorageFull if the run cannot be noted: once the run had registered, the folder would pass for an older
+        copy.
         """
         known = records.get_node(store, NodeId(present.node_id))
         if known is not None and present.is_older_than(str(known.run), stopping=known.stopping):
@@ -627,7 +632,7 @@ class Node:
         except StorageFull as error:
             if present.runs:
                 raise
-            log.warning("runs are not noted in the data folder yet", reason=str(error))  # of one that has none it holds
+            log.warning("runs are not noted in the data folder yet", reason=str(error))  # it has no runs yet
 
     def _producer_block(self, size: int) -> range:
         """[blocking]"""
@@ -635,7 +640,8 @@ class Node:
         return records.next_producer_block(self._store, size, least=least)
 
     def _reserved(self, store: ClusterStore, cluster_id: str) -> Identity:
-        """[blocking] What a new folder is going to be. A store that was set back may give an id again that is taken."""
+        """[blocking] The identity for a new folder. A cluster store that was set back may hand out an id that is taken.
+        """
         while True:
             reserved = self._folder.reserved(cluster_id, lambda: records.take_node_id(store))
             known = records.get_node(store, NodeId(reserved.node_id))
@@ -650,27 +656,27 @@ class Node:
         if self._serves and (changed.containers or changed.nodes):
             self.parts.records_changed(changed.containers)
         if changed.features or changed.nodes:
-            self._heed_level()
+            self._follow_level()
         self._registration.look()
 
     def _removed(self, reason: str) -> None:
         log.critical("this node was removed from the cluster; it stops", node=self._record.node_id, reason=reason)
         self.ended.set()
 
-    def _heed_level(self) -> None:
-        """Have older versions refuse this node's folder as soon as the cluster's level is about to be raised, and see
-        to it that the cluster knows which levels this run supports."""
+    def _follow_level(self) -> None:
+        """Follow the cluster's feature level: make older versions refuse this node's folder as soon as the level is
+        about to be raised, and make sure that the cluster knows which levels this run supports."""
         told = self.view.features
         try:
             features.check_level(told)
         except NewerFormat as error:
             self._environment.too_new(error)
-        if self._heeding is None and self._next_heed() is not None:
-            self._heeding = asyncio.get_running_loop().create_task(self._heed(), name="feature level")
-            self._closing.callback(self._heeding.cancel)
+        if self._level_task is None and self._next_level_step() is not None:
+            self._level_task = asyncio.get_running_loop().create_task(self._follow_steps(), name="feature level")
+            self._closing.callback(self._level_task.cancel)
 
-    def _next_heed(self) -> Callable[[], Awaitable[None]] | None:
-        """What is to be done next for what the view shows; None: all is done."""
+    def _next_level_step(self) -> Callable[[], Awaitable[None]] | None:
+        """The next step towards what the view shows; None: all is done."""
         told, own = self.view.features, self.view.nodes.get(self._record.node_id)
         if told.required > self._fenced:
             return partial(self._fence, told.required)
@@ -682,9 +688,9 @@ class Node:
             return partial(self._note_level, told.level)
         return None
 
-    async def _heed(self) -> None:
+    async def _follow_steps(self) -> None:
         try:
-            while (step := self._next_heed()) is not None:
+            while (step := self._next_level_step()) is not None:
                 try:
                     await step()
                 except (HeadraceError, OSError) as error:
@@ -695,7 +701,7 @@ class Node:
                     log.exception("following the cluster's feature level went wrong")
                     await asyncio.sleep(STORE_AGAIN_S)
         finally:
-            self._heeding = None
+            self._level_task = None
 
     async def _fence(self, level: int) -> None:
         fence = partial(self._folder.fence, level)
@@ -730,7 +736,7 @@ class Node:
         return self.probe(asked)
 
     def probe(self, asked: Probe) -> ProbeAnswer:
-        """How this node is, and what is asked of its replicas."""
+        """This node's state, and the answers about its replicas."""
         return self.replicas.teller().answer(asked, self._alive())
 
     def _alive(self) -> ProbeAnswer:
@@ -761,20 +767,20 @@ class Node:
         )
 
     async def _tell_full(self, full: bool) -> None:
-        """Say in the cluster store that this node has hardly any room left, or has again."""
+        """Record in the cluster store whether this node has hardly any room left."""
         await self.store(lambda store: records.set_full(store, self._record.node_id, full, run=self._record.run))
         self.view.refresh()
 
 
-class _HeedsLevel:
-    """A ContainerListener that has the cluster's feature level looked at."""
+class _LevelListener:
+    """A ContainerListener that has the node check the cluster's feature level."""
 
     def __init__(self, heed: Callable[[], None]) -> None:
-        self._heed = heed
+        self._follow_steps = heed
 
     def container_led(self, _container: Leader) -> None:
         """See ContainerListener."""
-        self._heed()
+        self._follow_steps()
 
     def container_left(self, _container: Leader) -> None:
         """See ContainerListener."""
@@ -798,7 +804,8 @@ def make_parts(
     audit_allowed: Collection[str] = (),
     tracing: Tracing | None = None,
 ) -> NodeParts:
-    """What serves clients of what the node leads, now and later, whose peers reach it through `handlers`."""
+    """The parts that serve clients from the containers that the node leads, now and later. Peers reach them through
+    `handlers`."""
     parts = NodeParts(
         node=identity,
         runtime=runtime,
@@ -840,7 +847,7 @@ def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesSto
     """[blocking]"""
     if isinstance(where, Path):
         return SqliteStore(where)
-    from headrace.store.kubernetes.api import Access  # aiohttp: 10 MB that other nodes do not need
+    from headrace.store.kubernetes.api import Access  # imports aiohttp: 10 MB that other nodes do not need
     from headrace.store.kubernetes.store import KubernetesStore
 
     return KubernetesStore(
@@ -852,9 +859,9 @@ def _open_store(where: Path | KubernetesCluster) -> "SqliteStore | KubernetesSto
 
 
 async def _listen(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """A bound socket, from which connections have their options. Raises `FolderRefused` where somebody has the port.
+    """A bound socket, whose options connections inherit. Raises `FolderRefused` if the port is in use.
 
-    It is waited for a while: see folder.FORMER_S.
+    A port in use is retried for a while: see folder.FORMER_S.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FORMER_S

@@ -1,4 +1,5 @@
-"""Listeners at which anybody may come in: a node has them at loopback alone, unless it was told otherwise. No I/O."""
+"""The check that listeners open to anybody are on loopback, unless `--allow-anonymous` allows them elsewhere. No I/O.
+"""
 
 from collections.abc import Iterable
 
@@ -9,10 +10,11 @@ from headrace.security.listener_config import ListenerConfig, ListenersRefused
 def check_open(
     address: str, *, named: Iterable[str], configured: Iterable[ListenerConfig], allowed: bool, secure: bool
 ) -> None:
-    """Raise ListenersRefused for a listener at `address` that lets clients in which prove nothing.
+    """Raise ListenersRefused for a listener at `address`, beyond loopback, that admits clients without proof of who
+    they are.
 
-    `named`: those of `--listener`. `allowed`: `--allow-anonymous`. `secure`: access expressions say what such clients
-    may do, which is nothing unless somebody writes it.
+    `named`: the listeners of `--listener`. `allowed`: `--allow-anonymous`. `secure`: access expressions decide what
+    such clients may do, which is nothing unless an expression says so.
     """
     if allowed or secure or address == "localhost" or is_local(address):
         return

@@ -24,14 +24,14 @@ LEAST = {
     "connections_max_idle_ms": 1000,
     "metrics_topics": 0,
 }
-"""Below these a node would do nothing but make files and rolls."""
+"""Smallest values of options. Below them a node would do nothing but create files and rolls."""
 AUDITED = (*map(str, Permission), LOGIN)
-"""Of these the audit can tell what is allowed."""
+"""Actions that the audit can also record when they are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesCluster:
-    """The cluster store is Kubernetes'; `record`: the file with the cluster's own record, as it is mounted."""
+    """The cluster store is in Kubernetes. `record`: the mounted file with the cluster's own record."""
 
     name: str
     namespace: str
@@ -39,12 +39,12 @@ class KubernetesCluster:
     api: str = ""
     """The API server's address; "": as pods find it."""
     token: Path | None = None
-    """With `api`: the file of the token for it."""
+    """With `api`: the file with the token for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line."""
+    """The options of a storage node."""
 
     data: Path
     store: Path | KubernetesCluster
@@ -54,29 +54,30 @@ class Options:
     settings: NodeSettings
     peer_port: int = 0
     bind: str = ""
-    """Address to listen at; "": `host`."""
+    """Address to listen at; "": the same as `host`."""
     peer_host: str = ""
     listeners: dict[str, int] = field(default_factory=dict)
-    """More ports for clients, by name of the listener."""
+    """Further ports for clients, by the listener's name."""
     secure: bool = False
-    """Turn the cluster's security on."""
+    """Whether to turn the cluster's security on."""
     bootstrap_admin: Path | None = None
-    """Who becomes the administrator, where there is none (node.bootstrap_admin)."""
+    """The file with the administrator of a cluster that has none (node.bootstrap_admin)."""
     allow_anonymous: bool = False
-    """Listeners beyond loopback may let anybody in."""
+    """Whether listeners beyond loopback may let anybody in."""
     listeners_file: Path | None = None
-    """Says further listeners, with their protocols (security.listener_config)."""
+    """The file with further listeners and their protocols (security.listener_config)."""
     peer_tls: Path | None = None
-    """The folder with what nodes show each other (security.peer_tls); None: they speak in clear."""
+    """The folder with the certificates that nodes show each other (security.peer_tls); None: nodes speak in clear."""
     peer_tls_mode: PeerTlsMode = PeerTlsMode.REQUIRE
     peer_secrets: Path | None = None
-    """The file with the secrets by which nodes know each other (node.peer_secrets)."""
+    """The file with the secrets by which nodes authenticate each other (node.peer_secrets)."""
     admin_port: int | None = None
-    """Health, metrics, and what changes something, over HTTP; 0: a free one; None: not served."""
+    """Port for health, metrics and calls that change something, over HTTP; 0: a free port; None: not served."""
     metrics_port: int | None = None
-    """Health and metrics alone, on loopback; 0: a free one; None: not served."""
+    """Port for health and metrics only, on loopback; 0: a free port; None: not served."""
     admin_token_file: Path | None = None
-    """What it holds lets others than this host call what changes something there; None: nobody."""
+    """The file with a token. Callers from other hosts that show it may make calls that change something; None: only
+    this host may."""
     slot: str = ""
     first_nodes: int = 1
     failure_host: str = ""
@@ -84,13 +85,13 @@ class Options:
     labels: dict[str, str] = field(default_factory=dict)
     rebuild_after_s: float = 600.0
     audit_allowed: frozenset[str] = frozenset()
-    """Actions of which the audit tells what is allowed as well as what is refused."""
+    """Actions of which the audit records what is allowed as well as what is refused."""
     tracing_endpoint: str = ""
-    """The collector's address, to which traces go; "": as OpenTelemetry's variables in the environment say."""
+    """The address of the collector that traces are sent to; "": as OpenTelemetry's environment variables say."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """The options in `arguments`; exits with usage where they are wrong."""
+    """Parse `arguments`; exits with a usage message if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="headrace.node", description="One storage node of a cluster.", allow_abbrev=False
     )

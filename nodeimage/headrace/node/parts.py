@@ -1,7 +1,7 @@
-"""The parts of a node that serve clients, put together: each is handed what it needs when it is made.
+"""The parts of a node that serve clients, assembled here: each receives its collaborators when it is created.
 
-No part knows this. What changes in the cluster comes in by `container_led`, `container_left` and `records_changed`, and
-is handed on in an order that does not change.
+No part knows this module. Changes in the cluster arrive by `container_led`, `container_left` and `records_changed`,
+which notify the parts in a fixed order.
 """
 
 import asyncio
@@ -74,14 +74,14 @@ audit_log = structlog.get_logger("audit")
 
 AUDIT_FLUSH_S = 10.0
 GC_MARK = "chunk-gc"
-"""The file beside the replicas' folder that tells what garbage collection of chunks has looked for."""
-"""Between two looks at what the audit has left out."""
+"""Name of the file, beside the replicas' folder, that stores how far garbage collection of chunks has come."""
+"""Seconds between two reports of what the audit has left out."""
 CLOSE_S = 2.0
-"""How long a node that ends waits for followers, to answer what it has appended."""
+"""Seconds that an ending node waits for followers, so that it can answer what it has appended."""
 
 
 class NodeParts:
-    """Of one node, from its start to its end."""
+    """One node's parts, from its start to its end."""
 
     def __init__(
         self,
@@ -104,8 +104,10 @@ class NodeParts:
         tracing: Tracing | None = None,
     ) -> None:
         """`runtime` is closed with the parts. `folder`: where this node's replicas lie. `producer_block` blocks, and
-        raises StoreUnavailable. `listeners`: how those of the node's file are, for its status.
-        `audit_allowed`: actions of which the audit tells what is allowed as well. `tracing`: None: there are no traces.
+        raises StoreUnavailable. `listeners`: the state of the listeners of the node's file, for its status.
+
+        `audit_allowed`: actions of which the audit records what is allowed as well. `tracing`: None: there are no
+        traces.
         """
         self.tracer: Tracer = NO_TRACER if tracing is None else tracing.tracer
         self.node = node
@@ -113,7 +115,7 @@ class NodeParts:
         self.catalog = catalog
         self.cluster = cluster
         self.containers: Mapping[ContainerId, Leader] = cluster.replicas.led
-        """Every container that this node leads, the catalog's among them."""
+        """Every container that this node leads, including the catalog's."""
         self.layout = Layout(cluster, node)
         self.runtime = runtime
         self.store = store
@@ -298,13 +300,13 @@ class NodeParts:
         """Its APIs are added by `client_apis`."""
 
     def look_around(self) -> None:
-        """See which nodes are dead, before clients are told of the cluster."""
+        """Find out which nodes are dead, before clients are sent the cluster's nodes."""
         self.layout.see(self.controller.dead())
 
     # --- the cluster
 
     def container_led(self, container: Leader) -> None:
-        """This node leads a container from now on."""
+        """Called when this node has begun to lead a container."""
         if container in self._led or container.lost:
             return
         self._led.add(container)
@@ -317,7 +319,7 @@ class NodeParts:
         self.rolls.take_up(container)
 
     def container_left(self, container: Leader) -> None:
-        """This node leads a container no more; whoever waited for it has been told."""
+        """Called when this node no longer leads a container; those who waited for it have been notified."""
         self._led.discard(container)
         self.layout.changed()
         self.unclean.container_left(container)
@@ -326,7 +328,7 @@ class NodeParts:
         self.coordination.container_left(container)
 
     def records_changed(self, containers: Collection[ContainerId] = ()) -> None:
-        """The records of these containers have changed, or those of nodes."""
+        """Called when the records of these containers, or of nodes, have changed."""
         self.layout.changed()
         self.unclean.records_changed()
         self.partitions.records_changed()
@@ -337,7 +339,7 @@ class NodeParts:
     # --- life
 
     async def start(self) -> None:
-        """Begin the background work, and serve what this node leads by now."""
+        """Start the background work, and serve what this node already leads."""
         await self.access.start()
         await self.quotas.start()
         self.runtime.spawn(self.audit_stream.run())
@@ -364,11 +366,11 @@ class NodeParts:
         self.runtime.close()
 
     async def _all_answered(self, container: Leader) -> None:
-        """What has been appended is answered, if its followers let it."""
+        """Wait until everything appended is answered, if followers allow it."""
         try:
             await committed_to(container, container.log.end, timeout_s=CLOSE_S)
         except KafkaError as error:
-            log.info("some producers get no answer", container=container.id, reason=str(error))
+            log.info("some producers will get no answer", container=container.id, reason=str(error))
 
 
 def _log_audit(fields: Mapping[str, object]) -> None:

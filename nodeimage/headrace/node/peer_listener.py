@@ -1,6 +1,6 @@
-"""How other nodes are let in: the TLS of `--peer-tls DIR` and the secrets of `--peer-secrets FILE`.
+"""How other nodes authenticate: the TLS of `--peer-tls DIR` and the secrets of `--peer-secrets FILE`.
 
-Both are kept up to date with their files, and told of in the node's status as listener `peer`.
+Both follow their files while the node runs, and appear in the node's status as listener `peer`.
 """
 
 import time
@@ -24,7 +24,8 @@ _SHOWN: Final = 3
 
 
 class PeerListener(TlsWatch):
-    """Of one node. Made by `read`, in a thread; then of the loop, but for `look`."""
+    """One node's listener for other nodes. `read` creates it in a thread; afterwards it belongs to the event loop,
+    except for `look`."""
 
     needs = "what nodes know each other by needs attention"
     is_well = "what nodes know each other by is as it should be again"
@@ -34,35 +35,35 @@ class PeerListener(TlsWatch):
         self.tls = tls
         self._secrets = secrets
         self._in_use: Secrets | None = None
-        self._of_record = ""
+        self._record_secret = ""
         self._server: PeerServer | None = None
         self._client: PeerClient | None = None
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether there are files to watch."""
         return self.tls is not None or self._secrets is not None
 
     def serves(self, server: PeerServer, client: PeerClient, *, secret: str) -> None:
-        """Look after these from now on. `secret`: of the cluster's record."""
-        self._server, self._client, self._of_record = server, client, secret
+        """Apply the files' contents to these from now on. `secret`: the secret in the cluster's record."""
+        self._server, self._client, self._record_secret = server, client, secret
         self._use_secrets()
 
     def look(self) -> bool:
-        """[blocking] See to what is in the files now; whether new connections have another certificate."""
+        """[blocking] Read the files again; returns whether new connections use another certificate."""
         if self._secrets is not None:
             self._secrets.look()
         return super().look()
 
     def told(self, *, changed: bool, now: float) -> None:
-        """Have new connections proven by what is new, and log what a look has found, if it is new."""
+        """Use the secrets that `look` found for new connections, and log what it found, if it is new."""
         self._use_secrets()
         super().told(changed=changed, now=now)
 
     def _use_secrets(self) -> None:
-        if self._server is None or self._client is None or not self._of_record:
+        if self._server is None or self._client is None or not self._record_secret:
             return
-        wanted = (None if self._secrets is None else self._secrets.told) or Secrets(self._of_record)
+        wanted = (None if self._secrets is None else self._secrets.told) or Secrets(self._record_secret)
         if wanted == self._in_use:
             return
         for each in (self._server, self._client):
@@ -72,8 +73,8 @@ class PeerListener(TlsWatch):
         self._in_use = wanted
 
     def other_problem(self) -> str:
-        """What is wrong with the secrets; else with whom the node speaks in clear, where it may: what has to end before
-        it may not."""
+        """What is wrong with the secrets; otherwise the nodes that this node speaks to in clear, while it may. They
+        need TLS before clear connections can be forbidden."""
         if self._secrets is not None and self._secrets.fault:
             return self._secrets.fault
         if self._client is None or not (plain := self._client.spoken_plainly()):
@@ -83,7 +84,7 @@ class PeerListener(TlsWatch):
         return f"nodes are spoken to without TLS: {', '.join(shown)}{more}"
 
     def shown(self) -> Mapping[str, object]:
-        """See TlsWatch.shown_as; and by which secrets nodes know each other."""
+        """See TlsWatch.shown_as; also the ids of the secrets in use."""
         handshakes = None if self._server is None else self._server.handshakes
         shown = self.shown_as(
             port=0 if self._server is None else self._server.address[1],
@@ -99,7 +100,8 @@ class PeerListener(TlsWatch):
 
 
 def read(folder: Path | None, mode: PeerTlsMode, secrets: Path | None = None) -> PeerListener | None:
-    """[blocking] What the files say; None without any. Raises TlsRefused, SecretsRefused, which name the option."""
+    """[blocking] The listener that the files describe; None without files. Raises TlsRefused and SecretsRefused, which
+    name the option."""
     if folder is None and secrets is None:
         return None
     now = time.time()

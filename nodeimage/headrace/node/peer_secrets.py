@@ -1,11 +1,11 @@
-"""The secrets by which nodes know each other, where a file says them: the newest, and while it changes the former one.
+"""The secrets by which nodes authenticate each other, from a file: the newest, and during a change the former one too.
 
-    1f9c22ab04d3e5f6...   the newest, in hexadecimal digits, 32 of them at least
-    77d0aa3c5e9b1264...   the former one, which is good too; often it is not there
+    1f9c22ab04d3e5f6...   the newest, at least 32 hexadecimal digits
+    77d0aa3c5e9b1264...   the former one, which is also accepted; usually absent
 
-Without the file it is the secret in the cluster's own record, which is also what the record's secret stays good for
-otherwise: it seals the credentials of links. A file that cannot be used, or that is there no longer, leaves in use what
-was. Nothing of a secret is in a fault, a log or a status but `id_of` it.
+Without the file, nodes use the secret in the cluster's own record. With it, the record's secret still seals the
+credentials of links. If the file cannot be used, or disappears, the previous secrets stay in use. Errors, logs and
+statuses contain no part of a secret except its `id_of`.
 """
 
 import hmac
@@ -22,40 +22,40 @@ _ID_BYTES: Final = 4
 
 
 class SecretsRefused(HeadraceError):
-    """A file that says no secrets."""
+    """The file contains no valid secrets."""
 
     code = Code.INVALID_CONFIG
 
 
 class Secrets(NamedTuple):
-    """What proofs are checked against."""
+    """The secrets that proofs are checked against."""
 
     newest: str
     former: str = ""
-    """"": there is none."""
+    """The former secret; "": there is none."""
 
     def __repr__(self) -> str:
         return f"Secrets(ids={self.ids})"
 
     @property
     def ids(self) -> list[str]:
-        """What may be shown of them."""
+        """The ids of the secrets, which may be shown."""
         return [id_of(secret) for secret in self if secret]
 
 
 class PeerSecrets:
-    """Of one node. [blocking] throughout; one thread at a time."""
+    """One node's secrets file. [blocking] throughout; used by one thread at a time."""
 
     def __init__(self, file: Path) -> None:
-        """Raises SecretsRefused for a file that is there and says none."""
+        """Raises SecretsRefused for an existing file without valid secrets."""
         self._file = file
         self.told = read_secrets(file)
-        """What the file says, or said last; None: it was never there."""
+        """The secrets that the file last contained; None: the file has never existed."""
         self.fault = ""
-        """Why what is in the file is not in use; "": it is."""
+        """Why the file's contents are not in use; "": they are."""
 
     def look(self) -> bool:
-        """Read the file again; whether it says something else."""
+        """Read the file again; returns whether its secrets changed."""
         try:
             found = read_secrets(self._file)
         except SecretsRefused as error:
@@ -72,12 +72,12 @@ class PeerSecrets:
 
 
 def id_of(secret: str) -> str:
-    """By which people tell one secret from another."""
+    """An id by which people can tell secrets apart."""
     return hmac.digest(secret.encode(), b"headrace secret id", "sha256")[:_ID_BYTES].hex()
 
 
 def read_secrets(file: Path) -> Secrets | None:
-    """[blocking] What a file says; None: it is not there. Raises SecretsRefused."""
+    """[blocking] The secrets in a file; None: it does not exist. Raises SecretsRefused."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_BYTES + 1)

@@ -1,6 +1,6 @@
 """The storage nodes of one pod: `python -m headrace.node.pod --cluster NAME [--shards N] [arguments of headrace.node]`.
 
-A pod is known by its name, and keeps its disk: shard K of it has the folder /data/node-K, its ports at an offset of K,
+A pod is identified by its name and keeps its disk: its shard K has the folder /data/node-K, ports at an offset of K,
 and the slot POD/K. With one shard this process becomes the node; with more it starts them, passes SIGTERM on, and ends
 when any of them does, so that Kubernetes starts all of them again; it answers /livez, /readyz and /safez for all.
 
@@ -29,21 +29,23 @@ from headrace.metrics.merging import CONTENT_TYPE, merged
 from headrace.store.kubernetes.pod_ports import ADMIN_PORT, CLIENT_PORT, EXTERNAL_PORT, PEER_PORT
 
 SHARD_ADMIN_PORT: Final = 8180
-"""Of shard 0, where there are several; the pod itself answers at ADMIN_PORT then."""
+"""Admin port of shard 0 of several; the pod itself then answers at ADMIN_PORT."""
 CHECK_S: Final = 1.0
 METRICS: Final = frozenset({"/metrics", "/metrics/kafka"})
 ANSWERED: Final = frozenset({"/livez", "/readyz", "/safez"}) | METRICS
-"""What is asked of the shards on somebody else's behalf: to these he would be somebody on their own host."""
+"""Paths that the pod forwards to its shards. To a shard such a caller looks like one on its own host, so nothing that
+changes anything is forwarded."""
 MOST_ANSWERED: Final = 64
-"""Connections at a time."""
+"""Most connections that the pod answers at a time."""
 HAND_OVER_S: Final = 10.0
 RECOVER_S: Final = 150.0
 NEEDED: Final = ("POD_NAME", "POD_NAMESPACE", "POD_IP")
 RECORD: Final = Path("/etc/headrace/cluster/record")
 PEER_SECRETS: Final = RECORD.with_name("peer-secrets")
-"""Beside it, once the secret by which nodes know each other has changed."""
+"""The file with the secrets by which nodes authenticate each other, once they have changed. It lies beside the
+cluster's record."""
 TEXT: Final = "text/plain; charset=utf-8"
-"""What shards answer, but for metrics."""
+"""Content type of the shards' answers, except metrics."""
 
 
 def command(
@@ -56,7 +58,8 @@ def command(
     more: Sequence[str],
     listeners: Path | None = None,
 ) -> list[str]:
-    """What runs one shard. `listeners`: a folder with a file of listeners for each, `shard-0.toml` and so on."""
+    """The command that runs one shard. `listeners`: a folder with a file of listeners for each shard, `shard-0.toml`
+    and so on."""
     pod, namespace, address = environment["POD_NAME"], environment["POD_NAMESPACE"], environment["POD_IP"]
     host = f"{pod}.{cluster}-nodes.{namespace}.svc"
     found = [sys.executable, "-m", "headrace.node", "--data", str(data / f"node-{shard}")]
@@ -71,7 +74,7 @@ def command(
     found += ["--admin-port", str(_admin_port(shard, shards))]
     found += ["--slot", f"{pod}/{shard}", "--failure-host", environment.get("HOST_NAME") or pod]
     if "--secure" not in more and "--allow-anonymous" not in more:
-        found.append("--allow-anonymous")  # the network of pods is no loopback, and clusters stay as open as they were
+        found.append("--allow-anonymous")  # the pods' network is not loopback; this keeps clusters as open as before
     return [*found, *more]
 
 
@@ -80,7 +83,7 @@ def _admin_port(shard: int, shards: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process."""
+    """The pod's process; the exit code."""
     parser = argparse.ArgumentParser(prog="headrace.node.pod", description="The storage nodes of one pod.")
     parser.add_argument("--cluster", default="")
     parser.add_argument("--hand-over", action="store_true", help="have the nodes that run hand over, and return")
@@ -137,15 +140,15 @@ async def _run(commands: Sequence[Sequence[str]]) -> int:
 
 
 def _listening(port: int) -> socket.socket:
-    """At all addresses of the pod."""
+    """A listening socket at all addresses of the pod."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
 def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
-    """Answer for all shards. Each connection has one answer, within `CHECK_S` from its line on: where there are many,
-    the one that came first makes way."""
+    """Answer HTTP requests for all shards. Each connection gets one answer, within `CHECK_S` of its request line. At
+    too many connections the oldest one is closed."""
 
     def accepted(place: Place) -> asyncio.BaseProtocol:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -171,7 +174,7 @@ def serve_pod(listening: socket.socket, shards: int) -> Acceptor:
 
 
 async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request, and the end of the connection."""
+    """Answer one request, and close the connection."""
     try:
         line = (await asyncio.wait_for(reader.readline(), CHECK_S)).decode("latin-1").split()
         path = _path(line)
@@ -189,19 +192,19 @@ async def _answer(shards: int, reader: asyncio.StreamReader, writer: asyncio.Str
         )
         writer.write(head.encode() + body)
         await writer.drain()
-    except (OSError, TimeoutError, ValueError):  # ValueError: of a line without end
+    except (OSError, TimeoutError, ValueError):  # ValueError: the request line is too long
         pass
     finally:
         writer.close()
 
 
 def _path(line: Sequence[str]) -> str:
-    """What a request's first line asks for; "": nothing that there is."""
+    """The path that a request's first line names; "": none that is served."""
     return line[1].partition("?")[0] if len(line) == 3 and line[0] == "GET" else ""
 
 
 def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """The worst of the shards' answers, and whose it is; their metrics all together."""
+    """The worst of the shards' answers with its shard's name; for metrics, all shards' metrics."""
     status = max(code for code, _ in answers)
     if path in METRICS and status == HTTPStatus.OK:
         return status, merged([text.decode() for _, text in answers]).encode()
@@ -209,10 +212,11 @@ def _joined(path: str, answers: Sequence[tuple[int, bytes]]) -> tuple[int, bytes
 
 
 def recover_store(*, apply: bool) -> dict[str, Any]:
-    """[blocking] Have a node of this pod put back what the cluster store has lost; its answer. Raises HeadraceError."""
+    """[blocking] Have a node of this pod restore what the cluster store has lost; returns its answer. Raises
+    HeadraceError."""
     path = f"/recover-store{'?apply=1' if apply else ''}"
     status, text = _ask(SHARD_ADMIN_PORT, path, "POST", RECOVER_S)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:  # a single shard has the pod's own port
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:  # a single shard answers at the pod's own port
         status, text = _ask(ADMIN_PORT, path, "POST", RECOVER_S)
     if status != HTTPStatus.OK:
         raise HeadraceError(text.decode().strip())
@@ -221,7 +225,7 @@ def recover_store(*, apply: bool) -> dict[str, Any]:
 
 
 async def _hand_over(shards: int) -> int:
-    """All at once: what they wait for is the same."""
+    """Have all shards hand over at once, since they wait for the same things."""
     loop = asyncio.get_running_loop()
     answers = await asyncio.gather(
         *(

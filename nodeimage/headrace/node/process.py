@@ -28,13 +28,14 @@ from headrace.partitions.cluster_layout import NodeIdentity
 log = structlog.get_logger()
 
 GC_THRESHOLDS = (50_000, 20, 1_000)
-"""A request makes some tens of objects that die by reference counts; to look at all others often stalls the loop."""
+"""Thresholds of the garbage collector. A request creates tens of objects that reference counting frees; collecting all
+others often would stall the loop."""
 SWITCH_S = 0.001
-"""How long a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
+"""Seconds that a thread may keep the interpreter while the loop waits for it; Python's default is 5 ms."""
 
 
 async def serve(options: Options) -> int:
-    """Run a node until SIGTERM or SIGINT, which also end one that is still starting; the exit code."""
+    """Run a node until SIGTERM or SIGINT, which also end a node that is still starting; the exit code."""
     loop = asyncio.get_running_loop()
     node = Node(options)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,7 +89,7 @@ def _write_ready(path: Path, identity: NodeIdentity, **ports: int | None) -> Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The process."""
+    """The node's process; the exit code."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     limit = raise_limit()
     limits = LogLimits()
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("few file descriptors: raise the limit of open files", limit=limit, least=LEAST)
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
-    gc.freeze()  # what was imported: it would hold the loop up for 40 ms when the node is ready
+    gc.freeze()  # exempt imported modules: collecting them would stall the loop for 40 ms when the node is ready
     try:
         return uvloop.run(_serve_bounded(options, limits))
     except HeadraceError as error:

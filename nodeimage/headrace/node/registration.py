@@ -1,13 +1,13 @@
-"""Keeps what one node has said in the cluster store there, though the store is set back to before it was said.
+"""Restores what one node has written to the cluster store, if the store is set back to a time before that.
 
-1. The node's registration. A store that was set back has an older one (another run, another address), or none. A node
-   that was removed has none either: removals leave a trace (records.RemovedNodes), and end the node.
-2. That containers were deleted. Their replicas are gone everywhere, so nobody could lead what an old copy brings back.
-3. The counters of ids. Whoever has seen a higher one than the store has raises it again, beyond what it has seen, so
-   that nobody is given an id that somebody has.
+1. The node's registration. A store that was set back has an older one (another run, another address), or none. A
+   removed node has none either, but removals leave a trace (records.RemovedNodes), and end the node.
+2. That containers were deleted. Their replicas are gone everywhere, so no node could lead what an old copy brings back.
+3. The counters of ids. A node that has seen a higher counter than the store's raises it beyond what it has seen, so
+   that no id is handed out twice.
 
-Crash behaviour: all of it is said again by the next run, or by the other nodes. Knows nothing of containers: what is
-not to be done by their old records is seen to by the replicas (store.lineage).
+Crash behaviour: the next run, or the other nodes, write everything again. This module knows nothing of containers:
+replicas themselves take care not to act on old records (store.lineage).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 AGAIN_S: Final = 1.0
 FELL_S: Final = 30.0
-"""So long after the store was seen to be set back a missing registration counts as lost with it."""
+"""Seconds after the store was set back within which a missing registration counts as lost with it."""
 
 
 class _View(Protocol):
@@ -53,7 +53,7 @@ class _View(Protocol):
 
 
 class Registration:
-    """One run's. The loop's own."""
+    """One run's registration. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Registration:
         removed: Callable[[str], None],
     ) -> None:
         """`folder_level`: the highest feature level that the node's folder has seen. `full`: whether the node has
-        hardly any room. `removed`: told once, with the reason, when this run has no place in the cluster any more."""
+        hardly any room. `removed`: called once, with the reason, when this run no longer has a place in the cluster."""
         self._record = record
         self._view = view
         self._store = store
@@ -75,18 +75,19 @@ class Registration:
         self._removed = removed
         self._loop = asyncio.get_running_loop()
         self._answered: set[uuid.UUID] = set()
-        """Other runs in whose place this one has put itself: two that live at once must not do so for ever."""
+        """Other runs that this one has replaced in the store. Two runs alive at once must not replace each other
+        forever."""
         self._fell_at = view.fell_at
         self._over = False
         self._task: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """The view has changed."""
+        """Check the view, which has changed, and restore what is missing."""
         if (self._task is None or self._task.done()) and not self._over and self._is_due():
-            self._task = self._loop.create_task(self._put_back(), name="registration")
+            self._task = self._loop.create_task(self._restore(), name="registration")
 
     async def close(self) -> None:
-        """Say nothing more."""
+        """Stop restoring."""
         self._over = True
         if self._task is not None:
             self._task.cancel()
@@ -102,15 +103,15 @@ class Registration:
         return own.run != self._record.run and own.run not in self._answered
 
     def _behind(self) -> dict[str, int]:
-        """What the counters have been, of those that are lower now."""
+        """The highest values seen of the counters that are lower now."""
         highest, counters = self._view.highest, self._view.counters
         return {key: most for key, most in highest.items() if counters.get(key, 0) < most}
 
-    async def _put_back(self) -> None:
+    async def _restore(self) -> None:
         while not self._over and self._is_due():
             try:
                 if self._is_lost():
-                    await self._put_registration()
+                    await self._restore_registration()
                 if undeleted := sorted(self._view.undeleted):
                     await self._store(partial(container_records.delete_again, containers=undeleted))
                     self._view.undeleted.difference_update(undeleted)
@@ -128,8 +129,8 @@ class Registration:
             self._view.refresh()
             await asyncio.sleep(AGAIN_S)
 
-    async def _put_registration(self) -> None:
-        """Raises FolderRefused where it is gone for good."""
+    async def _restore_registration(self) -> None:
+        """Restore the registration. Raises FolderRefused if the node was removed from the cluster."""
         record, fell_at = self._record, self._view.fell_at
         own = self._view.nodes.get(record.node_id)
         lost_by_fall = self._loop.time() - fell_at < FELL_S

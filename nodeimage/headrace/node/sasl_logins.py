@@ -1,8 +1,8 @@
-"""SASL at a node's listeners: their gates, and what these share.
+"""SASL at a node's listeners: a gate for each listener, and what the gates share.
 
-Passwords of PLAIN are hashed in one thread that gives way to all others, so that clients which connect all at once slow
-down nothing but each other. A listener with OAUTHBEARER has the keys of its issuer, which are fetched from the start
-on; until they are there its tokens are refused.
+PLAIN passwords are hashed in one low-priority thread, so that clients which connect all at once slow down nothing but
+each other. A listener with OAUTHBEARER fetches its issuer's keys from the start; until they have arrived it refuses
+tokens.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from headrace.partitions.login_audit import LoginAudit
 from headrace.security.sasl.mechanisms import Verifier, offered_mechanisms
 
 NICE: Final = 5
-"""Of the thread that hashes passwords."""
+"""Nice value of the thread that hashes passwords."""
 
 
 class SaslLogins:
-    """Of one node, from its start to its end."""
+    """One node's SASL gates, from its start to its end."""
 
     def __init__(self, *, runtime: Runtime, catalog: Catalog, secret: str, handler: Handler, audit: LoginAudit) -> None:
-        """`secret`: the cluster's. `handler` answers requests of clients that have authenticated."""
+        """`secret`: the cluster's secret. `handler` answers requests of clients that have authenticated."""
         self.unproven = UnprovenConnections(runtime.awake)
         self._runtime = runtime
         self._handler = handler
@@ -41,7 +41,7 @@ class SaslLogins:
         self._hashing = ThreadPoolExecutor(1, thread_name_prefix="login", initializer=_give_way)
 
     def gate(self, listener: ClientListener) -> SaslGate:
-        """What stands between a listener's connections and the handler. Raises KafkaError INVALID_CONFIG."""
+        """The gate between a listener's connections and the handler. Raises KafkaError INVALID_CONFIG."""
         config = listener.config
         assert config.sasl is not None
         offered = offered_mechanisms(
@@ -61,19 +61,19 @@ class SaslLogins:
         )
 
     def close(self) -> None:
-        """Hash nothing more."""
+        """Stop hashing."""
         self._hashing.shutdown(cancel_futures=True)
 
     async def _hashed(self, function: Callable[[], frozenset[bytes]]) -> frozenset[bytes]:
         return await asyncio.get_running_loop().run_in_executor(self._hashing, function)
 
     def _verifier(self, listener: ClientListener) -> Verifier | None:
-        """None: of a listener without OAUTHBEARER."""
+        """The verifier of tokens; None for a listener without OAUTHBEARER."""
         assert listener.config.sasl is not None
         settings = listener.config.sasl.oauth
         if settings is None:
             return None
-        from headrace.security.sasl.jwks import KeySet  # cryptography, aiohttp: 10 MB that other nodes do not need
+        from headrace.security.sasl.jwks import KeySet  # cryptography, aiohttp: 10 MB that few nodes need
         from headrace.security.sasl.jwks_http import fetch_jwks
         from headrace.security.sasl.jwt import TokenVerifier
 
@@ -84,5 +84,5 @@ class SaslLogins:
 
 
 def _give_way() -> None:
-    with contextlib.suppress(OSError):  # where threads have no priority of their own
+    with contextlib.suppress(OSError):  # platforms without a priority per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

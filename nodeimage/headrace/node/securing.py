@@ -1,11 +1,11 @@
 """Turning a cluster's security on (`--secure`), with its first administrator (`--bootstrap-admin`).
 
-The order is: the administrator's credentials, his right, security. A crash between them leaves a cluster that is as
-open as it was, and the next start goes on; a cluster without an administrator is never closed. Each is done only where
-it has not been, so that all nodes of a cluster may be told the same, each time they start.
+The order is: the administrator's credentials, the administrator's right, security. A crash in between leaves the
+cluster as open as it was, and the next start continues; a cluster without an administrator is never secured. A step
+that is already done is skipped, so that all nodes of a cluster may have the same options at every start.
 
-The commands belong to feature level 2. A node that is to be secure waits for it before it serves any client: it would
-serve them openly meanwhile.
+The commands belong to feature level 2. A node with these options waits for that level before it serves any client:
+until then it would serve clients openly.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from headrace.security.scram_common import HASHES
 log = structlog.get_logger()
 
 LOOK_S: Final = 0.2
-"""Between two looks at the cluster's feature level."""
+"""Seconds between two looks at the cluster's feature level."""
 TRIES: Final = 50
-"""Of a command: the catalog's leader may hear of the level a moment later than this node."""
+"""How often a command is tried: the catalog's leader may learn of the level a moment later than this node."""
 WAITS_FOR: Final = (
     f"the cluster's feature level {int(Level.SECURED)}, which --secure and --bootstrap-admin need: once all nodes have "
     "this version, `headrace features upgrade` at another node, or at this one started without them"
@@ -43,22 +43,23 @@ WAITS_FOR: Final = (
 
 
 class NoAdministrator(HeadraceError):
-    """A cluster that nobody could change any more once it is secure."""
+    """The cluster has no administrator, so nobody could change it once it is secure."""
 
     code = Code.INVALID_CONFIG
 
 
 async def until_level(may: Callable[[Level], bool]) -> None:
-    """Return once the cluster's feature level has users and expressions."""
+    """Return once the cluster's feature level supports users and access expressions."""
     if may(Level.SECURED):
         return
     log.warning("waits before it serves clients", reason=WAITS_FOR)
-    while not may(Level.SECURED):  # noqa: ASYNC110  # the view has no event for it, and this is once
+    while not may(Level.SECURED):  # noqa: ASYNC110  # the view has no event for this, and it happens once
         await asyncio.sleep(LOOK_S)
 
 
 async def ensure_admin(catalog: Catalog, admin: BootstrapAdmin, *, executor: Executor, now: Millis) -> None:
-    """Make the administrator, if there is no such user, and have him be it, if there is none. Raises KafkaError."""
+    """Create the user, if there is none of that name, and make it the administrator, if there is none. Raises
+    KafkaError."""
     known, expressions = await catalog.query(
         lambda reader: (reader.users.named(admin.user), _admin_expressions(reader.access.all()))
     )
@@ -70,18 +71,18 @@ async def ensure_admin(catalog: Catalog, admin: BootstrapAdmin, *, executor: Exe
         text = expression_of(users=[admin.user]).text
         item = AccessItem(kind=CLUSTER, object="", permission=Permission.ADMIN.value, expression=text)
         none = [AccessItem(kind=CLUSTER, object="", permission=Permission.ADMIN.value, expression=None)]
-        await _submit(catalog, SetAccess(items=[item], now=now, expected=none))  # another node may have been first
+        await _submit(catalog, SetAccess(items=[item], now=now, expected=none))  # no change if another node was first
         log.info("the cluster has an administrator", expression=text)
 
 
 async def secure(catalog: Catalog) -> None:
-    """Turn security on, if it is not. Raises NoAdministrator, KafkaError."""
+    """Turn security on, if it is off. Raises NoAdministrator, KafkaError."""
     is_on, expressions = await catalog.query(
         lambda reader: (reader.access.is_secured(), _admin_expressions(reader.access.all()))
     )
     if is_on:
         return
-    if not any(expressions):  # an empty one lets nobody in
+    if not any(expressions):  # an empty expression admits nobody
         raise NoAdministrator(
             "--secure: the cluster has no administrator, and nobody could change anything any more; give one by "
             "--bootstrap-admin FILE"
@@ -103,7 +104,7 @@ async def _submit(catalog: Catalog, command: CatalogCommand[Any]) -> None:
 
 
 def _admin_expressions(rows: list[AccessRow]) -> list[str]:
-    """Who administrates the cluster: one expression, or none."""
+    """The expression that says who administers the cluster: one, or none."""
     return [row.expression for row in rows if row.kind == CLUSTER and row.permission == Permission.ADMIN]
 
 

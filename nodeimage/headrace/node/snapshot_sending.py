@@ -1,8 +1,8 @@
-"""The catalog's snapshots as this node gives them to others: held open while they are read, and paced.
+"""The catalog's snapshots that this node sends to others: held open while they are read, and paced.
 
-All that is read of them, for whomever, goes through one `Pacer`: joining nodes must not take the disk and the network
-from clients. Nodes that follow read one on their stream (container.snapshot_transfer); those that have lost their
-tables read one by calls, each of which finds again the file that the first one found.
+All reads of snapshots, for any receiver, pass one `Pacer`: joining nodes must not take the disk and the network from
+clients. Followers receive a snapshot on their stream (container.snapshot_transfer). Nodes that have lost their tables
+read one by separate calls, each of which finds the file that the first call opened.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from headrace.peer.messages import SnapshotPart
 from headrace.tables.snapshot_pool import SharedSnapshot
 
 LENT_S: Final = 60.0
-"""A snapshot that is read by calls is let go of when none has come for so long."""
+"""Seconds after the last call that reads a snapshot, after which the snapshot is released."""
 
 
 class Pacer:
-    """Lets so many bytes a second through, in the order in which they were asked for. 0: as many as there are."""
+    """Limits reads to `rate` bytes per second, in the order of the calls. 0: no limit."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -61,14 +61,14 @@ class GivenSnapshot:
             raise
 
     async def verify(self) -> None:
-        """Raises HeadraceError where its bytes are not those any more that were checked."""
+        """Check the file's bytes against its checksum. Raises HeadraceError if they have changed."""
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._executor, self._shared.summed())
         except OSError as error:
             raise HeadraceError(f"the snapshot at {self.position} cannot be read: {error}") from error
         if found != (self.size, self.crc):
             self.damaged()
-            raise HeadraceError(f"the snapshot at {self.position} has changed on the disk; ask anew")
+            raise HeadraceError(f"the snapshot at {self.position} has changed on the disk; ask again")
 
     def damaged(self) -> None:
         """See OutgoingSnapshot."""
@@ -84,33 +84,35 @@ class GivenSnapshot:
 
 
 class LentSnapshots:
-    """Those that are read by calls."""
+    """Snapshots that other nodes read by separate calls."""
 
     def __init__(self) -> None:
         self._lent: dict[Position, GivenSnapshot] = {}
         self._timers: dict[Position, asyncio.TimerHandle] = {}
 
     async def lend(self, snapshot: GivenSnapshot) -> Position:
-        """Keep a snapshot for the calls that read it; its position. Raises HeadraceError where it is damaged by now."""
+        """Hold a snapshot for the calls that read it, and return its position. Raises HeadraceError if it is damaged.
+        """
         position = snapshot.position
         if position in self._lent:
             snapshot.close()
         else:
             self._lent[position] = snapshot
-            self._keep(position)
+            self._restart_timer(position)
             try:
                 await snapshot.verify()
             except HeadraceError:
-                self._let_go(position)
+                self._release(position)
                 raise
         return position
 
     async def part(self, position: Position, at: int) -> tuple[SnapshotPart, list[bytes]]:
-        """The bytes of one from `at` on. Raises HeadraceError where it has been let go of, or cannot be read."""
+        """The bytes of the snapshot at `position`, from `at` on. Raises HeadraceError if it has been released, or
+        cannot be read."""
         snapshot = self._lent.get(position)
         if snapshot is None:
-            raise HeadraceError(f"the snapshot at {position} is not held here any more; ask anew")
-        self._keep(position)
+            raise HeadraceError(f"the snapshot at {position} is no longer held here; ask again")
+        self._restart_timer(position)
         try:
             piece = await snapshot.read(at, PIECE_BYTES)
         except OSError as error:
@@ -118,17 +120,17 @@ class LentSnapshots:
         return SnapshotPart(position, snapshot.size, snapshot.crc), [piece]
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all snapshots."""
         for position in list(self._lent):
-            self._let_go(position)
+            self._release(position)
 
-    def _keep(self, position: Position) -> None:
+    def _restart_timer(self, position: Position) -> None:
         timer = self._timers.pop(position, None)
         if timer is not None:
             timer.cancel()
-        self._timers[position] = asyncio.get_running_loop().call_later(LENT_S, self._let_go, position)
+        self._timers[position] = asyncio.get_running_loop().call_later(LENT_S, self._release, position)
 
-    def _let_go(self, position: Position) -> None:
+    def _release(self, position: Position) -> None:
         timer = self._timers.pop(position, None)
         if timer is not None:
             timer.cancel()

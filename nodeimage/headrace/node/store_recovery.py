@@ -1,12 +1,12 @@
-"""Puts records of containers back that the cluster store has lost while the nodes run: deleted by hand on Kubernetes,
-or replaced by older ones, as etcd was restored from a backup.
+"""Restores records of containers that the cluster store has lost while the nodes run: deleted by hand on Kubernetes, or
+replaced by older ones because etcd was restored from a backup.
 
-Any node does it, when it is told to. It asks all registered nodes what their folders say of containers that have no
-record, twice: whether anybody has yet to see that the records are gone, and so may lead; and if nobody has, what they
-hold, which does not grow any more. All have to answer: what only a silent one has would be lost.
+Any node can do it on request. It asks all registered nodes, twice, what their folders hold of containers that have no
+record: first whether any node has yet to notice that the records are gone, and so may still lead; and once none has,
+what they hold, which no longer grows. All nodes have to answer: data that only a silent node holds would be lost.
 
-A record that is older than what a replica knows is taken away first, so that nobody leads or follows by it; from there
-on it is one that was lost. Who is interrupted in between does the same again.
+A record that is older than what a replica knows is deleted first, so that no node leads or follows by it; it then
+counts as lost. If recovery is interrupted in between, running it again continues.
 """
 
 import asyncio
@@ -33,20 +33,21 @@ from headrace.store.view import ClusterView
 log = structlog.get_logger()
 
 SEEN_S: Final = 20.0
-"""Within which all nodes should see that records were taken away."""
+"""Seconds within which all nodes should notice that records were deleted."""
 SEEN_AGAIN_S: Final = 0.2
 WARNINGS: Final = 100
-"""That a node gives one by one."""
+"""Most warnings that one node sends."""
 SKIPPED_PRODUCERS: Final = 1 << 28
-"""Producer ids that may have been handed out since the copy was made, to nodes that no longer run; there are 2**40."""
+"""How many producer ids to skip: they may have been handed out, since the copy was made, to nodes that no longer run.
+There are 2**40."""
 ANSWER_S: Final = 60.0
-"""Logs that are not open are scanned for it."""
+"""Seconds to wait for a node's answer: it scans logs that are not open."""
 
 Told = tuple[UnrecordedFound, Sequence[FoundReplica]]
 
 
 class StoreRecovery:
-    """One node's part."""
+    """Answers and runs recoveries on one node."""
 
     def __init__(
         self, *, node: NodeId, replicas: Replicas, peers: PeerClient, store: StoreCall, view: ClusterView
@@ -62,14 +63,15 @@ class StoreRecovery:
     async def answer(
         self, asked: Unrecorded, _payload: memoryview, _session: Session
     ) -> tuple[UnrecordedFound, list[bytes]]:
-        """What this node holds that has no record. Raises OSError."""
+        """Answer another node with what this node holds of containers without a record. Raises OSError."""
         answer, found = await self._look_here(asked)
         return answer, [told(found)]
 
     # --- asked to do it
 
     async def recover(self, *, apply: bool) -> dict[str, Any]:
-        """What was put back, or would be; nothing is lost of what is there. Raises HeadraceError, OSError."""
+        """Restore the lost records if `apply`, and return what was, or would be, restored. Existing records are not
+        lost. Raises HeadraceError, OSError."""
         nodes = await self._store(records.nodes)
         answers = await self._look(nodes, Unrecorded(sorted(await self._recorded())))
         set_back = {container for answer, _ in answers for container in answer.set_back}
@@ -77,8 +79,8 @@ class StoreRecovery:
             await self._store(lambda store: _withdraw(store, set_back))
         until = asyncio.get_running_loop().time() + (SEEN_S if set_back and apply else 0.0)
         looks = 0
-        while looks < 2:  # the second tells what no longer grows
-            recorded = await self._recorded() - set_back  # containers are made meanwhile
+        while looks < 2:  # by the second look the replicas no longer grow
+            recorded = await self._recorded() - set_back  # containers may be created meanwhile
             answers = await self._look(nodes, Unrecorded(sorted(recorded), seen=not apply))
             behind = [node.node_id for node, (answer, _) in zip(nodes, answers, strict=True) if answer.unseen]
             if not behind or (not apply and set_back):
@@ -116,9 +118,9 @@ class StoreRecovery:
         nodes: Sequence[NodeRecord],
         removed: RemovedNodes,
     ) -> None:
-        """Raises KafkaError where a node that was in sync has lost its registration, and so was not asked."""
+        """Raise KafkaError if a node that was in sync has lost its registration, and so was not asked."""
         if not self._view.may(Level.FENCED):
-            return  # a removal leaves no trace there
+            return  # below that level removals leave no trace
         known = {each.node_id for each in nodes}
         for container, found in lacking.items():
             for node in sorted(unheard(found) - known):
@@ -143,7 +145,7 @@ class StoreRecovery:
 
     async def _look_here(self, asked: Unrecorded) -> Told:
         unseen, found, warnings = await self._replicas.unrecorded(frozenset(asked.recorded), seen=asked.seen)
-        if len(warnings) > WARNINGS:  # a frame's header holds no more than some thousand
+        if len(warnings) > WARNINGS:  # a frame's header has room for a few thousand
             warnings = [
                 *warnings[:WARNINGS],
                 f"node {self._node}: {len(warnings) - WARNINGS} more are left out, likewise",
@@ -159,7 +161,7 @@ class StoreRecovery:
 
 
 def highest(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Of each counter the highest state that any has seen. Pure."""
+    """The highest value of each counter. Pure."""
     found: dict[str, int] = {}
     for each in counters:
         for key, at in each.items():
@@ -168,7 +170,7 @@ def highest(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:
-    """[blocking] Take records away that are older than what replicas know; these are in their folders."""
+    """[blocking] Delete records that are older than what replicas know; the replicas' folders hold the newer state."""
     for container in sorted(containers):
         while (found := store.get(f"{records.CONTAINER_PREFIX}{container}")) is not None:
             try:
@@ -179,7 +181,8 @@ def _withdraw(store: ClusterStore, containers: Collection[ContainerId]) -> None:
 
 
 def _put(store: ClusterStore, lost: Sequence[ContainerRecord]) -> None:
-    """[blocking] What somebody else has put back meanwhile stays. The catalog comes last: nothing is made before."""
+    """[blocking] Write the lost records, but keep those that another node restored meanwhile. The catalog comes last:
+    nothing is created before it is back."""
     for volume in volumes_told(lost):
         records.ensure_volume(store, volume)
     skip_ids(store, "container", max(each.container_id for each in lost))

@@ -1,4 +1,4 @@
-"""Fencing of submitted commands: an attempt that its node gave up does not take effect late.
+"""Fencing of submitted commands: an attempt that its node has given up cannot take effect late.
 
 A call that timed out, or whose target no longer leads, may still be under way in a connection that is cut off for now.
 When the network heals it arrives behind commands that were submitted later and acknowledged: a committed offset would
@@ -7,8 +7,8 @@ number, which rises with each attempt of its process; it also says below which n
 refuses attempts for another epoch, and numbers below that. (Kafka's controller refuses by broker epoch, for the same
 reason: KIP-380.)
 
-This holds within one epoch for what one process submits. Where a client turned to another node meanwhile, the answer
-that it got there holds: its first request was not answered, and may still take effect.
+This holds within one epoch for the commands of one process. If a client turned to another node meanwhile, the answer
+from that node holds: the client's first request was not answered, and may still take effect.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class SubmitAttempts:
 
     @contextmanager
     def one(self, epoch: Epoch) -> Iterator[Submit]:
-        """An attempt to submit to the leader of `epoch`. It is given up when the context ends by an exception."""
+        """An attempt to submit to the leader of `epoch`. It counts as given up if the context ends by an exception."""
         self._last += 1
         number = self._last
         try:
@@ -40,15 +40,15 @@ class SubmitAttempts:
 
 
 class SubmitFence:
-    """Refuses late attempts, on the node that leads the catalog."""
+    """Refuses late attempts on the node that leads the catalog."""
 
     def __init__(self) -> None:
         self._epoch = Epoch(0)
         self._least: dict[str, int] = {}
 
     def admit(self, asked: Submit, *, led: Epoch) -> None:
-        """Call this where the command takes effect at once. `led`: this node's epoch. Raises KafkaError
-        NOT_CONTROLLER."""
+        """Raise KafkaError NOT_CONTROLLER for a late attempt. Call this where the command takes effect at once. `led`:
+        the epoch in which this node leads."""
         if not asked.epoch:
             return
         if asked.epoch != led:

@@ -1,15 +1,14 @@
-"""Damaged tables of the catalog on this node: made anew from another node; and tables that differ from other nodes'
-found.
+"""Repairs damaged tables of the catalog on this node from another node, and finds tables that differ from other nodes'.
 
-Where another node leads the catalog, its snapshot is fetched, and this node's log applied to it; replica and place in
-sync stay. Where this node leads, another one is to (invariant 14: its replica counts as damaged until then). Where
-nobody is there who could lead, this node's own newest snapshot is used, if every row of it checks, with its log, but
-never the damaged tables. Where there is none either, the node serves what checks, refuses the rest, and keeps all that
-it has.
+If another node leads the catalog, this node fetches that node's snapshot and applies its own log to it; the replica and
+its place in sync stay. If this node leads, another one has to take the lead (invariant 14: until then this replica
+counts as damaged). If no other node could lead, this node uses its own newest snapshot, if every row of it checks, with
+its log, but never the damaged tables. Without such a snapshot, the node serves what checks, refuses the rest, and keeps
+all that it has.
 
-What is on the disk is checked by sums (catalog.row_sums), which does not show that a node has applied commands
-otherwise than the others have. So nodes compare the totals of their tables at the same positions of the log: where a
-node differs from most replicas of the catalog, or from the leader with as many on either side, its tables are damaged.
+Files are checked by sums (catalog.row_sums), which do not show that a node has applied commands differently from
+others. So nodes compare the totals of their tables at the same positions of the log: if a node differs from most
+replicas of the catalog, or from the leader when the votes are equal, its tables are damaged.
 """
 
 import asyncio
@@ -34,9 +33,10 @@ log = structlog.get_logger()
 
 RETRY_S: Final = 1.0
 ALONE_RETRY_S: Final = 30.0
-"""Once the node serves damaged tables, as nobody has others."""
+"""Seconds between repair attempts while the node serves damaged tables because no other node has sound ones."""
 LAST_RESORT_S: Final = 60.0
-"""After so long without tables from another node, as all others may be damaged, the own snapshot and log are tried."""
+"""Seconds without tables from another node after which the node tries its own snapshot and log: all other nodes' may be
+damaged."""
 COMPARE_S: Final = 30.0
 CALL_S: Final = 5.0
 
@@ -44,7 +44,7 @@ Marks = Mapping[Position, str]
 
 
 class TablesRepair:
-    """Of one node. The loop thread's."""
+    """Repairs and compares one node's tables. Runs on the event loop's thread."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class TablesRepair:
         fetch: Callable[[], Awaitable[None]],
         tell: Callable[[str, str], None] = lambda _kind, _reason: None,
     ) -> None:
-        """`fetch` gets the leader's tables, once, and says itself why not. `tell` hears of events, by kind."""
+        """`fetch` tries once to fetch the leader's tables, and logs its own failures. `tell` is called with an event's
+        kind and text."""
         self._node_id = node_id
         self._tables = tables
         self._replica = replica
@@ -77,7 +78,7 @@ class TablesRepair:
             self._damaged()
 
     async def close(self) -> None:
-        """Repair and compare no more."""
+        """Stop repairing and comparing."""
         self._closed = True
         for task in (self._comparing, self._repairing):
             if task is not None:
@@ -115,15 +116,15 @@ class TablesRepair:
         leader = self._replica.leader
         if leader is not None and not leader.lost:
             if leader.state.near(self._loop.time()) and not patience_over:
-                self._replica.report_damage()  # another one is to lead; repeated, it changes nothing
+                self._replica.report_damage()  # makes another node lead; repeating it changes nothing
                 return
-            await self._by_itself()
+            await self._repair_alone()
             return
         await self._fetch()
         if self._tables.damage and patience_over:
             await self._tables.rebuild_alone()
 
-    async def _by_itself(self) -> None:
+    async def _repair_alone(self) -> None:
         try:
             await self._tables.rebuild_alone()
         except (HeadraceError, OSError, sqlite3.Error) as error:
@@ -144,7 +145,7 @@ class TablesRepair:
                 log.exception("comparing the catalog's tables went wrong")
 
     async def compare(self) -> None:
-        """Compare the tables here with those of the catalog's replicas, as far as they tell."""
+        """Compare this node's tables with those of the catalog's replicas that answer."""
         record = self._view.containers.get(CATALOG_ID)
         if record is None or not self._view.may(Level.FENCED):
             return
@@ -170,9 +171,9 @@ class TablesRepair:
 
 
 def differing(own: Marks, others: Mapping[NodeId, Marks], *, votes: bool, leader: NodeId) -> list[NodeId]:
-    """The nodes from which the tables here differ, where these are the ones that are wrong; else none.
+    """The nodes from which this node's tables differ, if this node's are the wrong ones; otherwise none.
 
-    Of the newest position that is known of another node too. `votes`: this node has a replica of the catalog.
+    Compares at the newest position that another node also knows. `votes`: this node has a replica of the catalog.
     """
     for position in sorted(own, reverse=True):
         there = {node: marks[position] for node, marks in others.items() if position in marks}

@@ -1,4 +1,4 @@
-"""What is told of files for TLS that are looked at again and again: in the log, when it is new, and in the status."""
+"""Reports on watched TLS files: in the log, when something changes, and in the node's status."""
 
 import time
 from typing import Final
@@ -14,30 +14,30 @@ SOON_S: Final = 14 * DAY_S
 
 
 class TlsWatch:
-    """Of one listener; `tls`: None: it has none. Of the loop, but for `look`."""
+    """Watches one listener's TLS files; `tls`: None: it has none. Belongs to the event loop, except for `look`."""
 
     needs = "TLS needs attention"
     is_well = "TLS is as it should be again"
-    """What the log says of it."""
+    """Log messages for a new problem (`needs`) and for its end (`is_well`)."""
 
     def __init__(self, name: str, tls: ServerTls | None, *, now: float) -> None:
         self.problem = ""
-        """What somebody has to see to; "": nothing."""
+        """The problem that needs attention; "": none."""
         self._name = name
         self._tls = tls
         self._since = now
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether there are files to watch."""
         return self._tls is not None
 
     def look(self) -> bool:
-        """[blocking] See to what is in the files now; whether new connections have it."""
+        """[blocking] Read the files again and use what changed; returns whether new connections are affected."""
         return self._tls is not None and self._tls.look(now=time.time())
 
     def told(self, *, changed: bool, now: float) -> None:
-        """Log what a look has found, if it is new."""
+        """Log what `look` found, if it is new."""
         if not self.has_files:
             return
         problem = ""
@@ -57,11 +57,11 @@ class TlsWatch:
         self.problem = problem
 
     def other_problem(self) -> str:
-        """What else somebody has to see to; "": nothing."""
+        """A further problem that needs attention; "": none."""
         return ""
 
     def shown_as(self, *, port: int, protocol: str, failed: int) -> dict[str, object]:
-        """How it is, as the node's status tells it."""
+        """This listener's part of the node's status."""
         return {
             "name": self._name,
             "port": port,

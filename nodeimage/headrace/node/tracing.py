@@ -1,6 +1,6 @@
-"""A node's traces: whether it has any, where they go, and what keeps them from going there.
+"""A node's traces: whether they are on, where they go, and why they do not arrive there.
 
-A node is of use without them, so nothing that is wrong with them keeps it from its work: the log and its status say it.
+A node can work without traces, so no fault of theirs stops it: faults appear in the log and the node's status.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ log = structlog.get_logger()
 
 
 class Tracing:
-    """Of one node."""
+    """One node's traces."""
 
     def __init__(self, option: str, *, environment: Mapping[str, str], executor: Executor) -> None:
-        """`option`: the node's own, which comes before the environment's."""
+        """`option`: the endpoint in the node's options, which precedes the environment's."""
         self._option = option
         self._environment = environment
         self._executor = executor
         self._otlp: OtlpTracer | None = None
         self._endpoint = ""
         self._problem = ""
-        """Why there are none, though they are asked for."""
+        """Why there are no traces, though they were requested."""
 
     async def start(self, resource: Mapping[str, str]) -> None:
-        """Load what is needed, where traces are asked for. `resource`: what the node is."""
+        """Load what is needed, if traces are requested. `resource`: attributes that describe the node."""
         try:
             self._endpoint = endpoint_of(self._option, self._environment)
             if self._endpoint:
@@ -44,7 +44,7 @@ class Tracing:
                 log.info("traces go to a collector", to=self._endpoint)
         except TracingRefused as error:
             self._problem = str(error)
-        except Exception as error:  # whatever a foreign package and a foreign environment come to
+        except Exception as error:  # an optional package in an unknown environment
             self._problem = f"traces cannot be had: {type(error).__name__}"
             log.exception("traces cannot be had")
         if self._problem:
@@ -52,21 +52,21 @@ class Tracing:
 
     @property
     def problem(self) -> str:
-        """Why there are none, though they are asked for; "": there are, or they are not."""
+        """Why there are no traces, though they were requested; "": no problem, or not requested."""
         return self._problem
 
     @property
     def tracer(self) -> Tracer:
-        """What takes the node's spans."""
+        """The tracer that receives the node's spans."""
         return NO_TRACER if self._otlp is None else self._otlp
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """How many spans became what; nothing where there are no traces."""
+        """The number of spans by outcome; empty without traces."""
         return {} if self._otlp is None else self._otlp.outcomes
 
     def shown(self) -> dict[str, Any]:
-        """For the node's status; nothing where no traces are asked for."""
+        """The part for the node's status; empty if no traces are requested."""
         if not self._endpoint and not self._problem:
             return {}
         counts = {f"spans_{outcome}_since_start": count for outcome, count in self.outcomes.items()}
@@ -74,13 +74,13 @@ class Tracing:
         return {"endpoint": self._endpoint, **counts, "problem": problem}
 
     async def close(self) -> None:
-        """Let go of what is left, within a second."""
+        """Send or drop the remaining spans, within a second."""
         if self._otlp is not None:
             await self._otlp.close()
 
 
 def _opened(endpoint: str, resource: Mapping[str, str]) -> "OtlpTracer":
-    """[blocking] Raises TracingRefused."""
+    """[blocking] The tracer for an endpoint. Raises TracingRefused."""
     try:
         otlp = import_module("headrace.tracing.otlp")
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""Who somebody is, and how that is proved."""
+"""Authentication and authorization: who a client is, how it proves that, and what it may do."""

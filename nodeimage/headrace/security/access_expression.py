@@ -2,17 +2,17 @@
 
     u:alice | g:ops & !u:bob
 
-A user is let in if the expression holds of it:
+An expression admits a user if it is true for that user:
 
-- `u:NAME` holds of the user NAME, `g:NAME` of the members of the group NAME;
-- `p` holds of everybody, clients that have proved nothing among them. Those are the user ANONYMOUS, so that
-  `p & !u:ANONYMOUS` is everybody who has proved who it is;
-- `!` binds closer than `&`, and `&` closer than `|`. Mind that `!u:bob` alone holds of everybody else, as
-  `p & !u:bob` does;
-- the empty expression holds of nobody.
+- `u:NAME` is true for the user NAME, `g:NAME` for the members of the group NAME;
+- `p` is true for everybody, including clients that have proved nothing. Those are the user ANONYMOUS, so
+  `p & !u:ANONYMOUS` is everybody who has proved who they are;
+- `!` binds more tightly than `&`, and `&` more tightly than `|`. Note that `!u:bob` alone is true for everybody but
+  bob, just as `p & !u:bob` is;
+- the empty expression is true for nobody.
 
-MapR's roles (`r:NAME`) are groups here. `access_syntax` has the grammar. An expression is compiled when it is read: a
-row of users or groups between `|` is one look-up in a set, however many they are.
+MapR's roles (`r:NAME`) are groups here. `access_syntax` has the grammar. An expression is compiled when it is read: any
+number of users or groups joined by `|` costs one set look-up.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -40,7 +40,7 @@ _Test: TypeAlias = Callable[[str, Set[str]], bool]
 
 @dataclass(frozen=True, slots=True)
 class PlainOr:
-    """An expression that only names whom it lets in, as Kafka's ACLs can say it."""
+    """An expression that only lists whom it admits, as Kafka's ACLs can express it."""
 
     users: frozenset[str]
     groups: frozenset[str]
@@ -49,54 +49,56 @@ class PlainOr:
 
 @dataclass(frozen=True, slots=True)
 class AccessExpression:
-    """A compiled expression. Two are equal if their canonical texts are. Made by `parse` and `expression_of`."""
+    """A compiled expression, created by `parse` or `expression_of`. Two are equal if their canonical texts are equal.
+    """
 
     text: str
     """The canonical text."""
     _tree: Node | None = field(repr=False, compare=False)
     _test: _Test = field(repr=False, compare=False)
     _names: PlainOr = field(repr=False, compare=False)
-    """All that it names, also behind a negation."""
+    """All users and groups that the expression names, including negated ones."""
 
     def __str__(self) -> str:
         """The canonical text, which `parse` reads as an equal expression."""
         return self.text
 
     def allows(self, user: str, groups: Set[str]) -> bool:
-        """Whether `user`, a member of `groups`, is let in."""
+        """Whether the expression admits `user`, a member of `groups`."""
         return self._test(user, groups)
 
     def users(self) -> frozenset[str]:
-        """The users that it names, also those that it shuts out."""
+        """The users that the expression names, including those that it excludes."""
         return self._names.users
 
     def groups(self) -> frozenset[str]:
-        """The groups that it names, also those that it shuts out."""
+        """The groups that the expression names, including those that it excludes."""
         return self._names.groups
 
     def plain_or(self) -> PlainOr | None:
-        """Whom it lets in, if it has no `!` and no `&`; else None."""
+        """Whom the expression admits, if it has no `!` and no `&`; otherwise None."""
         operands = self._tree.operands if isinstance(self._tree, AnyOf) else (self._tree,)
         return self._names if all(operand is None or isinstance(operand, Term) for operand in operands) else None
 
     def explain(self, user: str, groups: Set[str]) -> str:
-        """Whether `user` is let in, and the part of the expression that decides it: one line for a person."""
+        """Whether `user` is admitted, and the part of the expression that decides it: one line for people."""
         if self._tree is None:
             return "refused: the expression is empty, which lets nobody in"
         return _explanation(self._tree, user, groups)
 
 
 def parse(text: str) -> AccessExpression:
-    """The expression that `text` writes. Raises ExpressionFault, which says where and what is expected."""
+    """The expression with this text. Raises ExpressionFault, which says where it is wrong and what is expected there.
+    """
     return _compiled(parse_tree(text))
 
 
 def expression_of(
     *, users: Iterable[str] = (), groups: Iterable[str] = (), everybody: bool = False
 ) -> AccessExpression:
-    """The expression that lets in these and nobody else; the order of the names does not matter.
+    """The expression that admits these and nobody else; the order of the names does not matter.
 
-    Raises ExpressionFault for a name that nobody can have, and where they are too many for one expression.
+    Raises ExpressionFault for an invalid name, and for too many names for one expression.
     """
     terms = [EVERYBODY] if everybody else []
     terms += [Term("u", name) for name in sorted(set(users))]
@@ -140,7 +142,7 @@ def _test_of(tree: Node | None) -> _Test:
         case Not(operand):
             fails = _test_of(operand)
             return lambda user, groups: not fails(user, groups)
-        case AllOf(operands):  # all hold unless one does not, so that names behind `!` are one look-up too
+        case AllOf(operands):  # "not any fails": makes negated names one look-up too
             any_fails = _test_of_any([negated(operand) for operand in operands])
             return lambda user, groups: not any_fails(user, groups)
 
@@ -160,7 +162,7 @@ def _test_of_any(operands: Sequence[Node]) -> _Test:
     def test(user: str, groups: Set[str]) -> bool:
         if user in users or not named.isdisjoint(groups):
             return True
-        for other in others:  # noqa: SIM110  # no generator on the way of each request
+        for other in others:  # noqa: SIM110  # a generator would slow down each request
             if other(user, groups):
                 return True
         return False
@@ -189,7 +191,7 @@ def _explanation(tree: Node, user: str, groups: Set[str]) -> str:
 
 
 def _deciding_part(node: Node, user: str, groups: Set[str]) -> tuple[Node, bool, bool]:
-    """The smallest part of `node` that decides it; whether that part holds; whether a negation turns that round."""
+    """The smallest part of `node` that decides it; whether that part is true; whether a negation inverts it."""
     match node:
         case Term("u", name):
             return node, user == name, False
@@ -201,7 +203,7 @@ def _deciding_part(node: Node, user: str, groups: Set[str]) -> tuple[Node, bool,
             part, holds, is_negated = _deciding_part(operand, user, groups)
             return part, holds, not is_negated
         case AllOf(operands) | AnyOf(operands):
-            decides = isinstance(node, AnyOf)  # the first operand that is so settles the matter
+            decides = isinstance(node, AnyOf)  # the first operand with this value decides
             for operand in operands:
                 part, holds, is_negated = _deciding_part(operand, user, groups)
                 if (holds is not is_negated) is decides:

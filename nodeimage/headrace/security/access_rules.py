@@ -1,17 +1,18 @@
-"""Which access expression decides, and what it says: inheritance by path, and the cluster's administrators. Pure.
+"""Which access expression decides, and what it decides: inheritance by path, and the cluster's administrators. Pure.
 
-A permission on a topic is decided by the nearest expression for it: the topic's own, its stream's, that of the
-longest prefix of the stream's path, the cluster's. Where there is none at all, nobody but an administrator has it.
-Whom the cluster's `admin` expression lets in has every permission on everything: nobody can be shut out for good.
+A permission on a topic is decided by the nearest expression for it: the topic's own, its stream's, that of the longest
+prefix of the stream's path, the cluster's. If there is none, only administrators have the permission. Whomever the
+cluster's `admin` expression admits has every permission on everything, so administrators cannot lock themselves out.
 
-A group of consumers has an expression of its own name, else that of the longest beginning of names that fits, else
-the cluster's. Where nothing decides who may consume with a group, whoever may consume some topic may; transactional ids
-are like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
+For a consumer group the expression for its name decides, otherwise that for the longest matching name prefix, otherwise
+the cluster's. If no expression decides who may consume with a group, everybody may who may consume some topic;
+transactional ids are like groups, with produce. While security is off, everybody may do everything (DESIGN section 16).
 
-Rules are immutable: a change makes new ones, and what was decided by the former is dropped with them. A text that is
-no expression (of a later version, say) lets nobody in, and is told in `faults`. So is an expression at a place of which
-this version does not know what it is (`unknown`). What a kind of place means that is not known could be nearer than
-every other, so while there is such an expression administrators alone may do anything.
+Rules are immutable: a change creates new rules, and the decisions cached for the former ones are dropped with them. A
+text that is not a valid expression (one of a later version, say) admits nobody, and is listed in `faults`. An
+expression on a kind of object, or of a permission, that this version does not know is kept in `unknown`. An unknown
+kind of object could be nearer than every known one, so while an expression stands on one, only administrators may do
+anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -22,18 +23,18 @@ from headrace.security.access_expression import AccessExpression, PlainOr, expre
 from headrace.security.access_syntax import ExpressionFault
 
 _MOST_DECISIONS: Final = 100_000
-"""That are kept; then they are decided anew."""
+"""Most decisions that are cached; when the cache is full, it is cleared."""
 _LONGEST_KEPT: Final = 300
-"""Characters of a name of which a decision is kept. Clients choose names of groups, which may have 32 KiB."""
+"""Longest name, in characters, whose decision is cached. Clients choose names of groups, which may have 32 KiB."""
 
 
 class Permission(StrEnum):
-    """What somebody may do with an object, in MapR's words."""
+    """What a user may do with an object, in MapR's words."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
     TOPIC = "topic"
-    """Make, alter and delete topics of a stream."""
+    """Create, alter and delete topics of a stream."""
     COPY = "copy"
     """Read a stream by a link, from another cluster."""
     ADMIN = "admin"
@@ -41,7 +42,7 @@ class Permission(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an expression stands on."""
+    """The kind of object that an expression is set on."""
 
     CLUSTER = "cluster"
     PREFIX = "prefix"
@@ -49,13 +50,13 @@ class Kind(StrEnum):
     TOPIC = "topic"
     GROUP = "group"
     GROUP_PREFIX = "group-prefix"
-    """Groups whose names begin so."""
+    """Groups whose names begin with a prefix."""
     TRANSACTIONAL_ID = "transactional-id"
     TRANSACTIONAL_ID_PREFIX = "transactional-id-prefix"
 
 
 PREFIX_OF: Final = {Kind.GROUP: Kind.GROUP_PREFIX, Kind.TRANSACTIONAL_ID: Kind.TRANSACTIONAL_ID_PREFIX}
-"""By the kind of one name, that of its beginnings."""
+"""The kind for prefixes of names, by the kind for whole names."""
 _PREFIXES: Final = PREFIX_OF | {kind: kind for kind in PREFIX_OF.values()}
 _BY_SOME_TOPIC: Final = {
     Kind.GROUP: Permission.CONSUME,
@@ -63,12 +64,12 @@ _BY_SOME_TOPIC: Final = {
     Kind.TRANSACTIONAL_ID: Permission.PRODUCE,
     Kind.TRANSACTIONAL_ID_PREFIX: Permission.PRODUCE,
 }
-"""What somebody needs for some topic to have it for such a name of which nothing is said."""
+"""The permission that suffices, on any one topic, for a name of this kind if no expression decides about it."""
 
 
 class Rule(NamedTuple):
-    """One expression. `name`: a stream's path, a path's or a name's beginning, `/stream:topic`, a group's or an id's
-    name; "" of the cluster."""
+    """One expression. `name`: a stream's path, a prefix of paths or names, `/stream:topic`, or a group's or id's name;
+    "" for the cluster."""
 
     kind: Kind
     name: str
@@ -77,7 +78,7 @@ class Rule(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Whether, by which rule (None: none applies, or security is off), and why, in one line."""
+    """Whether a permission is granted, by which rule (None: none applies, or security is off), and why, in one line."""
 
     allowed: bool
     rule: Rule | None
@@ -85,11 +86,11 @@ class Decision(NamedTuple):
 
 
 Place = tuple[Kind, str, Permission]
-"""Where an expression stands."""
+"""The place of an expression: its object and its permission."""
 
 
 class UnknownPlace(NamedTuple):
-    """Where an expression of another version stands: its kind or its permission is none of this one's."""
+    """The place of an expression whose kind or permission this version does not know."""
 
     kind: str
     name: str
@@ -97,12 +98,13 @@ class UnknownPlace(NamedTuple):
 
     @property
     def may_be_nearest(self) -> bool:
-        """Whether it may be about anything. What nobody asks for, a permission that is not known, is about nothing."""
+        """Whether the expression may concern any object. An unknown permission concerns none, since nothing asks for
+        it."""
         return self.kind not in set(Kind)
 
 
 def place_of(kind: str, name: str, permission: str) -> Place | UnknownPlace:
-    """Where the catalog says that an expression stands."""
+    """The place of an expression as the catalog stores it."""
     try:
         return Kind(kind), name, Permission(permission)
     except ValueError:
@@ -110,15 +112,15 @@ def place_of(kind: str, name: str, permission: str) -> Place | UnknownPlace:
 
 
 class AccessRules:
-    """All expressions of a cluster, compiled. Made by `of`, and `changed` from others."""
+    """All expressions of a cluster, compiled. Created by `of`, or from other rules by `changed`."""
 
     def __init__(
         self, rules: Mapping[Place, tuple[Rule, AccessExpression]], *, on: bool, unknown: frozenset[UnknownPlace]
     ) -> None:
-        """`on`: security is."""
+        """`on`: whether security is on."""
         self.on = on
         self.unknown = unknown
-        """Where expressions stand that this version cannot place."""
+        """Places of expressions that this version does not know."""
         self._is_shut = any(place.may_be_nearest for place in unknown)
         self._rules = rules
         self._lengths = {
@@ -126,7 +128,7 @@ class AccessRules:
             for kind in PREFIX_OF.values()
         }
         self._own = frozenset(name for kind, name, _ in self._rules if kind is Kind.TOPIC)
-        """Topics with an expression of their own; what is decided of any other one is decided of its stream."""
+        """Topics with an expression of their own; every other topic has its stream's decision."""
         self._topics: dict[str, list[Place]] = {}
         for place in self._rules:
             if place[0] is Kind.TOPIC:
@@ -136,7 +138,7 @@ class AccessRules:
 
     @classmethod
     def of(cls, rules: Iterable[Rule], *, on: bool) -> "AccessRules":
-        """From all expressions."""
+        """The rules from all expressions."""
         return NOT_SECURED.changed({(rule.kind, rule.name, rule.permission): rule.expression for rule in rules}, on=on)
 
     def changed(
@@ -146,7 +148,8 @@ class AccessRules:
         on: bool | None = None,
         unknown: Mapping[UnknownPlace, str | None] | None = None,
     ) -> "AccessRules":
-        """With other expressions at some places, or none there any more (None); the others are not read again."""
+        """Rules in which the expressions at some places are replaced, or removed (None); the others are not parsed
+        again."""
         rules = dict(self._rules)
         compiled: dict[str, AccessExpression] = {}
         for place, text in changes.items():
@@ -162,7 +165,7 @@ class AccessRules:
         return AccessRules(rules, on=self.on if on is None else on, unknown=places)
 
     def without(self, name: str) -> "AccessRules":
-        """Without those of a topic (`/stream:topic`), or of a stream and its topics."""
+        """Rules without the expressions of a topic (`/stream:topic`), or of a stream and its topics."""
         kind = Kind.TOPIC if ":" in name else Kind.STREAM
         gone: dict[Place, str | None] = dict.fromkeys((kind, name, permission) for permission in Permission)
         if kind is Kind.STREAM:
@@ -173,13 +176,14 @@ class AccessRules:
 
     @property
     def faults(self) -> list[Rule]:
-        """Whose texts are no expressions."""
+        """The rules whose texts are not valid expressions."""
         return [rule for rule, expression in self._rules.values() if expression is _UNREADABLE]
 
     def allows(
         self, user: str, groups: frozenset[str], permission: Permission, kind: Kind = Kind.CLUSTER, name: str = ""
     ) -> bool:
-        """Whether somebody has a permission on an object. `name` as in `Rule`; kept, so that asking again is cheap."""
+        """Whether a user has a permission on an object. `name` as in `Rule`. The decision is cached, so repeating the
+        call is cheap."""
         if not self.on:
             return True
         if kind is Kind.TOPIC and name not in self._own:
@@ -197,7 +201,7 @@ class AccessRules:
     def explain(
         self, user: str, groups: frozenset[str], permission: Permission, kind: Kind = Kind.CLUSTER, name: str = ""
     ) -> Decision:
-        """The same, with the reason."""
+        """The decision about a user's permission on an object, with the reason."""
         if not self.on:
             return Decision(True, None, "security is off: everybody may do everything")
         admin = self._rules.get((Kind.CLUSTER, "", Permission.ADMIN))
@@ -218,16 +222,17 @@ class AccessRules:
         return Decision(expression.allows(user, groups), rule, expression.explain(user, groups))
 
     def deciding(self, permission: Permission, kind: Kind, name: str = "") -> Rule | None:
-        """The rule that decides about a permission on an object, but for the cluster's administrators."""
+        """The rule that decides about a permission on an object, apart from the cluster's `admin` rule."""
         found = self._deciding(permission, kind, name)
         return None if found is None else found[0]
 
     def of_topics(self, path: str) -> Sequence[Place]:
-        """Where topics of a stream have expressions of their own."""
+        """The places of expressions that are set on topics of a stream."""
         return self._topics.get(path, ())
 
     def any_topic(self, user: str, groups: frozenset[str], permission: Permission) -> bool:
-        """Whether somebody has a permission on some topic, stream or path, be there one or not. Kept, too."""
+        """Whether a user has a permission on some topic, stream or path, whether it exists or not. The decision is
+        cached."""
         if not self.on:
             return True
         key = (user, groups, permission)
@@ -245,26 +250,26 @@ class AccessRules:
         return found
 
     def decided_by(self, topic: str) -> str:
-        """What is the same for all topics about which the same is decided: the topic itself where it has an expression
-        of its own, else its stream's path."""
+        """A key that is equal for all topics with the same decisions: the topic itself if it has an expression of its
+        own, otherwise its stream's path."""
         return topic if topic in self._own else topic.partition(":")[0]
 
     def places(self) -> Iterable[Place]:
-        """Where expressions stand."""
+        """The places of all expressions."""
         return self._rules.keys()
 
     def at(self, place: Place) -> Rule | None:
-        """The expression that stands there itself."""
+        """The rule at exactly this place; None: there is none."""
         found = self._rules.get(place)
         return None if found is None else found[0]
 
     def plain_or(self, place: Place) -> PlainOr | None:
-        """Whom the expression that stands there lets in, where it can be read and has neither `!` nor `&`."""
+        """Whom the expression at this place admits, if it is valid and has neither `!` nor `&`; otherwise None."""
         found = self._rules.get(place)
         return None if found is None or found[1] is _UNREADABLE else found[1].plain_or()
 
     def nearest_first(self, permission: Permission, kind: Kind, name: str) -> list[Place]:
-        """Every place whose expression may decide, in order; the first where one stands does."""
+        """Every place whose expression may decide, nearest first; the first that has an expression decides."""
         if kind in _PREFIXES:
             own = [(kind, name, permission)] if kind in PREFIX_OF else []
             near = [(_PREFIXES[kind], name[:length], permission) for length in range(len(name), -1, -1)]
@@ -313,7 +318,7 @@ class AccessRules:
 
 
 _UNREADABLE: Final = parse("")
-"""In place of a text that is no expression; no other expression is this one."""
+"""Stands for a text that is not a valid expression; compared by identity."""
 
 
 def _compiled(text: str) -> AccessExpression:
@@ -329,13 +334,13 @@ def _shut_by(unknown: Iterable[UnknownPlace]) -> str:
 
 
 NOT_SECURED: Final = AccessRules({}, on=False, unknown=frozenset())
-"""Of a cluster whose security is off."""
+"""The rules of a cluster whose security is off."""
 
 Owner = Mapping[Permission, str]
 """The expressions that a new stream gets."""
 
 
 def owned_by(user: str) -> Owner:
-    """Its creator's alone."""
+    """Expressions that admit only the creator."""
     text = str(expression_of(users=[user]))
     return dict.fromkeys(Permission, text)

@@ -1,18 +1,18 @@
 """How an access expression is written: text to a tree, and a tree to its canonical text. No I/O.
 
-    expression  = [alternative *("|" alternative)]          an empty one is nobody
+    expression  = [alternative *("|" alternative)]          an empty expression admits nobody
     alternative = factor *("&" factor)
     factor      = *"!" ("u:" name / "g:" name / "p" / "(" alternative *("|" alternative) ")")
     name        = 1*(letter / digit / "." / "_" / "-" / "@" / "=" / "/" / "+") / quoted
     quoted      = DQUOTE *(any character but DQUOTE and backslash / backslash DQUOTE / backslash backslash) DQUOTE
 
-Letters and digits are those of ASCII. Every other name stands in quotes, as `u:"CN=a,OU=b"` or `u:"Jörg"`; what names
-there may be is said in `principals`. Blanks (space, tab, line ends) may stand around terms, marks and brackets, and
-nowhere in an unquoted name. A comma is not allowed there on purpose: `!u:alice,bob` would shut out neither.
+Letters and digits are those of ASCII. Every other name needs quotes, as in `u:"CN=a,OU=b"` or `u:"Jörg"`; `principals`
+says which names are valid. Blanks (space, tab, line ends) may surround terms, operators and brackets, but not occur in
+an unquoted name. A comma is deliberately not allowed there: `!u:alice,bob` would exclude neither.
 
-The canonical text has a blank on either side of `|` and `&`, unless it would then be longer than `TEXT_LIMIT`; no
-bracket that changes nothing, no double negation, and no part twice in a row of alternatives or of factors; quotes where
-they are needed; and the order in which the expression was written.
+The canonical text has a blank on either side of `|` and `&`, unless that makes it longer than `TEXT_LIMIT`. It has no
+redundant bracket, no double negation, and no operand twice in one `|` or `&`; quotes only where they are needed. It
+keeps the order in which the expression was written.
 
 Invariant: the canonical text of a tree is no longer than any text of it without its blanks, so it can always be read.
 """
@@ -26,9 +26,9 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.security.principals import NAME_LIMIT, name_fault
 
 TEXT_LIMIT: Final = 64 << 10
-"""Bytes of an expression in UTF-8, as MapR has it."""
+"""Most bytes of an expression in UTF-8; the same as MapR's limit."""
 DEEPEST: Final = 50
-"""Brackets inside each other. It bounds every recursion over a tree."""
+"""Deepest nesting of brackets. This bounds every recursion over a tree."""
 
 _BLANK_CHARACTERS: Final = " \t\r\n"
 _BLANKS: Final = r"[ \t\r\n]*+"
@@ -43,14 +43,14 @@ _WORD: Final = re.compile(r"[^ \t\r\n|&!()]+")
 _QUOTED_CONTENT: Final = re.compile(r'(?:[^"\\]|\\["\\])*+')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SHOWN: Final = 24
-"""Characters of what was found that a message shows."""
+"""Most characters of the offending text that a message shows."""
 _PART_SHOWN: Final = 100
-"""Characters of a part of an expression that an explanation shows."""
+"""Most characters of a part of an expression that an explanation shows."""
 _TERM_EXPECTED: Final = "u:NAME, g:NAME, p, ! or ("
 
 
 class ExpressionFault(HeadraceError):
-    """A text that is no access expression. `position` counts characters from 1."""
+    """The text is not a valid access expression. `position` counts characters from 1."""
 
     code = Code.INVALID_REQUEST
 
@@ -65,27 +65,27 @@ class Term(NamedTuple):
     """A user, a group, or everybody."""
 
     kind: str
-    """u, g, or p."""
+    """One of `u`, `g` and `p`."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Holds where its operand, which is no Not, does not."""
+    """True if its operand, which is not a Not, is false."""
 
     operand: "Node"
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Holds where each operand does: two or more, none an AllOf."""
+    """True if every operand is: two or more, none of them an AllOf."""
 
     operands: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Holds where an operand does: two or more, none an AnyOf."""
+    """True if any operand is: two or more, none of them an AnyOf."""
 
     operands: "tuple[Node, ...]"
 
@@ -95,12 +95,13 @@ EVERYBODY: Final = Term("p", "")
 
 
 def parse_tree(text: str) -> Node | None:
-    """The tree of an expression; None: nobody. Raises ExpressionFault. No recursion, so no text exhausts the stack."""
+    """The tree of an expression; None: it admits nobody. Raises ExpressionFault. Works without recursion, so no text
+    exhausts the stack."""
     _check_length(text)
     if not text.strip(_BLANK_CHARACTERS):
         return None
     # Factors since the last `|`, alternatives since the last open bracket, and what is pending outside that bracket.
-    outer: list[tuple[list[Node], list[Node], bool, int]] = []  # the last: where the bracket stands
+    outer: list[tuple[list[Node], list[Node], bool, int]] = []  # the int: the bracket's position
     alternatives: list[Node] = []
     factors: list[Node] = []
     is_negated, wants_term = False, True
@@ -143,24 +144,24 @@ def parse_tree(text: str) -> Node | None:
 
 
 def any_of(operands: Sequence[Node]) -> Node:
-    """What holds where one of the operands does; there is at least one."""
+    """The node that is true if any operand is; there is at least one."""
     flat = _flat(operands, AnyOf)
     return flat[0] if len(flat) == 1 else AnyOf(flat)
 
 
 def all_of(operands: Sequence[Node]) -> Node:
-    """What holds where all of the operands do; there is at least one."""
+    """The node that is true if all operands are; there is at least one."""
     flat = _flat(operands, AllOf)
     return flat[0] if len(flat) == 1 else AllOf(flat)
 
 
 def negated(node: Node) -> Node:
-    """What holds where `node` does not."""
+    """The negation of `node`."""
     return node.operand if isinstance(node, Not) else Not(node)
 
 
 def canonical_text(node: Node | None) -> str:
-    """The canonical text, "" for nobody. Raises ExpressionFault where it is longer than any expression can be."""
+    """The canonical text, "" for nobody. Raises ExpressionFault if it is longer than an expression may be."""
     if node is None:
         return ""
     text = _text(node, " ")
@@ -171,14 +172,14 @@ def canonical_text(node: Node | None) -> str:
 
 
 def shown_text(node: Node) -> str:
-    """The text of a part of an expression, cut short for a message of one line."""
+    """The text of a part of an expression, shortened for a message of one line."""
     text = _text(node, " ")
     text = text if len(text) <= _PART_SHOWN else text[:_PART_SHOWN] + " ..."
     return text if text.isprintable() else repr(text)
 
 
 def bad_name(name: str, fault: str, *, position: int) -> ExpressionFault:
-    """The fault of a name that nobody can have, as `name_fault` says."""
+    """The fault for an invalid name; `fault` as `name_fault` returns it."""
     return ExpressionFault(position, f"the name {_shown(name)}, which {fault}", "a name that somebody can have")
 
 
@@ -188,7 +189,7 @@ def _closed(alternatives: list[Node], factors: list[Node]) -> Node:
 
 
 def _flat(operands: Sequence[Node], kind: type[AnyOf] | type[AllOf]) -> tuple[Node, ...]:
-    """The operands, those of the same kind by theirs, each once, in order."""
+    """The operands in order, each once; operands of the same kind are replaced by their own operands."""
     flat: list[Node] = []
     for operand in operands:
         if isinstance(operand, kind):
@@ -255,13 +256,13 @@ def _expected(wants_term: bool, outer: Sequence[tuple[object, object, bool, int]
 
 
 def _misplaced(token: re.Match[str], expected: str) -> ExpressionFault:
-    """The fault of a token that may not stand where it does."""
+    """The fault for a token at a position where it is not allowed."""
     found = token[0].lstrip()
     return ExpressionFault(token.end() - len(found) + 1, _shown(found) if found else "the end", expected)
 
 
 def _unreadable(text: str, at: int, expected: str) -> ExpressionFault:
-    """The fault of a text that has no token at `at`."""
+    """The fault for a text without a valid token at `at`."""
     while text[at] in _BLANK_CHARACTERS:
         at += 1
     word = (_WORD.match(text, at) or [""])[0]
@@ -289,7 +290,7 @@ def _unreadable(text: str, at: int, expected: str) -> ExpressionFault:
 
 
 def _bad_quotes(text: str, quote: int) -> ExpressionFault:
-    """The fault of a quoted name that begins at `quote`."""
+    """The fault for an invalid quoted name that begins at `quote`."""
     content = _QUOTED_CONTENT.match(text, quote + 1)
     assert content is not None  # it may be empty
     end = content.end()

@@ -1,13 +1,13 @@
-"""The audit log: who was refused what, and, where that is asked for, who was let do it. Pure, but for its sinks.
+"""The audit log: who was refused what and, if configured, who was allowed what. Pure, except for its sinks.
 
-An event is one structured line: time, principal, address, listener, what was asked of which object, whether it was
-allowed, and why. It never holds more than these: no body of a request, no token, no password.
+An event is one structured line: time, principal, address, listener, the action and its object, whether it was allowed,
+and why. It never contains more: no request body, no token, no password.
 
-A principal that is refused all the time must neither fill the disk nor hide others: from each (with its address, if it
-has proved nothing) at most `BURST` events go out at once and `PER_S` a second after that; how many did not is told with
-the next one that does, and by `flush`. All principals together have a bound too. Changes of users, access, security and
-quotas that took place are always told: who makes them has proven to be an administrator. Writing never waits: a sink
-takes an event or loses it, and says how many it has lost.
+A principal that is refused all the time must neither fill the disk nor hide others. So each principal (and each
+address, for clients that have proved nothing) gets at most `BURST` events at once and `PER_S` per second after that;
+its next event, and `flush`, report how many were left out. All principals together have a limit too. Successful changes
+of users, access, security and quotas are always logged: whoever makes them has proved to be an administrator. Writing
+never waits: a sink takes an event or loses it, and reports how many it has lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,27 +23,27 @@ ALL_BURST: Final = 2_000
 ALL_PER_S: Final = 500.0
 _MOST_PRINCIPALS: Final = 10_000
 _MOST_TEXT: Final = 500
-"""Characters of a name or a reason: a client chooses some of them."""
+"""Most characters of a name or a reason: clients choose some of them."""
 
 LOGIN: Final = "login"
-"""The action of who proves, or fails to prove, who he is; the kind too."""
+"""The action, and the kind, of a client that proves who it is, or fails to."""
 
 
 class Change(StrEnum):
-    """The actions of administrators that are told whether they are allowed or not."""
+    """Administrators' actions that are logged whether they are allowed or not."""
 
     USERS = "users"
     """Users, their groups and credentials."""
     ACCESS = "access"
     """Access expressions."""
     SECURITY = "security"
-    """Turned on or off."""
+    """Security is turned on or off."""
     QUOTAS = "quotas"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """What somebody asked for."""
+    """A request by a principal, and its outcome."""
 
     at_ms: int
     user: str
@@ -52,7 +52,7 @@ class AuditEvent:
     action: str
     """A permission, `describe`, a Change, or LOGIN."""
     kind: str
-    """What `name` is the name of: as in access_rules.Kind, `user`, `quota`, or LOGIN."""
+    """The kind of object that `name` names: as in access_rules.Kind, `user`, `quota`, or LOGIN."""
     name: str
     allowed: bool
     reason: str
@@ -60,7 +60,7 @@ class AuditEvent:
     client_id: str = ""
 
     def fields(self, *, left_out: int = 0) -> Mapping[str, object]:
-        """As it is written, with how many of the same principal were left out before it."""
+        """The fields to write; `left_out`: how many events of the same principal were left out before this one."""
         told: dict[str, object] = {
             field: _bounded(value) if isinstance(value := getattr(self, field), str) else value
             for field in self.__slots__
@@ -74,7 +74,7 @@ Sink = Callable[[Mapping[str, object]], None]
 
 
 class _Allowance:
-    """How many events of one principal may go out, and how many did not."""
+    """How many events of one principal may be written now, and how many were left out."""
 
     __slots__ = ("bucket", "left_out")
 
@@ -87,10 +87,10 @@ class _Allowance:
 
 
 class AuditLog:
-    """Denials always; of what is allowed the kinds that are asked for."""
+    """Writes all denials, and those allowed actions that are configured."""
 
     def __init__(self, sinks: Iterable[Sink], *, monotonic: Callable[[], float], allowed: Iterable[str] = ()) -> None:
-        """`allowed`: actions of which what is allowed is told as well."""
+        """`allowed`: actions that are logged when they are allowed as well."""
         self._sinks = list(sinks)
         self._monotonic = monotonic
         self._allowed = frozenset(allowed)
@@ -98,15 +98,15 @@ class AuditLog:
         self._principals: dict[str, _Allowance] = {}
 
     def add_sink(self, sink: Sink) -> None:
-        """Tell `sink` as well, from now on."""
+        """Send events to `sink` as well, from now on."""
         self._sinks.append(sink)
 
     def wants(self, action: str, *, allowed: bool) -> bool:
-        """Whether such an event is told: asked first, so that what is allowed costs nothing."""
+        """Whether such an event is logged. Call this first, so that allowed actions cost nothing."""
         return not allowed or action in self._allowed or action in _CHANGES
 
     def tell(self, event: AuditEvent) -> bool:
-        """Tell an event that is wanted; whether it went out, or counts as left out."""
+        """Log an event, if it is wanted. Returns whether it was written; if not, a wanted event counts as left out."""
         if not self.wants(event.action, allowed=event.allowed):
             return False
         if event.allowed and event.action in _CHANGES:
@@ -124,7 +124,8 @@ class AuditLog:
         return True
 
     def flush(self) -> int:
-        """How many events of all principals were left out since these were told of; forgets who is quiet by now."""
+        """Log and return how many events of all principals were left out since the last report; forgets principals
+        without recent events."""
         now = self._monotonic()
         left_out = 0
         for name, allowance in list(self._principals.items()):
@@ -144,7 +145,7 @@ class AuditLog:
                 while len(self._principals) >= _MOST_PRINCIPALS:
                     del self._principals[next(iter(self._principals))]
             found = _Allowance(now)
-        self._principals[name] = found  # at the end, as the one that was used last
+        self._principals[name] = found  # at the end: the most recently used
         return found
 
     def _write(self, fields: Mapping[str, object]) -> None:

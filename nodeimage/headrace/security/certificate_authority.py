@@ -1,8 +1,8 @@
-"""An own certificate authority: for nodes, listeners and clients of a cluster that has no other. No I/O.
+"""A certificate authority for the nodes, listeners and clients of a cluster that has no other. No I/O.
 
-Keys are ECDSA on P-256, whose handshakes cost a node a fraction of RSA's. An authority signs leaves alone (path length
-0); a leaf is for servers, clients or both. Times are seconds since 1970; a certificate begins an hour before it is
-made, for clocks that are behind.
+Keys are ECDSA on P-256, whose handshakes cost a node a fraction of RSA's. An authority signs only leaf certificates
+(path length 0); a leaf is for servers, clients or both. Times are seconds since 1970; a certificate is valid from an
+hour before its creation, for clocks that are behind.
 """
 
 import datetime
@@ -22,11 +22,11 @@ from headrace.base.errors import Code, HeadraceError
 DAY_S: Final = 86_400
 BACKDATED_S: Final = 3_600
 MOST_COMMON_NAME: Final = 64
-"""Characters of a common name (RFC 5280's upper bound)."""
+"""Most characters of a common name (RFC 5280's upper bound)."""
 
 
 class CertificateRefused(HeadraceError):
-    """An authority or a certificate that cannot be used, or made."""
+    """An authority or a certificate cannot be used, or cannot be created."""
 
     code = Code.INVALID_CONFIG
 
@@ -40,7 +40,7 @@ class KeyPair:
 
 
 class Authority:
-    """Signs certificates. Made by `create`, or `of` what that gave."""
+    """Signs certificates. Created by `create`, or by `of` from a stored pair."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -48,7 +48,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str, *, days: int, now: float) -> "Authority":
-        """A new one, which signs itself. Raises CertificateRefused for a name that cannot be."""
+        """A new authority with a self-signed certificate. Raises CertificateRefused for an invalid name."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
         signed = (
@@ -62,7 +62,8 @@ class Authority:
 
     @classmethod
     def of(cls, pair: KeyPair) -> "Authority":
-        """From its certificate and key. Raises CertificateRefused unless they are an authority's, and fit."""
+        """An authority from its certificate and key. Raises CertificateRefused unless they are an authority's, and
+        match."""
         try:
             certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
             key = serialization.load_pem_private_key(pair.key.encode(), password=None)
@@ -87,21 +88,21 @@ class Authority:
 
     @property
     def certificate(self) -> str:
-        """In PEM: what others trust."""
+        """The authority's certificate in PEM, which others trust."""
         return self.pair.certificate
 
     @property
     def not_after(self) -> float:
-        """When it ends."""
+        """The time at which the authority's certificate expires."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def issue(
         self, common_name: str, *, days: int, now: float, hosts: Iterable[str] = (), client: bool = True
     ) -> KeyPair:
-        """A certificate with a new key, which ends with the authority's at the latest.
+        """A certificate with a new key, which expires no later than the authority's.
 
-        `hosts`: names and addresses of a server, which it is for then; `client`: it is for a client (too). Raises
-        CertificateRefused for names that cannot be.
+        `hosts`: names and addresses of a server; if given, the certificate is for a server. `client`: it is (also) for
+        a client. Raises CertificateRefused for invalid names.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_general_name(host) for host in hosts]
@@ -122,7 +123,8 @@ class Authority:
         return _pair(builder.sign(self._key, hashes.SHA256()), key)
 
     def has_issued(self, pair: KeyPair, *, hosts: Iterable[str]) -> bool:
-        """Whether it is a certificate of this authority, for these names and addresses alone, with its own key."""
+        """Whether `pair` is a certificate of this authority, for exactly these names and addresses, with its matching
+        key."""
         try:
             certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
             key = serialization.load_pem_private_key(pair.key.encode(), password=None)
@@ -134,7 +136,7 @@ class Authority:
 
 
 def not_after(certificate: str) -> float:
-    """When the first certificate of a PEM text ends. Raises CertificateRefused for a text that is none."""
+    """The time at which the first certificate in a PEM text expires. Raises CertificateRefused for any other text."""
     try:
         return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc.timestamp()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Whom the certificate proves that a client has shown, and that TLS has checked. No I/O."""
+"""The principal that a client's certificate, which TLS has already checked, proves. No I/O."""
 
 import ssl
 
@@ -9,13 +9,13 @@ from headrace.security.principals import NOBODY, Mechanism, Principal
 
 
 class NotTls(HeadraceError):
-    """A connection without TLS where there must be one."""
+    """The connection has no TLS where it must."""
 
 
 def principal_of(connection: ssl.SSLObject | None, mapping: PrincipalMapping) -> Principal:
-    """Who the client is; NOBODY without a certificate, which `ClientAuth.REQUIRED` lets nobody be.
+    """The client's principal; NOBODY without a certificate, which `ClientAuth.REQUIRED` rules out.
 
-    Raises HeadraceError (NotTls, CertificateUnreadable, PrincipalRefused): the client is refused then.
+    Raises HeadraceError (NotTls, CertificateUnreadable, PrincipalRefused); the client is then refused.
     """
     if connection is None:
         raise NotTls("the connection has no TLS")

@@ -1,13 +1,13 @@
-"""Limits of what clients use, as Kafka counts and punishes them (KIP-13, KIP-219, KIP-257, KIP-599). Pure.
+"""Limits on what clients use, counted and enforced as by Kafka (KIP-13, KIP-219, KIP-257, KIP-599). Pure.
 
-A limit is chosen by user and client id, the first of these that there is: user and client id; user and the default
-client; user; default user and client id; default user and default client; default user; client id; default client.
-Who shares a limit shares its count: one for each client of a user where the limit names clients, else one.
+A limit is chosen by user and client id; the first of these that exists applies: user and client id; user and the
+default client; user; default user and client id; default user and default client; default user; client id; default
+client. Clients with the same limit share one count, but a limit that names clients has one count for each client of a
+user.
 
-A rate is that of the last 11 windows of a second, of which the one that has just begun counts as if it were over: up to
-a tenth too much. Who is above his limit is told to wait until the rate has fallen to
-it, and is not read from for so long. Changes of topics go by a token bucket, which takes a burst of as much as its
-limit gives in 11 s.
+A rate covers the last 11 one-second windows; the current window counts as if it were over, which overstates the rate by
+up to a tenth. A client above its limit is told to wait until the rate has fallen to the limit, and its connection is
+not read meanwhile. Changes of topics use a token bucket, whose burst is what its limit allows in 11 s.
 """
 
 import hashlib
@@ -25,27 +25,27 @@ WINDOWS: Final = 11
 """Kafka's `quota.window.num`."""
 _SPAN_S: Final = WINDOWS * WINDOW_S
 _MOST_COUNTS: Final = 100_000
-"""Rates and buckets that are kept; those that were not used for the longest go first."""
+"""Most rates and buckets that are kept; the least recently used go first."""
 _LONGEST_KEPT: Final = 300
-"""Characters of a client id by which something is kept. Clients choose them, and one may have 32 KiB."""
+"""Longest client id, in characters, that is used as a key. Clients choose client ids, which may have 32 KiB."""
 
 
 class Key(StrEnum):
     """What is limited, in Kafka's words."""
 
     PRODUCE = "producer_byte_rate"
-    """Bytes a second."""
+    """Bytes per second that clients produce."""
     CONSUME = "consumer_byte_rate"
     REQUESTS = "request_percentage"
-    """Of one processor's time."""
+    """Percent of one processor's time."""
     MUTATIONS = "controller_mutation_rate"
-    """Partitions made and deleted a second."""
+    """Partitions created and deleted per second."""
     CONNECTIONS = "connection_creation_rate"
-    """A second, of one address."""
+    """Connections per second from one address."""
 
 
 class Entity(NamedTuple):
-    """Whom a limit is for. "" is the default, None: the limit does not ask."""
+    """Whom a limit applies to. "" is the default; None: the limit does not depend on this name."""
 
     user: str | None = None
     client_id: str | None = None
@@ -58,8 +58,8 @@ _FIELDS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
 
 
 def entity_text(names: Mapping[str, str | None]) -> str:
-    """Names by Kafka's types (None: the default) as the catalog stores them. Raises ValueError for another type, an
-    empty name, none at all, or an address beside others."""
+    """Names by Kafka's entity types (None: the default), as the catalog stores them. Raises ValueError for an unknown
+    type, an empty name, no name, or an address together with others."""
     if not names or not names.keys() <= _FIELDS.keys() or ("ip" in names and len(names) > 1):
         raise ValueError("a limit is of a user, a client-id, both, or of an ip alone")
     if any(name == "" for name in names.values()):
@@ -68,25 +68,25 @@ def entity_text(names: Mapping[str, str | None]) -> str:
 
 
 def names_of(text: str) -> dict[str, str | None]:
-    """What `entity_text` was given."""
+    """The names that `entity_text` was given."""
     return dict(json.loads(text))
 
 
 def entity_of(text: str) -> Entity:
-    """From what `entity_text` gave."""
+    """The entity that a text of `entity_text` stands for."""
     return Entity(**{_FIELDS[kind]: name or "" for kind, name in names_of(text).items()})
 
 
 def address_of(text: str) -> str:
-    """An address as quotas name it: an IPv4 one as such, also where it comes by a socket of IPv6. Raises ValueError for
-    what is none."""
+    """An address as quotas name it: an IPv4 address as such, even if it arrives through an IPv6 socket. Raises
+    ValueError for any other text."""
     found = ipaddress.ip_address(text.partition("%")[0])
     mapped = getattr(found, "ipv4_mapped", None)
     return str(found if mapped is None else mapped)
 
 
 class Limit(NamedTuple):
-    """`shared`: by which clients, who have one count."""
+    """A limit's value; `shared`: the key of the count that its clients share."""
 
     value: float
     shared: _Count
@@ -99,7 +99,7 @@ class QuotaTable:
         self._limits = {(entity, key): value for entity, key, value in limits}
         self._keys = frozenset(key for _, key in self._limits)
         self._found: dict[tuple[Key, str, str], Limit | None] = {}
-        """Of clients that were looked up already."""
+        """Cached limits of clients that were looked up."""
 
     def limit(self, key: Key, *, user: str, client_id: str) -> Limit | None:
         """The limit of a client; None: it has none."""
@@ -131,7 +131,7 @@ class QuotaTable:
         return None
 
     def connections(self, ip: str) -> Limit | None:
-        """Connections a second of an address."""
+        """The limit on connections per second from an address; None: there is none."""
         for entity in (Entity(ip=ip), Entity(ip="")):
             value = self._limits.get((entity, Key.CONNECTIONS))
             if value is not None:
@@ -140,19 +140,19 @@ class QuotaTable:
 
 
 def _digest(client_id: str) -> str:
-    """In place of a long one: no other has it."""
+    """A short, unique stand-in for a long client id."""
     return hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Rate:
-    """How much a second, over the last windows."""
+    """A rate per second over the last windows."""
 
     def __init__(self) -> None:
         self._windows: deque[tuple[float, float]] = deque()
-        """(when it began, how much)."""
+        """(start of the window, amount in it)."""
 
     def add(self, amount: float, now: float) -> None:
-        """Count `amount`. `now`: seconds of a clock that does not go back."""
+        """Count `amount`. `now`: seconds of a monotonic clock."""
         self._forget(now)
         if self._windows and now < self._windows[-1][0] + WINDOW_S:
             began, before = self._windows.pop()
@@ -161,11 +161,11 @@ class Rate:
             self._windows.append((now, amount))
 
     def throttle_s(self, limit: float, now: float) -> float:
-        """For how long to wait until the rate is at its limit; 0: it is not above."""
+        """Seconds to wait until the rate has fallen to the limit; 0: it is not above."""
         self._forget(now)
         if not self._windows:
             return 0.0
-        # As Kafka does, what has just begun counts as if it had lasted for all windows but the last.
+        # As in Kafka, a rate that has just begun counts as if it had lasted for all windows but the last.
         elapsed = max(now - self._windows[0][0], _SPAN_S - WINDOW_S)
         total = sum(amount for _, amount in self._windows)
         if total <= limit * elapsed:
@@ -178,7 +178,7 @@ class Rate:
 
 
 class Quotas:
-    """What clients of this node have used, against their limits."""
+    """What this node's clients have used, measured against their limits."""
 
     def __init__(self, table: QuotaTable) -> None:
         self.table = table
@@ -186,11 +186,11 @@ class Quotas:
         self._buckets: dict[_Count, TokenBucket] = {}
 
     def replace(self, table: QuotaTable) -> None:
-        """Other limits, from now on; counts go on."""
+        """Use other limits from now on; existing counts are kept."""
         self.table = table
 
     def used(self, key: Key, amount: float, *, user: str, client_id: str, now: float) -> float:
-        """Count what a client has used; for how many seconds it is to wait."""
+        """Count what a client has used; returns the seconds for which it has to wait."""
         limit = self.table.limit(key, user=user, client_id=client_id)
         if limit is None:
             return 0.0
@@ -200,13 +200,14 @@ class Quotas:
         return rate.throttle_s(limit.value, now)
 
     def mutated(self, partitions: int, *, user: str, client_id: str, now: float) -> float:
-        """Count partitions that are made or deleted; for how many seconds the client is to wait before the next."""
+        """Count partitions that are created or deleted; returns the seconds for which the client has to wait before the
+        next change."""
         limit = self.table.limit(Key.MUTATIONS, user=user, client_id=client_id)
         return 0.0 if limit is None else self._take(limit, partitions, now)
 
     def connected(self, ip: str, *, now: float) -> float:
-        """Count a connection of an address; for how many seconds it is not served. One that would wait through all
-        windows is not counted: it is to be closed, so that the others' turn comes."""
+        """Count a connection from an address; returns the seconds for which it is not served. A connection that would
+        have to wait through all windows is not counted: the caller closes it, so that others get their turn."""
         limit = self.table.connections(ip)
         if limit is None:
             return 0.0
@@ -227,7 +228,8 @@ class Quotas:
 
 
 def _kept(counts: dict[_Count, T], key: _Count) -> T | None:
-    """A count, moved to the end, where those are that were used last."""
+    """Take a count out of `counts`, for the caller to put back at the end as the most recently used; make room if there
+    is none."""
     found = counts.pop(key, None)
     if found is None and len(counts) >= _MOST_COUNTS:
         del counts[next(iter(counts))]

@@ -1,10 +1,9 @@
-"""How a client proves who it is to a cluster, and whom it trusts: client properties to a checked `Security`. For links,
-the command line and Spark.
+"""How a client authenticates to a cluster, and which authorities it trusts: parses client properties into a checked
+`Security`. For links, the command line and Spark.
 
-Names are those of Kafka's clients, both of librdkafka (`sasl.username`, `ssl.ca.pem`) and of Java
-(`sasl.jaas.config`, `ssl.truststore.certificates`, `ssl.truststore.location`). Certificates and keys are PEM; the
-default is to trust the machine's certificate authorities and to check the host's name. No secret is in a repr, a log
-line or an error.
+Names are those of Kafka's clients, both of librdkafka (`sasl.username`, `ssl.ca.pem`) and of Java (`sasl.jaas.config`,
+`ssl.truststore.certificates`, `ssl.truststore.location`). Certificates and keys are PEM; the default is to trust the
+machine's certificate authorities and to check the host's name. No secret appears in a repr, a log line or an error.
 """
 
 import os
@@ -23,7 +22,7 @@ from headrace.security.scram_common import HASHES
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", *HASHES)
 MOST_PEM: Final = 1 << 20
-"""Bytes of one property's value."""
+"""Most bytes of one property's value."""
 
 _FIELDS: Final[Mapping[str, str]] = {
     "security.protocol": "protocol",
@@ -51,21 +50,21 @@ _FIELDS: Final[Mapping[str, str]] = {
 _PEM_BLOCK: Final = re.compile(
     r"-----BEGIN (?P<kind>[A-Z0-9 ]{1,40})-----(?P<text>[A-Za-z0-9+/=\s]*)-----END (?P=kind)-----"
 )
-"""Without headers, as a key that is encrypted in OpenSSL's own way has them."""
+"""Matches a PEM block without headers (a key that is encrypted in OpenSSL's own format has headers)."""
 _PEM_LINE: Final = 64
 _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x82", b"\x30\x83")
-"""How files of the types JKS, JCEKS and PKCS12 begin."""
+"""First bytes of files of the types JKS, JCEKS and PKCS12."""
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _JAAS_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Checked properties. Made by `security_of`."""
+    """Checked properties. Created by `security_of`."""
 
     tls: bool = False
     mechanism: str | None = None
-    """SASL's, or None."""
+    """The SASL mechanism; None: no SASL."""
     username: str = ""
     password: str = field(default="", repr=False)
     check_host: bool = True
@@ -79,13 +78,13 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """By Kafka's name."""
+        """The security protocol, by Kafka's name."""
         if self.mechanism is not None:
             return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
         return "SSL" if self.tls else "PLAINTEXT"
 
     def context(self) -> ssl.SSLContext | None:
-        """[blocking] What TLS needs; None without TLS. Raises KafkaError INVALID_CONFIG, which names the property."""
+        """[blocking] The TLS context; None without TLS. Raises KafkaError INVALID_CONFIG, which names the property."""
         if not self.tls:
             return None
         context = _trusting(self)
@@ -101,19 +100,20 @@ class Security:
 
 
 def of_security(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those that `security_of` is for: a client's file holds others too, such as `bootstrap.servers` and `acks`."""
+    """The properties that concern security: a client's file holds others too, such as `bootstrap.servers` and `acks`.
+    """
     return {name: value for name, value in properties.items() if name.startswith(("security.", "sasl.", "ssl."))}
 
 
 def files_named(properties: Mapping[str, str]) -> list[str]:
-    """Those properties that name a file of the machine on which they are used."""
+    """The properties that name a file on the machine where they are used."""
     return sorted(name for name in properties if _FIELDS.get(name, "").endswith("_file"))
 
 
 def security_of(properties: Mapping[str, str]) -> Security:
-    """The security that client properties ask for; none at all is PLAINTEXT.
+    """The security that client properties describe; without any property, PLAINTEXT.
 
-    Raises KafkaError INVALID_CONFIG, also for a property that is not known here: a misspelt one must not be ignored.
+    Raises KafkaError INVALID_CONFIG, also for an unknown property: a misspelt one must not be ignored.
     """
     given: dict[str, str] = {}
     for name, value in properties.items():
@@ -127,8 +127,8 @@ def security_of(properties: Mapping[str, str]) -> Security:
 
 
 def in_lines(pem: str) -> str:
-    """PEM as OpenSSL reads it: of what stands in one line, as a file of properties has it, with white space or `\\n` in
-    place of the ends of lines (KIP-651)."""
+    """PEM with line ends, as OpenSSL needs it, from PEM in one line: in property files white space or `\\n` may take
+    their place (KIP-651)."""
     return _PEM_BLOCK.sub(_in_lines, pem.replace("\\n", "\n").replace("\\r", ""))
 
 
@@ -139,7 +139,7 @@ def _in_lines(block: re.Match[str]) -> str:
 
 
 def librdkafka_properties(security: Security) -> dict[str, str]:
-    """The same in librdkafka's names. It holds the secrets: not to be shown."""
+    """The properties in librdkafka's names. They contain the secrets, so do not show them."""
     found = {"security.protocol": security.protocol}
     if security.mechanism is not None:
         found |= {
@@ -211,7 +211,7 @@ def _check_pairs(given: Mapping[str, str]) -> None:
 
 
 def _add_jaas(given: dict[str, str]) -> None:
-    """Take user name and password out of Java's `sasl.jaas.config`."""
+    """Move user name and password out of Java's `sasl.jaas.config`."""
     jaas = given.pop("jaas", None)
     if jaas is None:
         return
@@ -225,7 +225,7 @@ def _add_jaas(given: dict[str, str]) -> None:
 
 
 def _how_to_convert(store: str, path: str) -> str:
-    """A store of Java's to PEM, in words that can be run."""
+    """The commands that convert a Java key store to PEM."""
     if store == "truststore":
         return f"`keytool -list -rfc -keystore {path} > ca.pem` makes PEM of a trust store"
     return (
@@ -235,12 +235,12 @@ def _how_to_convert(store: str, path: str) -> str:
 
 
 def _refuse_java_store(path: str, store: str) -> None:
-    """Raises KafkaError INVALID_CONFIG for a file that is no PEM but a store of Java's."""
+    """Raise KafkaError INVALID_CONFIG if a file is a Java key store instead of PEM."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(4)
     except (OSError, ValueError):
-        return  # who uses it says what is wrong
+        return  # the caller that opens the file reports the error
     if head.startswith(_JAVA_STORES):
         name = "ssl.ca.location or ssl.truststore.location" if store == "truststore" else "ssl.keystore.location"
         raise _wrong(f"{name}: {path} is no PEM but a store of Java's: {_how_to_convert(store, path)}")
@@ -258,7 +258,7 @@ def _trusting(security: Security) -> ssl.SSLContext:
 
 def _load_certificate(context: ssl.SSLContext, names: str, certificate: str, key: str | None, password: str) -> None:
     try:
-        # Given a password, even an empty one, OpenSSL never asks the terminal for it.
+        # With a password, even an empty one, OpenSSL never asks the terminal for one.
         context.load_cert_chain(certificate, key, password=lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise _wrong(f"{names} cannot be used: {_reason(error)}; is ssl.key.password right?") from None
@@ -266,7 +266,7 @@ def _load_certificate(context: ssl.SSLContext, names: str, certificate: str, key
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to `text`, as OpenSSL wants it, in memory where the system can."""
+    """The path of a file with `text`, which OpenSSL needs; in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
         try:
@@ -276,7 +276,7 @@ def _as_file(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
         return
-    with tempfile.TemporaryDirectory() as folder:  # nobody else may enter it
+    with tempfile.TemporaryDirectory() as folder:  # accessible to this user only
         path = Path(folder, "pem")
         path.write_text(text)
         yield str(path)

@@ -7,13 +7,13 @@
     Name           ::= SEQUENCE OF SET OF SEQUENCE { type OBJECT IDENTIFIER, value ANY }
 
 Mapping rules and access expressions are written against this text, so it agrees with Java's `X500Principal.getName`
-byte for byte: the last part of the name comes first, the values of one part stand in the order of the certificate with
-`+` between them, types that RFC 2253 has no word for are numbers, and their values, like all that are no text, are
+byte for byte: the last part of the name comes first; the values of one part have the order of the certificate, with
+`+` between them; types for which RFC 2253 has no keyword are numbers; and their values, like all that are not text, are
 `#` and the hexadecimal digits of their DER. (Java 17 reads BMPString byte by byte, and the letters of T61String beyond
-ASCII as UTF-8; Java 25 reads them as is done here.) Text that is not in its encoding, of which Java would replace
+ASCII as UTF-8; Java 25 reads them as here.) Text that is invalid in its encoding, in which Java would replace
 characters, is refused.
 
-The certificate was checked by TLS before; bytes that are not what they should be are refused all the same.
+TLS has checked the certificate before; malformed bytes are refused all the same.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _SET: Final = 0x31
 _OBJECT_IDENTIFIER: Final = 0x06
 _VERSION: Final = 0xA0
 _BEFORE_SUBJECT: Final = 4
-"""Serial number, signature algorithm, issuer and validity stand between version and subject."""
+"""Number of elements between version and subject: serial number, signature algorithm, issuer and validity."""
 _ENCODINGS: Final = {
     0x0C: "utf-8",  # UTF8String
     0x13: "latin-1",  # PrintableString; Java reads it and the next two byte by byte
@@ -35,7 +35,7 @@ _ENCODINGS: Final = {
     0x1B: "latin-1",  # GeneralString
     0x1E: "utf-16-be",  # BMPString
 }
-"""By the tags that Java takes for text."""
+"""Encodings by the DER tags that Java reads as text."""
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -47,27 +47,27 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""RFC 2253's, by object identifier."""
+"""RFC 2253's keywords, by object identifier."""
 _ESCAPES: Final = str.maketrans({character: "\\" + character for character in ',=+<>#;"\\'} | {"\0": "\\00"})
 _ESCAPED_AT_ENDS: Final = " \r"
 
 
 _OBJECT_IDENTIFIER_LIMIT: Final = 64
-"""Bytes; those in use have less than 20."""
+"""Most bytes of an object identifier; those in use have fewer than 20."""
 
 
 class CertificateUnreadable(HeadraceError):
-    """Bytes that are no certificate in DER with a subject that can be written as text."""
+    """The bytes are not a certificate in DER whose subject can be written as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """One value of DER, and all that is inside it."""
+    """One DER value with everything inside it."""
 
     tag: int
     content: bytes
     encoded: bytes
-    """With tag and length."""
+    """The value's bytes, including tag and length."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -116,7 +116,7 @@ def _inside(element: _Element, tag: int) -> list[_Element]:
 
 
 def _elements(encoded: bytes) -> list[_Element]:
-    """The elements that these bytes are made of, one behind the other."""
+    """The consecutive elements in these bytes."""
     found = []
     at = 0
     while at < len(encoded):

@@ -1,7 +1,8 @@
-"""Whom TLS to the server with an issuer's keys trusts: authorities from a file, read again when it changes.
+"""The authorities to trust in TLS connections to the server with an issuer's keys: from a file, read again when it
+changes.
 
-A file that cannot be used leaves what was in use as it was, and says so (`fault`): tokens are checked against the keys
-that there are.
+If the file cannot be used, the previous authorities stay in use and `fault` says why; tokens are checked against the
+keys already fetched.
 """
 
 import ssl
@@ -11,20 +12,21 @@ from headrace.security.tls_server import MOST_BYTES, TlsRefused
 
 
 class JwksTrust:
-    """Of one listener. Made with a file that is sound. [blocking] throughout; one thread at a time."""
+    """One listener's trusted authorities. Created only from a sound file. [blocking] throughout; used by one thread at
+    a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TlsRefused."""
+        """Raises TlsRefused if the file cannot be used."""
         self._path = path
         self._content = self._read()
         self._refused: bytes | None = None
         self.context = self._load(self._content)
-        """What new connections use."""
+        """The context for new connections."""
         self.fault = ""
-        """Why what is in the file is not in use; "": it is."""
+        """Why the file's contents are not in use; "": they are."""
 
     def look(self) -> bool:
-        """Read the file again; whether there is another `context`."""
+        """Read the file again; returns whether `context` was replaced."""
         try:
             content = self._read()
             if content == self._content:
@@ -53,7 +55,7 @@ class JwksTrust:
         return content
 
     def _load(self, content: bytes) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody yet, the machine's authorities neither
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody yet, not even the machine's authorities
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_verify_locations(cadata=content.decode("ascii"))

@@ -1,13 +1,14 @@
-"""Edits of access expressions by Kafka's ACLs (kafka_acls): what has to be written for rows to come and go. Pure.
+"""Edits of access expressions through Kafka's ACLs (kafka_acls): which expressions to write when ACL rows are created
+and deleted. Pure.
 
-Nothing is approximated. A permission is given to somebody who is given all that it allows, and taken from somebody from
-whom all of it is taken; what neither gives nor takes a whole permission is refused, with what to do. An expression that
-has no form as ACLs is never touched.
+Nothing is approximated. A user gets a permission by being granted all that it allows, and loses it when all of it is
+revoked; a request that neither gives nor takes a whole permission is refused, with advice. An expression that has no
+form as ACLs is never touched.
 
-Two rows are granted without a change, and never shown, as there is nothing that they could still allow.
-`kafka-acls --producer` asks for both. CREATE of one topic: an expression stands on a topic that there is and goes with
-it. IDEMPOTENT_WRITE of the cluster: whoever may write to some topic gets producer ids, as in Kafka, and to
-others an id is of no use. The tool asks for it in a request of its own, before anything else.
+Two rows are granted without a change, and never shown, because they would allow nothing further. `kafka-acls
+--producer` requests both. CREATE of one topic: an expression is set on an existing topic and is deleted with it.
+IDEMPOTENT_WRITE of the cluster: whoever may write to some topic gets producer ids, as in Kafka, and to others an id is
+of no use. The tool requests this row separately, before anything else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ from headrace.security.kafka_acls import (
 
 
 class Grant(NamedTuple):
-    """A row to be made. `user`: `*` is everybody."""
+    """A row to create. `user`: `*` is everybody."""
 
     on: Object
     user: str
@@ -48,18 +49,19 @@ class Grant(NamedTuple):
 
 @dataclass(slots=True)
 class Edit:
-    """Expressions to be written, and what they were when that was decided."""
+    """Expressions to write, and the expressions on which that decision was based."""
 
     changes: dict[Place, str] = field(default_factory=dict)
     expected: dict[Place, str | None] = field(default_factory=dict)
     errors: dict[int, KafkaError] = field(default_factory=dict)
-    """By number of a grant: why it cannot be made."""
+    """Why grants cannot be made, by the grant's number."""
 
 
 def granted(rules: AccessRules, grants: Mapping[int, Grant]) -> Edit:
-    """What has to be written so that somebody has what he is granted; of topics and streams that there are. Whom an
-    object without an expression of its own inherits keep what they have: its first one begins as a copy of what it
-    inherits."""
+    """The edit that gives users what they are granted on existing topics and streams.
+
+    Those who inherit access to an object without an expression of its own keep it: its first expression begins as a
+    copy of the inherited one."""
     edit = Edit()
     asked: dict[tuple[Object, str], set[AclOperation]] = {}
     for grant in grants.values():
@@ -83,7 +85,7 @@ def granted(rules: AccessRules, grants: Mapping[int, Grant]) -> Edit:
 
 
 def _given(on: Object, operations: set[AclOperation]) -> Iterable[tuple[Permission, ...]]:
-    """The permissions of which all that they give is among the operations; those of one tuple go together."""
+    """The permissions that these operations give completely; the permissions of one tuple belong together."""
     if AclOperation.ALL in operations:
         yield (Permission.ADMIN,) if on.kind is Kind.CLUSTER else tuple(Permission)
         return
@@ -107,7 +109,7 @@ def _give(rules: AccessRules, edit: Edit, on: Object, user: str, permissions: Se
 
 
 def _start(rules: AccessRules, edit: Edit, place: Place, expected: dict[Place, str | None]) -> PlainOr:
-    """Whom an expression lets in before it is changed; where there is none, that which is inherited."""
+    """Whom the expression at a place admits before the change; without one, whom the inherited expression admits."""
     if place in edit.changes:
         return _read(edit.changes[place])
     kind, name, permission = place
@@ -137,14 +139,14 @@ def _text(place: Place, users: Iterable[str], *, everybody: bool) -> str:
 
 
 def _needed(grant: Grant) -> tuple[Permission, ...]:
-    """The permissions that have to be given for a row, if any was tried."""
+    """The permissions of which at least one has to be given for a row."""
     if grant.operation is AclOperation.ALL:
         return (Permission.ADMIN,) if grant.on.kind is Kind.CLUSTER else tuple(Permission)
     return tuple(each for each in PERMISSIONS[grant.on.kind] if grant.operation in GIVES[each])
 
 
 def _allows_nothing(grant: Grant) -> bool:
-    """Whether a row is granted without a change. Its object is there, as its caller has seen to."""
+    """Whether a row is granted without a change. The caller has checked that its object exists."""
     return (grant.on.kind, grant.operation) in (
         (Kind.TOPIC, AclOperation.CREATE),
         (Kind.CLUSTER, AclOperation.IDEMPOTENT_WRITE),
@@ -152,7 +154,7 @@ def _allows_nothing(grant: Grant) -> bool:
 
 
 def _has(after: AccessRules, grant: Grant, needed: Sequence[Permission]) -> bool:
-    """Whether somebody has what a row gives: by expressions on its object, or by what that inherits."""
+    """Whether the user has what a row gives, by expressions on its object or by inherited ones."""
     on = grant.on
 
     def may(permission: Permission) -> bool:
@@ -188,7 +190,7 @@ def _why_not(grant: Grant) -> str:
 
 
 def revoked(rules: AccessRules, acls: Iterable[Acl]) -> tuple[Edit, dict[Acl, KafkaError]]:
-    """[blocking] What has to be written so that these rows, which are shown, go; and why some stay."""
+    """[blocking] The edit that removes these rows, which exist; and for each row that stays, why."""
     edit = Edit()
     errors: dict[Acl, KafkaError] = {}
     taken: dict[tuple[Object, str], set[AclOperation]] = {}
@@ -234,7 +236,8 @@ def _why_it_stays(rules: AccessRules, acl: Acl, on: Object) -> str:
 
 
 def without_form(rules: AccessRules, meant: AclFilter) -> KafkaError | None:
-    """Why a filter that names one object cannot be told what is there: an expression that has no form as ACLs."""
+    """Why a filter that names one object cannot be answered: the object has an expression without a form as ACLs. None:
+    it can."""
     name = meant.topic_name if meant.resource is Resource.TOPIC else meant.name
     if name is None or meant.pattern not in (Pattern.LITERAL, Pattern.PREFIXED):
         return None

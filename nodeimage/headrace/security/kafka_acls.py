@@ -1,22 +1,23 @@
-"""Access expressions as Kafka's ACLs, and edits of one by the other. Pure, and without a clock.
+"""Access expressions shown as Kafka's ACLs. Pure, and without a clock.
 
 An expression that is a plain OR of users has a form as ACLs: a row for each user and operation, `User:*` for `p`. One
-with `!`, `&` or a group has none: it is not shown, and not edited here. Rows stand where expressions stand:
+with `!`, `&` or a group has none: it is neither shown nor edited. Rows have these places:
 
     TOPIC LITERAL /s:t              the topic          CLUSTER kafka-cluster        the cluster's `admin`
     TOPIC PREFIXED /s:              the stream /s      GROUP LITERAL ops            the group ops
-    TOPIC PREFIXED /plant/          the path /plant    GROUP PREFIXED ops-          groups by a name's beginning
+    TOPIC PREFIXED /plant/          the path /plant    GROUP PREFIXED ops-          groups by a prefix of their names
     TOPIC LITERAL *                 the cluster        GROUP LITERAL *              all groups
 
 TRANSACTIONAL_ID is like GROUP.
 
-Other than Kafka's, they do not add up: of an object the nearest expression decides, here as everywhere.
+Unlike Kafka's ACLs, these rows do not add up: the nearest expression decides about an object, as everywhere in
+Headrace.
 
     produce   WRITE, DESCRIBE               topic   CREATE, DELETE, ALTER, DESCRIBE
     consume   READ, DESCRIBE                admin   ALTER_CONFIGS, DESCRIBE_CONFIGS; of the cluster: ALL
     all five  ALL                           copy    has no form of its own
 
-kafka_acl_edits has how these are changed.
+`kafka_acl_edits` changes expressions through these rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from headrace.security.access_rules import PREFIX_OF, AccessRules, Kind, Permiss
 
 CLUSTER_NAME: Final = "kafka-cluster"
 EVERY: Final = "*"
-"""Every topic, group or user, in Kafka's words."""
+"""The name that stands for every topic, group or user, in Kafka's words."""
 USER: Final = "User:"
 
 
@@ -56,7 +57,7 @@ class Pattern(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What is done to a resource (org.apache.kafka.common.acl.AclOperation)."""
+    """An operation on a resource (org.apache.kafka.common.acl.AclOperation)."""
 
     ANY = 1
     ALL = 2
@@ -84,7 +85,7 @@ class Effect(IntEnum):
 
 
 class Acl(NamedTuple):
-    """One row: always of ALLOW, for every host."""
+    """One ACL row. It always allows, and applies to every host."""
 
     resource: Resource
     name: str
@@ -95,7 +96,7 @@ class Acl(NamedTuple):
 
 
 class Object(NamedTuple):
-    """What expressions stand on."""
+    """An object on which expressions can be set."""
 
     kind: Kind
     name: str
@@ -107,16 +108,17 @@ GIVES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
     Permission.TOPIC: (AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER),
     Permission.ADMIN: (AclOperation.ALTER_CONFIGS,),
 }
-"""What somebody has to be given for a permission, and lose to lose it: what no other permission here allows.
+"""The operations that make up a permission: those that no other permission allows. A user who gets all of them gets the
+permission, and one who loses all of them loses it.
 
-What is allowed is decided elsewhere (kafka.authorization.PERMISSIONS), and may be more than an ACL shows."""
+What a permission allows is decided elsewhere (kafka.authorization.PERMISSIONS), and may be more than an ACL shows."""
 IMPLIES: Final[Mapping[Permission, tuple[AclOperation, ...]]] = {
     Permission.PRODUCE: (AclOperation.DESCRIBE,),
     Permission.CONSUME: (AclOperation.DESCRIBE,),
     Permission.TOPIC: (AclOperation.DESCRIBE,),
     Permission.ADMIN: (AclOperation.DESCRIBE_CONFIGS,),
 }
-"""What is shown beside these, and comes and goes with them."""
+"""Further operations that are shown with a permission, and come and go with it."""
 PERMISSIONS: Final[Mapping[Kind, tuple[Permission, ...]]] = {
     Kind.TOPIC: tuple(GIVES),
     Kind.STREAM: tuple(GIVES),
@@ -127,7 +129,7 @@ PERMISSIONS: Final[Mapping[Kind, tuple[Permission, ...]]] = {
     Kind.TRANSACTIONAL_ID_PREFIX: (Permission.PRODUCE,),
     Kind.CLUSTER: (),
 }
-"""Which have a form of their own on an object of a kind, beside ALL."""
+"""The permissions that have a form of their own on an object of this kind, besides ALL."""
 _RESOURCES: Final = {
     Kind.GROUP: Resource.GROUP,
     Kind.GROUP_PREFIX: Resource.GROUP,
@@ -138,12 +140,12 @@ _RESOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which rows are meant. None: every one."""
+    """Selects ACL rows. A field that is None selects every row."""
 
     resource: Resource
     name: str | None
     topic_name: str | None
-    """What the name says of topics: a full name, if it is one of a topic's names."""
+    """`name` as a topic's name: the full name, if `name` is one of a topic's names."""
     pattern: Pattern
     principal: str | None
     host: str | None
@@ -151,7 +153,7 @@ class AclFilter:
     effect: Effect
 
     def matches(self, acl: Acl) -> bool:
-        """Whether a row is meant, as Kafka decides it."""
+        """Whether the filter selects a row, by Kafka's rules."""
         return (
             self.resource in (Resource.ANY, acl.resource)
             and self.effect is not Effect.DENY
@@ -176,7 +178,7 @@ class AclFilter:
 
 
 def rows(rules: AccessRules) -> Iterator[Acl]:
-    """[blocking] Every row that there is, each once: as many as all expressions have users, some times over."""
+    """[blocking] Every row, each once. There are several times as many as all expressions have users."""
     holders: dict[Object, dict[Permission, PlainOr]] = {}
     for place in rules.places():
         kind, name, permission = place
@@ -191,7 +193,7 @@ def rows(rules: AccessRules) -> Iterator[Acl]:
 
 
 def shown(rules: AccessRules, meant: Sequence[AclFilter], *, most: int) -> list[list[Acl]]:
-    """[blocking] By filter, the rows that it means, in order. Raises KafkaError INVALID_REQUEST where they are more
+    """[blocking] For each filter the rows that it selects, in order. Raises KafkaError INVALID_REQUEST if they are more
     than `most` in all."""
     found: list[list[Acl]] = [[] for _ in meant]
     count = 0
@@ -240,7 +242,7 @@ NOBODY: Final = PlainOr(frozenset(), frozenset(), everybody=False)
 
 
 def plain(rules: AccessRules, place: Place) -> PlainOr | None:
-    """Whom an expression lets in that has a form as ACLs."""
+    """Whom the expression at a place admits, if it has a form as ACLs; otherwise None."""
     names = rules.plain_or(place)
     return None if names is None or names.groups else names
 
@@ -268,8 +270,8 @@ def _pattern_of(each: Object) -> tuple[Resource, str, Pattern]:
 
 
 def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
-    """What a row would stand on. `name` of a topic: its full name. Raises KafkaError INVALID_REQUEST, which says what
-    to do, where no expression stands on such things."""
+    """The object that a row concerns. `name` of a topic: its full name. Raises KafkaError INVALID_REQUEST, with advice,
+    if no expression can be set on such an object."""
     match resource, pattern:
         case Resource.TOPIC, Pattern.LITERAL if name == EVERY:
             raise invalid(
@@ -306,5 +308,5 @@ def object_of(resource: Resource, name: str, pattern: Pattern) -> Object:
 
 
 def invalid(message: str) -> KafkaError:
-    """INVALID_REQUEST."""
+    """A KafkaError INVALID_REQUEST."""
     return KafkaError(Code.INVALID_REQUEST, message)

@@ -1,20 +1,20 @@
-"""A node's further listeners, as its file (`--listeners`, TOML) says them. No I/O.
+"""A node's further listeners, as configured in its file (`--listeners`, TOML). No I/O.
 
     [[listener]]
     name = "secure"
     port = 9093
-    main = true                         in the place of `port`: the listener of `--port`, which is no plain one then
+    main = true                         instead of `port`: the listener of `--port`, which then is not a plain one
     protocol = "SASL_SSL"               PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (Kafka's `security.protocol`)
-    default_stream = "/sensors"         of topics that its clients name without a path; /default where it is not said
-    certificate = "tls.crt"             PEM: the server's, followed by those between it and its authority
+    default_stream = "/sensors"         the stream of topics that its clients name without a path; /default if absent
+    certificate = "tls.crt"             PEM: the server's, then those between it and its authority
     key = "tls.key"                     PEM, without a password
     client_ca = "ca.crt"                PEM: the authorities of clients' certificates
     client_auth = "required"            none, requested or required (`ssl.client.auth`)
-    principal_mapping_rules = "DEFAULT" `ssl.principal.mapping.rules`; of SSL alone: with SASL that says who a client is
+    principal_mapping_rules = "DEFAULT" `ssl.principal.mapping.rules`; only with SSL: SASL identifies clients itself
 
 `listener_sasl` has the keys of a listener with SASL.
-Paths are relative to the file's folder. Whatever is not understood is refused: a listener with a key that is misspelt
-would be less closed than whoever wrote it believes.
+Paths are relative to the file's folder. Anything unknown is refused: a listener with a misspelt key would be less
+closed than its author believes.
 """
 
 import re
@@ -43,7 +43,7 @@ _KEYS: Final = ("name", *_PLACE, "protocol", "default_stream", *_OF_TLS, *_OF_SA
 
 
 class ListenerProtocol(StrEnum):
-    """What is spoken at a listener's port."""
+    """The protocol at a listener's port."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -52,7 +52,7 @@ class ListenerProtocol(StrEnum):
 
     @property
     def has_tls(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the protocol includes TLS."""
         return self in (ListenerProtocol.SSL, ListenerProtocol.SASL_SSL)
 
     @property
@@ -62,18 +62,18 @@ class ListenerProtocol(StrEnum):
 
 
 class ListenersRefused(HeadraceError):
-    """Listeners that cannot be served as they are said."""
+    """The listeners cannot be served as they are configured."""
 
     code = Code.INVALID_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One listener. `mapping`: whom a client's certificate proves."""
+    """One listener. `mapping`: maps a client's certificate to its user."""
 
     name: str
     port: int
-    """0: that of `--port`."""
+    """0: the port of `--port`."""
     protocol: ListenerProtocol
     tls: TlsFiles | None
     """None: without TLS."""
@@ -81,25 +81,25 @@ class ListenerConfig:
     sasl: SaslConfig | None = None
     """None: without SASL."""
     default_stream: str | None = None
-    """As it is said: whether it is a stream's path is for the catalog's names to say. None: it is not said."""
+    """The text in the file; the catalog's naming rules say whether it is a stream's path. None: absent."""
 
     @property
     def is_main(self) -> bool:
-        """Whether it takes the place of the plain listener of `--port`."""
+        """Whether this listener replaces the plain listener of `--port`."""
         return self.port == 0
 
     @property
     def lets_anybody_in(self) -> bool:
-        """Whether clients come in that prove nothing."""
+        """Whether the listener admits clients that have proved nothing."""
         if self.sasl is not None:
             return False
         return self.tls is None or self.tls.client_auth is not ClientAuth.REQUIRED
 
 
 def parse(text: str, *, folder: Path, taken: Collection[str] = ()) -> tuple[ListenerConfig, ...]:
-    """The listeners that a file in `folder` says, in its order. `taken`: names of others that the node has.
+    """The listeners that a file in `folder` describes, in its order. `taken`: names of the node's other listeners.
 
-    Raises ListenersRefused, which names the listener, the key, and what to do.
+    Raises ListenersRefused, which names the listener and the key, with advice.
     """
     try:
         told = tomllib.loads(text)
@@ -162,7 +162,7 @@ def _listener(table: Mapping[str, Any], number: int, folder: Path) -> ListenerCo
 
 
 def _port(table: Mapping[str, Any], name: str) -> int:
-    """0: of the main listener."""
+    """The port; 0 for the main listener."""
     main = table.get("main", False)
     if not isinstance(main, bool):
         raise _fault(name, "main", f"is {_shown(main)}; it is true or false")

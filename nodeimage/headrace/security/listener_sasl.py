@@ -1,16 +1,16 @@
-"""What a listener with SASL says about it, in its table of the listeners' file. No I/O.
+"""The SASL settings of a listener, in its table of the listeners' file. No I/O.
 
 mechanisms = ["SCRAM-SHA-512", "OAUTHBEARER"]   of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER
 max_reauth_ms = 3600000                         Kafka's `connections.max.reauth.ms`; 0, the default: no limit
-[listener.oauth]                                with OAUTHBEARER alone, and required there
+[listener.oauth]                                only with OAUTHBEARER, where it is required
 jwks_url = "https://issuer.example/keys"        `sasl.oauthbearer.jwks.endpoint.url`
-jwks_ca = "issuer-ca.crt"                       PEM: whom TLS to that address trusts, if not the machine's authorities
+jwks_ca = "issuer-ca.crt"                       PEM: authorities for TLS to that address, instead of the machine's
 issuer = "https://issuer.example"               `sasl.oauthbearer.expected.issuer`
 audience = "headrace"                           `sasl.oauthbearer.expected.audience`: one, or a list
 user_claim = "sub"                              `sasl.oauthbearer.sub.claim.name`
 scope_claim = "scope"                           `sasl.oauthbearer.scope.claim.name`
-required_scopes = ["kafka"]                     all of which a token must have
-groups_claim = "realm_access.roles"             the claim that names groups, or a path to it; without it: none
+required_scopes = ["kafka"]                     a token must have all of them
+groups_claim = "realm_access.roles"             the claim that names groups, or a path to it; absent: no groups
 clock_skew_s = 30                               `sasl.oauthbearer.clock.skew.seconds`
 """
 
@@ -24,7 +24,8 @@ from headrace.security.sasl.mechanisms import MECHANISMS
 from headrace.security.sasl.oauth_settings import OAuthSettings
 
 LEAST_REAUTH_MS: Final = 2_000
-"""Clients re-authenticate somewhat before the end of a session, and at most once a second."""
+"""Smallest session lifetime in ms. Clients re-authenticate somewhat before the end of a session, and at most once a
+second."""
 MOST_REAUTH_MS: Final = 366 * 86_400_000
 OAUTHBEARER: Final = "OAUTHBEARER"
 KEYS: Final = ("mechanisms", "max_reauth_ms", "oauth")
@@ -32,13 +33,13 @@ KEYS: Final = ("mechanisms", "max_reauth_ms", "oauth")
 _OAUTH_REQUIRED: Final = ("jwks_url", "issuer", "audience")
 _OAUTH_TEXTS: Final = ("jwks_url", "issuer", "user_claim", "scope_claim", "groups_claim", "jwks_ca")
 _OAUTH_LISTS: Final = {"audience": "audiences", "required_scopes": "required_scopes"}
-"""By key, the setting's name."""
+"""The setting's name, by the key in the file."""
 _OAUTH_KEYS: Final = (*_OAUTH_TEXTS, *_OAUTH_LISTS, "clock_skew_s")
 _SHOWN: Final = 60
 
 
 class SaslFault(Exception):
-    """A key whose value cannot be: `key` is its name, or a path to it."""
+    """A key has an invalid value: `key` is its name, or a path to it."""
 
     def __init__(self, key: str, fault: str) -> None:
         super().__init__(f"{key} {fault}")
@@ -48,19 +49,19 @@ class SaslFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SaslConfig:
-    """Of one listener."""
+    """The SASL settings of one listener."""
 
     mechanisms: tuple[str, ...]
-    """In the order in which clients are told of them."""
+    """The mechanisms, in the order in which clients receive them."""
     max_reauth_ms: int = 0
-    """0: sessions last as long as their proofs."""
+    """Longest session in ms; 0: sessions last as long as their proofs."""
     oauth: OAuthSettings | None = None
-    """There exactly if OAUTHBEARER is one of the mechanisms."""
+    """Not None exactly if OAUTHBEARER is one of the mechanisms."""
     jwks_ca: Path | None = None
 
 
 def parse_sasl(table: Mapping[str, Any], folder: Path) -> SaslConfig:
-    """What a listener's table says; its file is in `folder`. Raises SaslFault."""
+    """The SASL settings in a listener's table; its file is in `folder`. Raises SaslFault."""
     mechanisms = _mechanisms(table)
     max_reauth_ms = table.get("max_reauth_ms", 0)
     allowed = type(max_reauth_ms) is int and (max_reauth_ms == 0 or LEAST_REAUTH_MS <= max_reauth_ms <= MOST_REAUTH_MS)
@@ -118,7 +119,7 @@ def _oauth(table: Mapping[str, Any]) -> OAuthSettings:
 
 
 def _text(table: Mapping[str, Any], key: str) -> bool:
-    """Whether a text is there. Raises SaslFault for what is none, or empty."""
+    """Whether the key is present. Raises SaslFault if its value is not a text, or is empty."""
     if key not in table:
         return False
     if not isinstance(table[key], str) or not table[key] or "\0" in table[key]:
@@ -127,7 +128,7 @@ def _text(table: Mapping[str, Any], key: str) -> bool:
 
 
 def _list(table: Mapping[str, Any], key: str, *, path: str) -> list[str]:
-    """A list of texts; one text alone is a list of it."""
+    """The list of texts at `key`; a single text counts as a list of one."""
     told = table[key]
     texts = [told] if isinstance(told, str) else told
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
@@ -136,6 +137,6 @@ def _list(table: Mapping[str, Any], key: str, *, path: str) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it."""
+    """A value as messages show it."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,26 +1,26 @@
 """The TLS of connections between nodes: TLS 1.3 both ways, by the cluster's own authority.
 
-    DIR/tls.crt   PEM: this node's certificate, followed by those between it and its authority
+    DIR/tls.crt   PEM: this node's certificate, then those between it and its authority
     DIR/tls.key   PEM: its key, without a password
-    DIR/ca.crt    PEM: the authorities whose certificates nodes show each other, while they change the old and the new
+    DIR/ca.crt    PEM: the authorities of the nodes' certificates; during a change, the old and the new one
 
-These are the names in a TLS Secret of Kubernetes. Each side shows its certificate, which is for servers and for clients
-(where it says for what it is), and checks the other's by `ca.crt`. Names in certificates are not looked at: the
-cluster's authority signs nodes and nobody else, and which node it is, is proven behind TLS (peer.handshake).
+These are the names in a TLS Secret of Kubernetes. Each side shows its certificate, valid for servers and for clients
+(if it names its uses), and checks the other's by `ca.crt`. Names in certificates are ignored: the
+cluster's authority signs nodes only, and a node's identity is proved inside TLS (peer.handshake).
 
-`channel_binding` is what that proof is bound to: equal at both ends of one TLS connection, and at no other two ends.
+That proof is bound to `channel_binding`, which is equal at both ends of one TLS connection, and at no other two ends.
 
     SHA-256 of a label with its version, SHA-256 of the server's certificate, SHA-256 of the client's (as RFC 5929's
     tls-server-end-point, for both sides), and the Finished message of the client
 
 The Finished message is a MAC over the whole handshake, certificates and key shares included, by keys that only the two
-ends have. (RFC 5929's tls-unique; with TLS 1.3 it has no name, and Python 3.11 no exporter, which is RFC 9266's. What
-spoiled it before 1.3, renegotiation and keys that two sessions share, is not there: 1.3 has neither, and nothing is
-resumed here, as no client offers a session.) So whoever ends a node's TLS connection and passes its messages on in
-another one, with a key that was stolen from a node or shared by all of them, gets proofs that fit neither.
-
-Mode `require` speaks and takes nothing but TLS. `accept` is for the way there: it takes both, tries TLS first, and goes
-on in clear where that fails, for whatever reason, and says so; it withstands nobody who can change what is on the way.
+ends have. (This is RFC 5929's tls-unique; TLS 1.3 defines no such name, and Python 3.11 has no exporter for RFC 9266's
+replacement. What spoiled tls-unique before TLS 1.3, renegotiation and keys shared by two sessions, does not apply: 1.3
+has neither, and no session is resumed, as no client offers one.) So an attacker who terminates a node's TLS connection
+and relays its messages over another one, with a key that was stolen from a node or is shared by all of them, gets
+proofs that fit neither connection.
+Mode `require` speaks and accepts nothing but TLS. `accept` is for migration: it accepts both, tries TLS first, and
+continues in clear if that fails for any reason, which it reports. It protects against nobody who can change traffic.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ _LABEL: Final = b"headrace peer channel 1\0"
 
 
 class PeerTlsMode(StrEnum):
-    """Whether nodes speak in clear too."""
+    """Whether nodes may also speak in clear."""
 
     ACCEPT = "accept"
     REQUIRE = "require"
 
 
 class NotBound(HeadraceError):
-    """A connection to which no proof can be bound."""
+    """A proof cannot be bound to this connection."""
 
     code = Code.CLUSTER_AUTHORIZATION_FAILED
 
@@ -54,18 +54,19 @@ class PeerContext(TellingContext):
     """A context that knows its own certificate."""
 
     own: bytes
-    """SHA-256 of it."""
+    """SHA-256 of the context's own certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLoaded(Loaded):
-    """`context` is for connections that come, `connecting` for those that this node makes."""
+    """`context` is for incoming connections, `connecting` for those that this node opens."""
 
     connecting: ssl.SSLContext
 
 
 class PeerTls(ServerTls):
-    """Of one node. Made with files that are sound. [blocking] throughout; one thread at a time."""
+    """One node's TLS for other nodes. Created only from sound files. [blocking] throughout; used by one thread at a
+    time."""
 
     loaded: PeerLoaded
 
@@ -77,18 +78,18 @@ class PeerTls(ServerTls):
 
     @property
     def connecting(self) -> ssl.SSLContext:
-        """What connections use that this node makes."""
+        """The context for connections that this node opens."""
         return self.loaded.connecting
 
     def _load(self, files: TlsFiles, content: dict[Path, bytes], *, now: float) -> PeerLoaded:
         checked = load(files, content, now=now)
         server, client = (_context(kind, files, content) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
-        server.own = client.own = _meet_oneself(server, client, files)
+        server.own = client.own = _handshake_with_itself(server, client, files)
         return PeerLoaded(server, checked.not_after, client)
 
 
 def channel_binding(connection: ssl.SSLObject | None) -> bytes:
-    """What a proof is bound to, of a connection whose TLS handshake is done. Raises NotBound."""
+    """The channel binding of a connection whose TLS handshake is done. Raises NotBound."""
     if connection is None or not isinstance(connection.context, PeerContext):
         raise NotBound("the connection has no TLS of nodes")
     other, finished = connection.getpeercert(binary_form=True), connection.get_channel_binding("tls-unique")
@@ -100,14 +101,14 @@ def channel_binding(connection: ssl.SSLObject | None) -> bytes:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why there is no TLS connection, in words for a log's line; "": it is nothing of TLS."""
+    """Why there is no TLS connection, in words for a log line; "": the error does not concern TLS."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"the other node's certificate is refused: {error.verify_message}"
         case ssl.SSLEOFError() | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
             return "the other node ended the TLS handshake; it may speak no TLS"
         case ssl.SSLError():
-            reason = str(getattr(error, "reason", None) or "")  # loops make some without one
+            reason = str(getattr(error, "reason", None) or "")  # event loops raise some without a reason
             return _REASONS.get(reason, f"TLS failed: {reason or error}")
     return ""
 
@@ -124,11 +125,11 @@ _REASONS: Final = {
     "UNSUPPORTED_PROTOCOL": "the other node speaks no TLS 1.3",
     "WRONG_VERSION_NUMBER": "the other node speaks no TLS",
 }
-"""By OpenSSL's words."""
+"""Reasons in plain words, by OpenSSL's."""
 
 
 def _context(kind: int, files: TlsFiles, content: dict[Path, bytes]) -> PeerContext:
-    """Of files that `load` has found to be sound."""
+    """The context from files that `load` has found to be sound."""
     assert files.client_ca is not None
     context = PeerContext(kind)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -141,13 +142,14 @@ def _context(kind: int, files: TlsFiles, content: dict[Path, bytes]) -> PeerCont
     return context
 
 
-def _meet_oneself(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles) -> bytes:
-    """SHA-256 of the certificate. Raises TlsRefused where other nodes with the same authorities would refuse it."""
+def _handshake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles) -> bytes:
+    """Complete a handshake in memory between the two contexts; SHA-256 of the certificate. Raises TlsRefused if other
+    nodes with the same authorities would refuse it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     connecting = client.wrap_bio(to_client, to_server)
     connected = server.wrap_bio(to_server, to_client, server_side=True)
     try:
-        # The client's first word, all of the server's, the client's last, which the server checks.
+        # The client's first message, all of the server's, the client's last, and the server's check of that.
         for side in (connecting, connected, connecting, connected):
             try:
                 side.do_handshake()

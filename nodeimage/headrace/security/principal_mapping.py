@@ -1,22 +1,22 @@
-"""The user whom a client certificate proves: Kafka's `ssl.principal.mapping.rules`. No I/O.
+"""The user that a client certificate proves: Kafka's `ssl.principal.mapping.rules`. No I/O.
 
-    rules   = [rule *("," rule)]                    blanks around rules, and rules that are empty, do not count
+    rules   = [rule *("," rule)]                    blanks around rules, and empty rules, are ignored
     rule    = "DEFAULT" / "RULE:" pattern "/" replacement "/" ["L" / "U"]
 
-A pattern is a regular expression; in it and in a replacement a slash is written `\\/`. The first rule whose pattern
-fits the whole subject, as `distinguished_name` writes it, makes the name: by its replacement, with `$1` for the first
-group, in lower (L) or upper case (U). DEFAULT takes the subject as it is. Where no rule fits, the client is refused: it
+A pattern is a regular expression; in patterns and replacements a slash is written `\\/`. The first rule whose pattern
+matches the whole subject, as `distinguished_name` writes it, yields the name: its replacement, with `$1` for the first
+group, in lower (L) or upper case (U). DEFAULT takes the subject as it is. If no rule matches, the client is refused: it
 never becomes ANONYMOUS. Without any rule all clients are refused.
 
-As in Kafka (SslPrincipalMapper), a replacement takes the place of *every* match in the subject, not of the whole: `.*`
-fits a second time at the end, so `RULE:.*/admin/` makes `adminadmin`, and `RULE:^.*$/admin/` makes `admin`. `$9` stands
-for itself where there are fewer groups. What Kafka fails to apply later is refused at once: a `$` without a number, and
-`$1` where there is no group. Of Java's regular expressions, those that Python lacks are refused, with the place;
-`\\d`, `\\w`, `\\s` and `(?i)` mean ASCII alone, as in Java.
+As in Kafka (SslPrincipalMapper), the replacement replaces *every* match in the subject, not the whole subject: `.*`
+matches again at the end, so `RULE:.*/admin/` yields `adminadmin`, and `RULE:^.*$/admin/` yields `admin`. `$9` stands
+for itself if there are fewer groups. What Kafka fails to apply later is refused at once: a `$` without a number, and
+`$1` without any group. Constructs of Java's regular expressions that Python lacks are refused, with the position;
+`\\d`, `\\w`, `\\s` and `(?i)` concern ASCII only, as in Java.
 
-Patterns come from whoever configures the listener, subjects from clients. No pattern is put to a subject of more than
+Patterns come from the listener's configuration, subjects from clients. No pattern is applied to a subject of more than
 `SUBJECT_LIMIT` characters, so that one whose cost grows with the square of the length stays cheap; one that grows
-exponentially (`(a+)+`) has to be avoided by whoever writes it.
+exponentially (`(a+)+`) has to be avoided by its author.
 """
 
 import re
@@ -28,24 +28,24 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.security.principals import NameRefused, check_user_name
 
 DEFAULT: Final = "DEFAULT"
-"""The rule, and the list of rules that is the default."""
+"""The rule that takes the subject as it is; also the default list of rules."""
 SUBJECT_LIMIT: Final = 4 << 10
-"""Characters of a subject."""
+"""Longest subject, in characters."""
 RULES_LIMIT: Final = 64 << 10
-"""Characters of a list of rules."""
+"""Longest list of rules, in characters."""
 
 _HALF: Final = re.compile(r"(?:\\.|[^\\/])*+", re.DOTALL)
-"""Up to the slash that ends a pattern or a replacement."""
+"""Matches a pattern or a replacement up to the slash that ends it."""
 _BETWEEN: Final = re.compile(r"[\s,]*+")
 _END_OF_RULE: Final = re.compile(r"\s*+(?=,|\Z)")
 _REPLACEMENT_PART: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<digits>[0-9]+)|(?P<plain>[^\\$]++)", re.DOTALL)
 _LINE_ENDS: Final = re.compile("[\n\r\x85\u2028\u2029]")
 _SHOWN: Final = 120
-"""Characters of a subject that a message shows."""
+"""Most characters of a subject that a message shows."""
 
 
 class MappingFault(HeadraceError):
-    """Rules that cannot be read. `position` counts characters from 1."""
+    """The rules cannot be parsed. `position` counts characters from 1."""
 
     code = Code.INVALID_CONFIG
 
@@ -55,21 +55,21 @@ class MappingFault(HeadraceError):
 
 
 class PrincipalRefused(HeadraceError):
-    """A certificate whose subject makes nobody."""
+    """The subject of a certificate yields no user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     text: str
     pattern: re.Pattern[str] | None
-    """None: DEFAULT."""
+    """None: the rule is DEFAULT."""
     replacement: tuple[str | int, ...] = ()
-    """Texts, and numbers of groups."""
+    """Literal texts, and numbers of groups."""
     case: str = ""
-    """L, U, or neither."""
+    """`L`, `U`, or empty."""
 
     def name(self, subject: str) -> str | None:
-        """The name that it makes of a subject, None if it does not fit."""
+        """The name that the rule yields for a subject; None if it does not match."""
         if self.pattern is None:
             return subject
         if self.pattern.fullmatch(subject) is None:
@@ -86,7 +86,7 @@ class _Rule:
     def _replaced(self, pattern: re.Pattern[str], subject: str) -> Iterator[str]:
         """The subject with every match replaced, as Java's `replaceAll` does it.
 
-        `re.sub` differs: behind an empty match it looks for another one, not empty, at the same place.
+        `re.sub` differs: after an empty match it looks for a non-empty one at the same place.
         """
         done = at = 0
         while at <= len(subject) and (found := pattern.search(subject, at)):
@@ -100,7 +100,7 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalMapping:
-    """Rules in their order. Made by `parse`."""
+    """The rules in order. Created by `parse`."""
 
     _rules: tuple[_Rule, ...]
 
@@ -109,12 +109,12 @@ class PrincipalMapping:
         return ", ".join([rule.text for rule in self._rules])
 
     def user(self, subject: str) -> str:
-        """The user whom a certificate with this subject proves. Raises PrincipalRefused."""
+        """The user that a certificate with this subject proves. Raises PrincipalRefused."""
         if len(subject) > SUBJECT_LIMIT:
             raise PrincipalRefused(
                 f"the subject of the certificate has {len(subject)} characters, at most {SUBJECT_LIMIT} are allowed"
             )
-        if _LINE_ENDS.search(subject):  # `.` and `$` take them differently in Java and Python
+        if _LINE_ENDS.search(subject):  # `.` and `$` treat line ends differently in Java and Python
             raise PrincipalRefused(f"the subject {_shown(subject)} of the certificate has more than one line")
         for rule in self._rules:
             name = rule.name(subject)
@@ -124,7 +124,7 @@ class PrincipalMapping:
 
 
 def parse(rules: str) -> PrincipalMapping:
-    """The mapping that a list of rules says. Raises MappingFault, which says where."""
+    """The mapping from a list of rules. Raises MappingFault, which says where it is wrong."""
     if len(rules) > RULES_LIMIT:
         raise MappingFault(RULES_LIMIT + 1, f"the list of rules is longer than {RULES_LIMIT} characters")
     found = []
@@ -158,7 +158,7 @@ def _rule(rules: str, start: int) -> tuple[_Rule, int]:
 
 
 def _half_end(rules: str, start: int, what: str) -> int:
-    """Where the slash stands that ends the pattern, or the replacement, that begins at `start`."""
+    """The position of the slash that ends the pattern, or the replacement, that begins at `start`."""
     end = _end(_HALF, rules, start)
     if rules[end : end + 1] != "/":
         raise MappingFault(end + 1, f"the end comes before the / that ends the {what} at character {start + 1}")
@@ -186,7 +186,7 @@ def _check_classes(pattern: str, start: int) -> None:
         elif pattern[at] == "[":
             is_inside = True
             at += 1 if pattern.startswith("^", at + 1) else 0
-            at += 1 if pattern.startswith("]", at + 1) else 0  # a bracket in the first place is a character
+            at += 1 if pattern.startswith("]", at + 1) else 0  # a bracket in first position is a literal
         elif pattern[at] == "]":
             is_inside = False
         at += 1
@@ -228,7 +228,7 @@ def _checked(name: str, subject: str) -> str:
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where a pattern that fits anywhere ends."""
+    """The end of a match at `at`, for a pattern that matches anywhere."""
     found = pattern.match(text, at)
     assert found is not None
     return found.end()

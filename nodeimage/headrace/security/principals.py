@@ -1,10 +1,10 @@
-"""Who a client is: the principal of a connection, and the rule for the names of users and groups. No I/O, no clock.
+"""The principal of a connection, and the rule for names of users and groups. No I/O, no clock.
 
-Names are compared code point by code point: case counts, and nothing is normalized. A name that breaks the rule below
-is refused wherever it comes from (a request, a certificate, a token), so that it cannot forge a line of a log, and so
-that every principal can be written in an access expression and as Kafka writes it, `User:alice`.
+Names are compared code point by code point: case matters, and nothing is normalized. A name that breaks the rule below
+is refused wherever it comes from (a request, a certificate, a token), so that it cannot forge a log line, and so that
+every principal can be written in an access expression and in Kafka's form, `User:alice`.
 
-Invariant: only `NOBODY` is called ANONYMOUS, the word that Kafka has for a client that has proved nothing.
+Invariant: only `NOBODY` is called ANONYMOUS, Kafka's word for a client that has proved nothing.
 """
 
 import re
@@ -16,24 +16,24 @@ from headrace.base.errors import Code, HeadraceError
 
 ANONYMOUS: Final = "ANONYMOUS"
 NAME_LIMIT: Final = 249
-"""Characters of a name, as of a topic's."""
+"""Longest name in characters, as for topics."""
 
 _WILDCARD: Final = "*"
-"""Kafka's ACLs mean everybody by `User:*`, so it is nobody's name."""
+"""The name that means everybody in Kafka's ACLs (`User:*`), so it cannot be a user's or a group's."""
 _TYPE: Final = "User:"
 # Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction of a line, and
-# surrogates, which UTF-8 cannot have. Spelt out, since every node must decide alike, whatever Unicode its Python has.
+# surrogates, which UTF-8 cannot have. Spelt out, so that all nodes agree, whatever Unicode version their Python has.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class NameRefused(HeadraceError):
-    """A name that no user or group can have."""
+    """The name is not valid for a user or group."""
 
     code = Code.INVALID_REQUEST
 
 
 class Mechanism(StrEnum):
-    """How a client proved who it is."""
+    """How a client proved its identity."""
 
     NONE = "NONE"
     CERTIFICATE = "SSL"
@@ -45,17 +45,18 @@ class Mechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The user of a connection. Raises NameRefused for a user that there cannot be, or that has proved nothing."""
+    """The authenticated user of a connection. Raises NameRefused for an invalid user name, and for a name other than
+    ANONYMOUS without a proof."""
 
     user: str
     mechanism: Mechanism
     groups: frozenset[str] = frozenset()
-    """The groups that its token names. Those of the catalog come on top, at each check."""
+    """The groups in the client's token. The catalog's groups are added at each check."""
     until: float | None = None
-    """When the proof ends, in seconds of the node's monotonic clock, so that setting the time of day neither prolongs
-    nor cuts a session; None: it lasts as long as the connection."""
+    """When the proof expires, in seconds of the node's monotonic clock, so that setting the time of day neither
+    prolongs nor cuts a session; None: it lasts as long as the connection."""
     passwords: frozenset[bytes] = field(default=frozenset(), repr=False, compare=False)
-    """Marks of the credentials that the password fits by which it is proven: they are gone once it is another one."""
+    """Marks of the stored credentials that the client's password matched. They disappear when the password changes."""
 
     def __post_init__(self) -> None:
         if self.mechanism is not Mechanism.NONE:
@@ -64,7 +65,7 @@ class Principal:
             raise NameRefused(f"the user {_shown(self.user)} has proved nothing, so it is {ANONYMOUS}")
 
     def __str__(self) -> str:
-        """As Kafka writes it: `User:alice`."""
+        """The principal in Kafka's form: `User:alice`."""
         return _TYPE + self.user
 
     @property
@@ -73,16 +74,16 @@ class Principal:
         return self.user == ANONYMOUS
 
     def has_expired(self, now: float) -> bool:
-        """Whether the proof has ended at `now`, in seconds of the monotonic clock."""
+        """Whether the proof has expired at `now`, in seconds of the monotonic clock."""
         return self.until is not None and now >= self.until
 
 
 NOBODY: Final = Principal(ANONYMOUS, Mechanism.NONE)
-"""A client that has proved nothing, on a listener that lets it in."""
+"""The principal of a client that has proved nothing, on a listener that admits it."""
 
 
 def name_fault(name: str) -> str:
-    """Why no user or group can have this name, in one line that can follow the name; "": one can."""
+    """Why this is not a valid name for a user or group, in words that can follow the name; "": it is valid."""
     if not name:
         return "is empty"
     if len(name) > NAME_LIMIT:
@@ -95,20 +96,20 @@ def name_fault(name: str) -> str:
 
 
 def check_name(name: str, *, kind: str = "user") -> None:
-    """Raises NameRefused unless a user (or group, as `kind` says) can have this name. ANONYMOUS is one of them."""
+    """Raise NameRefused unless the name is valid for a user (or group, as `kind` says). ANONYMOUS is valid."""
     if fault := name_fault(name):
         raise NameRefused(f"the {kind} name {_shown(name)} {fault}")
 
 
 def check_user_name(name: str) -> None:
-    """Raises NameRefused unless somebody can be created, or proved, to be this user."""
+    """Raise NameRefused unless a user with this name can be created or authenticated."""
     check_name(name)
     if name == ANONYMOUS:
         raise NameRefused(f"the user name {ANONYMOUS} is kept for clients that have proved nothing")
 
 
 def user_of(principal: str) -> str:
-    """The user whom Kafka writes as `User:alice`. Raises NameRefused for another type of principal, or a bad name."""
+    """The user name in Kafka's `User:alice`. Raises NameRefused for another type of principal, or an invalid name."""
     if not principal.startswith(_TYPE):
         raise NameRefused(f"the principal {_shown(principal)} is not of the form {_TYPE}NAME")
     name = principal.removeprefix(_TYPE)

@@ -1,6 +1,6 @@
-"""SCRAM, the client's side (RFC 5802, RFC 7677): what to say, from what the server said. No I/O.
+"""SCRAM, the client's side (RFC 5802, RFC 7677): the messages to send in answer to the server's. No I/O.
 
-As Kafka has it: no channel binding, and user name and password as they are (no SASLprep).
+As in Kafka: no channel binding, and user name and password as they are (no SASLprep).
 """
 
 import hmac
@@ -22,18 +22,18 @@ from headrace.security.scram_common import (
 )
 
 MOST_ITERATIONS: Final = 1 << 18
-"""A server that wants more wants our CPU: half a second of it is enough."""
+"""Most iterations that the client accepts: they cost half a second of its CPU."""
 
 
 class ScramFailed(Exception):
-    """The server said something that SCRAM does not allow, or proved that it does not know the password."""
+    """The server sent something that SCRAM does not allow, or failed to prove that it knows the password."""
 
 
 class ScramClient:
-    """One exchange: `first`, then `final` with the server's answer, then `verify` with the server's last word."""
+    """One exchange: `first`, then `final` with the server's answer, then `verify` with the server's last message."""
 
     def __init__(self, mechanism: str, username: str, password: str, *, nonce: str | None = None) -> None:
-        """`nonce`: for tests alone."""
+        """`nonce`: for tests only."""
         self._hash = HASHES[mechanism]
         self._password = password.encode()
         self._nonce = nonce if nonce is not None else secrets.token_urlsafe(24)
@@ -46,7 +46,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """[blocking] The client's last message: up to half a second of hashing. Raises `ScramFailed`."""
+        """[blocking] The client's last message; hashing takes up to half a second. Raises `ScramFailed`."""
         said = _attributes(server_first)
         try:
             nonce, salt, rounds = said["r"], from_base64(said["s"]), int(said["i"])
@@ -80,7 +80,7 @@ class ScramClient:
 
 
 def _attributes(message: bytes) -> dict[str, str]:
-    """Of `r=...,s=...,i=4096`."""
+    """The attributes of a message such as `r=...,s=...,i=4096`."""
     try:
         text = message.decode()
     except UnicodeDecodeError as error:

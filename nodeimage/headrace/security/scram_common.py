@@ -1,11 +1,11 @@
-"""What both sides of SCRAM share (RFC 5802, RFC 7677): keys made of a password, proofs, how bytes are written.
+"""What both sides of SCRAM share (RFC 5802, RFC 7677): keys derived from a password, proofs, and base 64.
 
     salted password = PBKDF2(password, salt, iterations)
     client key = HMAC(salted password, "Client Key")        stored key = H(client key)
     server key = HMAC(salted password, "Server Key")
-    proof = client key XOR HMAC(stored key, all that was said)
+    proof = client key XOR HMAC(stored key, all messages)
 
-As Kafka has it: no channel binding, and user name and password as they are (no SASLprep).
+As in Kafka: no channel binding, and user name and password as they are (no SASLprep).
 """
 
 import base64
@@ -15,9 +15,9 @@ import hmac
 from typing import Final
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""By mechanism."""
+"""Names of hash functions by mechanism."""
 LEAST_ITERATIONS: Final = 4096
-"""RFC 7677, section 4."""
+"""Fewest iterations (RFC 7677, section 4)."""
 NO_CHANNEL_BINDING: Final = "biws"
 """The header `n,,` in base 64, as the client's last message repeats it."""
 
@@ -32,7 +32,7 @@ def client_key(hash_name: str, salted: bytes) -> bytes:
 
 
 def stored_key(hash_name: str, client: bytes) -> bytes:
-    """What a server keeps of a client key."""
+    """The hash of a client key, which a server stores."""
     return hashlib.new(hash_name, client).digest()
 
 
@@ -41,12 +41,12 @@ def server_key(hash_name: str, salted: bytes) -> bytes:
 
 
 def sign(hash_name: str, key: bytes, said: bytes) -> bytes:
-    """A side's signature over all that was said."""
+    """A side's signature over all messages."""
     return hmac.digest(key, said, hash_name)
 
 
 def xor(one: bytes, other: bytes) -> bytes:
-    """Of two strings of one length: a client key and its signature to a proof, and back."""
+    """XOR of two strings of equal length: turns a client key and its signature into a proof, and back."""
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
@@ -55,7 +55,7 @@ def to_base64(content: bytes) -> str:
 
 
 def from_base64(text: str) -> bytes:
-    """Raises ValueError for what is not base 64."""
+    """Decode base 64. Raises ValueError for anything else."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:

@@ -1,7 +1,8 @@
-"""Files that hold secrets: read with care for who else may read them, written for their owner alone. Everything blocks.
+"""Files that hold secrets: reading them, checking who else may read them, and writing them for their owner only. All
+calls block.
 
-A file is written beside its place and renamed into it: a reader finds the old one or the new one, whole, also after a
-crash. What is left of a crash is overwritten by the next write.
+A file is written next to its place and renamed into it: a reader finds either the old or the new file, complete, even
+after a crash. The next write overwrites the leftovers of a crash.
 """
 
 import os
@@ -31,7 +32,7 @@ def read_text(path: Path) -> str:
 
 
 def read_password(path: Path) -> str:
-    """The file's only line. Raises KafkaError INVALID_CONFIG where there is none, or more than one."""
+    """The file's only line. Raises KafkaError INVALID_CONFIG if there is none, or more than one."""
     password = read_text(path).removesuffix("\n").removesuffix("\r")
     if not password or "\n" in password or "\r" in password:
         raise KafkaError(Code.INVALID_CONFIG, f"{path} holds no password: it is one line")
@@ -39,7 +40,7 @@ def read_password(path: Path) -> str:
 
 
 def may_be_read_by_others(path: Path) -> bool:
-    """Whether the owner's group or all the machine's users may read the file; False where there is none."""
+    """Whether the owner's group or all users of the machine may read the file; False if it does not exist."""
     try:
         return bool(stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH))
     except (OSError, ValueError):
@@ -47,12 +48,12 @@ def may_be_read_by_others(path: Path) -> bool:
 
 
 def write(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Put a file with this text in the place of the one that is there. Raises OSError."""
+    """Replace the file by one with this text. Raises OSError."""
     draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)  # its mode may be another
+    draft.unlink(missing_ok=True)  # a leftover may have another mode
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask takes away
+        os.fchmod(descriptor, mode)  # the umask may have removed bits
         file.write(text)
         file.flush()
         os.fsync(descriptor)

@@ -1,12 +1,12 @@
 """The TLS of a listener: certificate, key and trusted authorities from files, read again when these change.
 
-Files are PEM. TLS 1.2 is the least, without renegotiation. What is put in a file's place is looked at as a whole before
-it is used: a key that does not belong to its certificate, a certificate that has expired, or an authority that cannot
-be read leaves what was in use as it was, and says so (`fault`). On Kubernetes all files of a Secret change at once, by
-a link that is replaced; elsewhere a certificate may be there before its key, which the next look finds.
+Files are PEM. The minimum is TLS 1.2, without renegotiation. New files are checked together before they are used: if a
+key does not belong to its certificate, a certificate has expired, or an authority cannot be read, the previous files
+stay in use, and `fault` says why. On Kubernetes all files of a Secret change at once, by a link that is replaced;
+elsewhere a certificate may arrive before its key, which the next look finds.
 
-A context's trust cannot be taken back (OpenSSL adds authorities only), so each change makes another context: who
-listens begins to use `context` for new connections, and those that there are live on.
+A context's trust cannot be revoked (OpenSSL only adds authorities), so each change creates another context: listeners
+use `context` for new connections, and existing connections stay open.
 """
 
 import ssl
@@ -19,7 +19,7 @@ from headrace.base.errors import Code, HeadraceError
 from headrace.base.tls_handshakes import TellingContext
 
 MOST_BYTES: Final = 1 << 20
-"""Of a file."""
+"""Most bytes of a file."""
 
 
 class ClientAuth(StrEnum):
@@ -31,21 +31,22 @@ class ClientAuth(StrEnum):
 
 
 class TlsRefused(HeadraceError):
-    """Files that no listener can use, or that one will not use."""
+    """The files cannot be used by any listener, or not by this one."""
 
     code = Code.INVALID_CONFIG
 
 
 class NotYetValid(TlsRefused):
-    """A certificate that will be valid, by this machine's clock, without another change of its file."""
+    """The certificate will become valid, by this machine's clock, without another change of its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where they are. `client_ca`: the authorities whose clients are let in, where these are asked for one."""
+    """The paths of a listener's files. `client_ca`: the authorities of admitted clients, if certificates are requested
+    from clients."""
 
     certificate: Path
-    """The server's, followed by those between it and its authority."""
+    """The server's certificate, then those between it and its authority."""
     key: Path
     client_ca: Path | None = None
     client_auth: ClientAuth = ClientAuth.NONE
@@ -57,14 +58,14 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A context, and until when its certificate is valid, in seconds since 1970."""
+    """A context, and when its certificate expires, in seconds since 1970."""
 
     context: ssl.SSLContext
     not_after: float
 
 
 class ServerTls:
-    """What a listener uses. Made with files that are sound. [blocking] throughout; one thread at a time."""
+    """One listener's TLS. Created only from sound files. [blocking] throughout; used by one thread at a time."""
 
     def __init__(self, files: TlsFiles, *, now: float) -> None:
         """`now`: seconds since 1970. Raises TlsRefused."""
@@ -72,13 +73,13 @@ class ServerTls:
         self._content = _read(files)
         self._refused: dict[Path, bytes] | None = None
         self.loaded = self._load(files, self._content, now=now)
-        """What is in use."""
+        """The context in use, with its certificate's expiry."""
         self.fault = ""
-        """Why what is in the files is not in use; "": it is."""
+        """Why the files' contents are not in use; "": they are."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What new connections use."""
+        """The context for new connections."""
         return self.loaded.context
 
     @property
@@ -87,7 +88,7 @@ class ServerTls:
         return self.loaded.not_after
 
     def look(self, *, now: float) -> bool:
-        """Read the files again; whether there is another `context`."""
+        """Read the files again; returns whether `context` was replaced."""
         try:
             content = _read(self._files)
         except TlsRefused as error:
@@ -115,7 +116,8 @@ class ServerTls:
 
 
 def load(files: TlsFiles, content: dict[Path, bytes], *, now: float) -> Loaded:
-    """[blocking] The context of the files, whose content was read. Raises TlsRefused, with the file and what to do."""
+    """[blocking] The context from the files' content, which was read before. Raises TlsRefused, with the file and
+    advice."""
     context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -127,7 +129,7 @@ def load(files: TlsFiles, content: dict[Path, bytes], *, now: float) -> Loaded:
     has_password = False
 
     def password() -> str:
-        """An empty one: OpenSSL would ask the terminal."""
+        """An empty password: without one OpenSSL would ask the terminal."""
         nonlocal has_password
         has_password = True
         return ""
@@ -164,7 +166,7 @@ def _pair_fault(files: TlsFiles, error: ssl.SSLError, *, has_password: bool) -> 
 
 
 def _validity(path: Path, pem: bytes) -> tuple[float, float]:
-    from cryptography import x509  # some MB that nodes without TLS do not need
+    from cryptography import x509  # several MB that nodes without TLS do not need
 
     try:
         certificate = x509.load_pem_x509_certificate(pem)

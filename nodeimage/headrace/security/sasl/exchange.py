@@ -1,11 +1,11 @@
 """One connection's authentication, from its first handshake to each re-authentication (KIP-152, KIP-368). No I/O.
 
     handshake -> step ... step -> Done -> handshake -> step ... step -> Done
-                                -> Failed, after which nothing is accepted any more
+                                -> Failed, after which nothing is accepted
 
-1. Whatever a step meets, an error, an exception or its own cancellation, nobody is proven by it.
-2. What a client is told of a failure is the same for all reasons; the reason goes to the audit, without anything that
-   the client sent but the user that it named.
+1. Whatever happens in a step, an error, an exception or its own cancellation, proves nobody's identity.
+2. A client receives the same answer for every reason of failure; the reason goes to the audit, which gets nothing else
+   of what the client sent except the user that it named.
 3. A re-authentication keeps the mechanism and the principal.
 """
 
@@ -24,14 +24,14 @@ HANDSHAKE_VERSIONS: Final = (0, 1)
 MOST_TOKEN_BYTES: Final = 512 << 10
 """Kafka's `sasl.server.max.receive.size`."""
 MOST_STEPS: Final = 4
-"""Of one authentication; no mechanism has more than two."""
+"""Most steps of one authentication; no mechanism has more than two."""
 LEAST_INTERVAL_MS: Final = 1000
-"""Between two authentications of a connection."""
+"""Shortest time between two authentications of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The answer to SaslHandshake; with another code than NONE the connection is closed after it."""
+    """The answer to SaslHandshake; with any code but NONE the connection is closed after it."""
 
     code: Code
     mechanisms: tuple[str, ...]
@@ -39,7 +39,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Somebody is proven. `lifetime_ms` is for the client: re-authenticate within it; 0: no end."""
+    """The client is authenticated. `lifetime_ms` is for the client: re-authenticate within it; 0: no end."""
 
     proven: Proven
     lifetime_ms: int
@@ -48,7 +48,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The connection is closed after this answer."""
+    """The authentication failed; the connection is closed after this answer."""
 
     code: Code
     message: str
@@ -56,14 +56,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An authentication that ended, for the audit."""
+    """A finished authentication, for the audit."""
 
     mechanism: str | None
-    """None: the client named none that is offered."""
+    """The mechanism; None: the client named none that is offered."""
     user: str | None
-    """Who is proven, or whom the client claimed to be; None: it did not get that far."""
+    """The authenticated user, or the user that the client claimed to be; None: it did not get that far."""
     refusal: Refusal | None
-    """None: it succeeded."""
+    """Why it failed; None: it succeeded."""
     is_renewal: bool
 
 
@@ -72,18 +72,19 @@ Audit: TypeAlias = Callable[[Attempt], None]
 
 class _State(Enum):
     OPEN = auto()
-    """A handshake is next: nobody is proven yet."""
+    """A handshake is next; the client is not authenticated yet."""
     STARTED = auto()
     """A step is next."""
     STEPPING = auto()
-    """A step is under way; it stays so if the step is broken off."""
+    """A step is running, or was interrupted."""
     DONE = auto()
-    """Somebody is proven."""
+    """The client is authenticated."""
     ENDED = auto()
 
 
 class SaslExchange:
-    """Of one connection. `handshake` and `step` are called in the order of its requests, one at a time."""
+    """One connection's authentication. `handshake` and `step` are called in the order of its requests, one at a time.
+    """
 
     def __init__(self, offered: Offered, *, max_reauth_ms: int, monotonic_ms: Callable[[], int], audit: Audit) -> None:
         """`max_reauth_ms`: `connections.max.reauth.ms`; 0: sessions last as long as their proofs."""
@@ -96,32 +97,34 @@ class SaslExchange:
         self._mechanism_name: str | None = None
         self._steps = 0
         self._refused: Refusal | None = None
-        """Why the exchange under way cannot succeed any more."""
+        """Why the current exchange can no longer succeed; None: it can."""
         self._proven: Proven | None = None
         self._proven_by: str | None = None
         self._proven_ms = 0
         self._expires_ms: int | None = None
         self.has_raw_tokens = False
-        """Whether tokens come as bare frames, not in SaslAuthenticate: what handshakes of version 0 lead to."""
+        """Whether tokens arrive as bare frames instead of SaslAuthenticate requests, as after a handshake of version 0.
+        """
 
     @property
     def proven(self) -> Proven | None:
-        """Who the client is; the same while it re-authenticates. None before, and once anything has failed."""
+        """The client's proven identity, which stays during re-authentication. None before authentication, and after any
+        failure."""
         return self._proven
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a handshake has been accepted that is not through: no other request is taken meanwhile."""
+        """Whether an accepted handshake has not been completed: meanwhile no other request is accepted."""
         return self._state in (_State.STARTED, _State.STEPPING)
 
     @property
     def is_expired(self) -> bool:
-        """Whether the session's lifetime is over: the connection is closed at its next request other than a handshake
-        (or step) of a re-authentication."""
+        """Whether the session's lifetime is over: the next request that does not belong to a re-authentication closes
+        the connection."""
         return self._expires_ms is not None and self._monotonic_ms() >= self._expires_ms
 
     def handshake(self, mechanism: str, version: int) -> Handshake:
-        """Begin an authentication, or a re-authentication."""
+        """Start an authentication, or a re-authentication."""
         refusal = self._refusal_of(mechanism, version)
         if refusal is None:
             self._state = _State.STARTED
@@ -141,7 +144,7 @@ class SaslExchange:
                 return self._handshake(Code.ILLEGAL_SASL_STATE)
 
     async def step(self, token: bytes) -> Challenge | Done | Failed:
-        """Answer a token. Never raises for what a client sent; what breaks a step off leaves nobody proven."""
+        """Answer a token. Never raises because of what a client sent; an interrupted step authenticates nobody."""
         if self._state is not _State.STARTED or self._mechanism is None:
             return self._failed(Refusal.ILLEGAL_STATE)
         self._state = _State.STEPPING
@@ -153,20 +156,20 @@ class SaslExchange:
             return self._failed(failed.refusal)
         except HeadraceError:
             return self._failed(Refusal.UNAVAILABLE)
-        if self._state is not _State.STEPPING:  # another message came meanwhile, and was refused
+        if self._state is not _State.STEPPING:  # another message arrived meanwhile, and was refused
             return self._failed(Refusal.ILLEGAL_STATE)
         match answer:
             case Challenge():
                 self._state = _State.STARTED
                 self._refused = answer.refusal
                 return answer
-            case Accepted(Proven(user)) if name_fault(user) or user == ANONYMOUS:  # a token may name anybody
+            case Accepted(Proven(user)) if name_fault(user) or user == ANONYMOUS:  # a token may contain any name
                 return self._failed(Refusal.ILLEGAL_NAME)
             case Accepted(proven):
                 return self._done(answer) if self._is_same(proven) else self._failed(Refusal.PRINCIPAL_CHANGED)
 
     def close(self) -> None:
-        """The connection is gone: an authentication that is not through ends here."""
+        """End an authentication that is not complete, because the connection is gone."""
         if self.is_under_way:
             self._end(self._refused or Refusal.GIVEN_UP)
 
@@ -174,7 +177,7 @@ class SaslExchange:
         return Handshake(code, tuple(self._offered))
 
     def _refusal_of(self, mechanism: str, version: int) -> Refusal | None:
-        """Why a handshake is not accepted."""
+        """Why a handshake is not accepted; None: it is."""
         if version not in HANDSHAKE_VERSIONS:
             return Refusal.UNSUPPORTED_VERSION
         if self._state not in (_State.OPEN, _State.DONE):
@@ -190,7 +193,7 @@ class SaslExchange:
             raise SaslFailed(Refusal.TOKEN_TOO_LONG)
         if self._steps > MOST_STEPS:
             raise SaslFailed(Refusal.TOO_MANY_STEPS)
-        if self._proven_by not in (None, self._mechanism_name):  # told here, as Kafka does, not at the handshake
+        if self._proven_by not in (None, self._mechanism_name):  # refused here, as in Kafka, not at the handshake
             raise SaslFailed(Refusal.MECHANISM_CHANGED)
 
     def _is_same(self, proven: Proven) -> bool:
@@ -208,7 +211,7 @@ class SaslExchange:
         return Done(proven, lifetime_ms, accepted.token)
 
     def _lifetime_ms(self, proven: Proven) -> int:
-        """The shorter of the proof's life and what this listener allows; 0: no end."""
+        """The shorter of the proof's lifetime and this listener's limit; 0: no end."""
         limits = [self._max_reauth_ms] if self._max_reauth_ms else []
         if proven.lifetime_s is not None:
             limits.append(max(1, math.floor(proven.lifetime_s * 1000)))
@@ -218,7 +221,7 @@ class SaslExchange:
         self._end(refusal)
         if refusal is Refusal.ILLEGAL_STATE:
             return Failed(Code.ILLEGAL_SASL_STATE, "no authentication is under way that this message belongs to")
-        if refusal is Refusal.UNAVAILABLE:  # clients take a failed authentication for final
+        if refusal is Refusal.UNAVAILABLE:  # clients treat a failed authentication as final
             return Failed(Code.BROKER_NOT_AVAILABLE, "credentials cannot be read at present: try again")
         return Failed(Code.SASL_AUTHENTICATION_FAILED, f"authentication failed with mechanism {self._mechanism_name}")
 

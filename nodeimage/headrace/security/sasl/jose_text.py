@@ -1,4 +1,5 @@
-"""How tokens and keys are written (RFC 7515): base64url without padding and JSON objects, each in one way only."""
+"""The text form of tokens and keys (RFC 7515): base64url without padding and JSON objects, each with exactly one
+spelling."""
 
 import base64
 import json
@@ -9,7 +10,8 @@ _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def from_base64url(text: str) -> bytes:
-    """Raises ValueError for padding, other letters, and bits that do not count: no two texts are one content."""
+    """Decode base64url. Raises ValueError for padding, other letters, and unused bits that are set: no two texts decode
+    to the same bytes."""
     if len(text) % 4 == 1 or not _BASE64URL.fullmatch(text):
         raise ValueError("not base64url")
     content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -23,7 +25,7 @@ def to_base64url(content: bytes) -> str:
 
 
 def json_object(content: bytes) -> dict[str, Any]:
-    """The JSON object. Raises ValueError for anything else, for a name that stands twice, for NaN and infinity."""
+    """The JSON object. Raises ValueError for anything else, and for a duplicate name, NaN or infinity."""
     try:
         found = json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError:

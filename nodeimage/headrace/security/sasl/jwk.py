@@ -1,7 +1,7 @@
 """A public key of a key set (RFC 7517, RFC 8037), and the algorithms that it may be used with.
 
-The kind of the key decides which algorithms there are, never the token: RSA has RS and PS, each curve its own. There is
-no key for HS or none, so a token that names these fits nothing.
+The kind of the key decides about the algorithms, never the token: RSA has RS and PS, each curve its own. No key allows
+HS or none, so a token that names these matches nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ _CURVES: Final[Mapping[str, tuple[str, Callable[[], ec.EllipticCurve]]]] = {
 
 
 class UnusableKey(Exception):
-    """An entry of a key set that no token is checked with: of another kind, of another use, or broken."""
+    """An entry of a key set cannot check tokens: it is of another kind, for another use, or broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class VerifyingKey:
 
     key_id: str
     algorithms: Mapping[str, Verify] = field(repr=False)
-    """What the key allows, by JWS name."""
+    """The checks for the algorithms that the key allows, by JWS name."""
 
     def does_fit(self, algorithm: str, message: bytes, signature: bytes) -> bool:
-        """Whether the signature is this key's; `algorithm` is one of its own."""
+        """Whether the signature was made by this key; `algorithm` is one of the key's."""
         try:
             self.algorithms[algorithm](signature, message)
         except InvalidSignature:
@@ -55,7 +55,7 @@ class VerifyingKey:
 
 
 def key_of(jwk: object) -> VerifyingKey:
-    """The key that an entry of a key set holds. Raises UnusableKey."""
+    """The key in an entry of a key set. Raises UnusableKey."""
     if not isinstance(jwk, dict):
         raise UnusableKey("not an object")
     key_id, use, operations, only = (jwk.get(name) for name in ("kid", "use", "key_ops", "alg"))
@@ -79,7 +79,7 @@ def _listed(operations: object) -> list[object]:
 
 
 def _algorithms(jwk: Mapping[str, Any]) -> dict[str, Verify]:
-    """Raises KeyError, TypeError or ValueError where the key is broken."""
+    """The algorithms that the key allows. Raises KeyError, TypeError or ValueError if the key is broken."""
     match jwk.get("kty"), jwk.get("crv"):
         case "RSA", _:
             return _rsa(rsa.RSAPublicNumbers(_number(jwk["e"]), _number(jwk["n"])))

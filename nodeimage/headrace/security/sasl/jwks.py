@@ -1,12 +1,12 @@
-"""The keys of an issuer, kept up to date (RFC 7517, section 5): when to fetch them, and what is kept meanwhile.
+"""The keys of an issuer, kept up to date (RFC 7517, section 5): when to fetch them, and which keys are used meanwhile.
 
-1. A set is fetched anew each hour. A fetch that fails is tried again after 100 ms, doubling up to 10 s, and the keys of
-   the last set stay.
-2. A key id that is not in the set brings the next fetch forward, at most once in 10 s. Whoever asks for the key waits
-   for what that fetch brings, for 5 s at most.
-3. A set without any key that can be used counts as a fetch that failed.
+1. A set is fetched again each hour. A failed fetch is retried after 100 ms, doubling up to 10 s, and the keys of the
+   last set stay in use.
+2. A request for a key id that is not in the set brings the next fetch forward, at most once in 10 s. The caller waits
+   for that fetch, for 5 s at most.
+3. A set without any usable key counts as a failed fetch.
 
-All fetches are made by `KeySet.run`, so a client that goes away breaks none off.
+`KeySet.run` makes all fetches, so a client that disconnects interrupts none.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ MOST_JWKS_BYTES: Final = 256 << 10
 MOST_KEYS: Final = 256
 
 Keys = Mapping[str, Sequence[VerifyingKey]]
-"""By key id."""
+"""Keys by key id."""
 
 
 class JwksUnavailable(HeadraceError):
-    """A key set could not be fetched, or is none."""
+    """A key set could not be fetched, or is not valid."""
 
 
 def keys_of(document: bytes) -> Keys:
-    """The keys of a set that tokens can be checked with. Raises JwksUnavailable where there is none."""
+    """The keys of a set that can check tokens. Raises JwksUnavailable if there is none."""
     if len(document) > MOST_JWKS_BYTES:
         raise JwksUnavailable(f"the key set is longer than {MOST_JWKS_BYTES} bytes")
     try:
@@ -73,11 +73,11 @@ class RefreshSchedule:
         self.due_s = now_s + REFRESH_S
 
     def failed(self, now_s: float) -> None:
-        """`due_s` moves by the back-off."""
+        """Move `due_s` by the back-off."""
         self.due_s = now_s + self._backoff.failed()
 
     def ask(self, now_s: float) -> bool:
-        """Bring the next fetch forward for an unknown key, and say so; False: too soon after the last time."""
+        """Bring the next fetch forward for an unknown key, and return True; False: too soon after the last time."""
         if self._asked_s is not None and now_s - self._asked_s < ASK_S:
             return False
         self._asked_s = now_s
@@ -86,7 +86,7 @@ class RefreshSchedule:
 
 
 class KeySet:
-    """The keys of one issuer. `run` has to run for as long as they are needed."""
+    """The keys of one issuer. `run` has to run as long as they are needed."""
 
     def __init__(self, fetch: Callable[[], Awaitable[bytes]], *, clock_s: Callable[[], float]) -> None:
         """`fetch` raises JwksUnavailable; `clock_s` is monotonic, at the pace of the loop's."""
@@ -97,16 +97,16 @@ class KeySet:
         self._is_failing = False
         self._is_due = asyncio.Event()
         self._fetched = asyncio.Event()
-        """Of the fetch that is under way or comes next."""
+        """Set when the current fetch, or the next one, is over."""
 
     async def run(self) -> None:
-        """Fetch whenever it is time, until cancelled."""
+        """Fetch whenever a fetch is due, until cancelled."""
         while True:
             await self._until_due()
             await self._refresh()
 
     async def keys(self, key_id: str) -> Sequence[VerifyingKey]:
-        """The keys with this id; none where there is none, or where the set could not be fetched in time."""
+        """The keys with this id; empty if there are none, or if the set could not be fetched in time."""
         if not (found := self._keys.get(key_id)) and self._will_fetch():
             self._is_due.set()
             try:
@@ -118,7 +118,7 @@ class KeySet:
         return found or ()
 
     def _will_fetch(self) -> bool:
-        """Whether a fetch is under way, which stays due until it is over, or comes at once."""
+        """Whether a fetch is running (it stays due until it is over), or starts at once."""
         now_s = self._clock_s()
         return now_s >= self._schedule.due_s or self._schedule.ask(now_s)
 

@@ -1,6 +1,6 @@
-"""A key set by HTTP: one bounded request to the address that the configuration names, and to no other host.
+"""Fetches a key set by HTTP: one bounded request to the configured address, and to no other host.
 
-Loaded only where a listener takes OAUTHBEARER.
+Imported only if a listener accepts OAUTHBEARER.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from headrace.security.sasl.jwks import MOST_JWKS_BYTES, JwksUnavailable
 from headrace.security.sasl.oauth_settings import checked_jwks_url
 
 LIMIT_S: Final = 10.0
-"""For all of it, redirects included."""
+"""Seconds for the whole request, redirects included."""
 MOST_REDIRECTS: Final = 3
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -22,9 +22,9 @@ _HEADERS: Final = {"Accept": "application/jwk-set+json, application/json", "Acce
 
 
 async def fetch_jwks(url: str, *, context: ssl.SSLContext | None = None) -> bytes:
-    """The document at `url`. `context`: whom TLS trusts, where it is not the machine's authorities.
+    """The document at `url`. `context`: which authorities TLS trusts, if not the machine's.
 
-    Raises JwksUnavailable, and KafkaError INVALID_CONFIG for an address that is not https or loopback.
+    Raises JwksUnavailable, and KafkaError INVALID_CONFIG for an address that is neither https nor loopback.
     """
     checked_jwks_url(url)
     try:
@@ -48,7 +48,7 @@ async def fetch_jwks(url: str, *, context: ssl.SSLContext | None = None) -> byte
 
 
 def _redirected(url: str, location: str) -> str:
-    """Where a redirect leads, which has to be the same server."""
+    """The target of a redirect, which has to be on the same server."""
     target = urljoin(url, location)
     before, after = urlsplit(url), urlsplit(target)
     if (before.scheme, before.netloc) != (after.scheme, after.netloc):

@@ -1,6 +1,7 @@
-"""A signed token in its compact form (RFC 7515), taken apart: nothing in it counts before its signature is checked.
+"""A signed token in its compact form (RFC 7515), split into its parts: nothing in it is trusted before its signature is
+checked.
 
-Keys and addresses of keys that a token brings along (`jwk`, `jku`, `x5c`, `x5u`) are never looked at.
+Keys and addresses of keys inside a token (`jwk`, `jku`, `x5c`, `x5u`) are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -11,23 +12,23 @@ from headrace.security.sasl.jwk import MOST_KEY_ID, VerifyingKey
 from headrace.security.sasl.outcome import Refusal, SaslFailed
 
 MOST_HEADER: Final = 16 << 10
-"""Letters; a header may hold a chain of certificates."""
+"""Longest header in characters; a header may contain a chain of certificates."""
 _ACCESS_TYPES: Final = frozenset({"jwt", "at+jwt"})
 
 
 @dataclass(frozen=True, slots=True)
 class SignedToken:
-    """The parts of a token. Made by `parse_token`."""
+    """The parts of a token. Created by `parse_token`."""
 
     algorithm: str
     key_id: str
     payload: bytes = field(repr=False)
     message: bytes = field(repr=False)
-    """What is signed."""
+    """The signed bytes."""
     signature: bytes = field(repr=False)
 
     def check_signature(self, key: VerifyingKey) -> None:
-        """Raises SaslFailed unless the key may be used with the token's algorithm and has made the signature."""
+        """Raise SaslFailed unless the key allows the token's algorithm and made the signature."""
         if self.algorithm not in key.algorithms:
             raise SaslFailed(Refusal.ALGORITHM)
         if not key.does_fit(self.algorithm, self.message, self.signature):
@@ -35,7 +36,7 @@ class SignedToken:
 
 
 def parse_token(text: str) -> SignedToken:
-    """Raises SaslFailed for what is not a signed token with a key id."""
+    """Split a token. Raises SaslFailed for anything but a signed token with a key id."""
     parts = text.split(".")
     if len(parts) != 3 or len(parts[0]) > MOST_HEADER:
         raise SaslFailed(Refusal.TOKEN_MALFORMED)
@@ -57,5 +58,5 @@ def parse_token(text: str) -> SignedToken:
 
 
 def _is_for_access(kind: object) -> bool:
-    """Whether a header's `typ` is an access token's (RFC 9068), or says no more than that it is a token."""
+    """Whether a header's `typ` is that of an access token (RFC 9068), or only says that it is a token."""
     return isinstance(kind, str) and kind.lower().removeprefix("application/") in _ACCESS_TYPES

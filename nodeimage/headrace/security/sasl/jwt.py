@@ -1,8 +1,8 @@
-"""Whether a bearer token counts, and for whom: signature, then claims (RFC 7519, RFC 8725).
+"""Whether a bearer token is valid, and for whom: signature, then claims (RFC 7519, RFC 8725).
 
-All of it must hold: a key of the set with the token's key id, an algorithm of that key, the issuer, the audience, and
-the times. A claim of a wrong form is refused, not passed over: groups that cannot be read could be ones that an access
-expression excludes.
+All of these are required: a key of the set with the token's key id, an algorithm of that key, the issuer, the audience,
+and the times. A malformed claim is refused, not ignored: unreadable groups could be ones that an access expression
+excludes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from headrace.security.sasl.text import checked_name
 
 MOST_GROUPS: Final = 1024
 LEAST_LIFETIME_S: Final = 1.0
-"""Of a token that counts by the clocks' skew alone: a lifetime of 0 would mean one without end."""
+"""Lifetime given to a token that is valid only thanks to the clock skew: 0 would mean an endless one."""
 _LAST_TIME_S: Final = 253_402_300_799
-"""The end of the year 9999."""
+"""Largest time that a claim may have: the end of the year 9999."""
 
 
 class KeySource(Protocol):
-    """Where the keys of an issuer are."""
+    """Provides the keys of an issuer."""
 
     async def keys(self, key_id: str) -> Sequence[VerifyingKey]:
-        """Those with this id; none where there is none."""
+        """The keys with this id; empty if there are none."""
 
 
 class TokenVerifier:
@@ -39,7 +39,7 @@ class TokenVerifier:
         self._now_s = now_s
 
     async def verify(self, text: str) -> Proven:
-        """Whom the token proves. Raises SaslFailed."""
+        """The identity that the token proves. Raises SaslFailed."""
         token = parse_token(text)
         _check_signature(token, await self._keys.keys(token.key_id))
         try:
@@ -50,7 +50,7 @@ class TokenVerifier:
 
 
 def _check_signature(token: SignedToken, keys: Sequence[VerifyingKey]) -> None:
-    """By the key that has the token's algorithm, where several share an id."""
+    """Check the signature by the key that has the token's algorithm; several keys may share an id."""
     if not keys:
         raise SaslFailed(Refusal.UNKNOWN_KEY)
     fitting = [key for key in keys if token.algorithm in key.algorithms]
@@ -58,7 +58,7 @@ def _check_signature(token: SignedToken, keys: Sequence[VerifyingKey]) -> None:
 
 
 def proven_by(claims: Mapping[str, Any], settings: OAuthSettings, *, now_s: float) -> Proven:
-    """Whom the claims of a token prove whose signature fits. Raises SaslFailed."""
+    """The identity that the claims of a token prove; its signature has been checked. Raises SaslFailed."""
     expires_s = _checked_times(claims, settings.clock_skew_s, now_s)
     if _required(claims, "iss") != settings.issuer:
         raise SaslFailed(Refusal.ISSUER)
@@ -96,14 +96,14 @@ def _required(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _time(value: object) -> float:
-    """Of seconds since 1970."""
+    """A claim in seconds since 1970. Raises SaslFailed for another value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_TIME_S:
         raise SaslFailed(Refusal.CLAIMS_MALFORMED)
     return float(value)
 
 
 def _texts(value: object) -> list[str]:
-    """Of a claim that holds one text or several."""
+    """The texts of a claim that holds one text or a list."""
     values: list[object] = value if isinstance(value, list) else [value]
     texts = [text for text in values if isinstance(text, str)]
     if len(texts) != len(values):
@@ -112,12 +112,12 @@ def _texts(value: object) -> list[str]:
 
 
 def _scopes(value: object) -> set[str]:
-    """Of a list, or of one text with blanks between (RFC 8693, 4.2); none where there is no such claim."""
+    """The scopes in a list, or in one text separated by blanks (RFC 8693, 4.2); empty without the claim."""
     return set() if value is None else {scope for text in _texts(value) for scope in text.split()}
 
 
 def _groups(claims: Mapping[str, Any], path: str) -> frozenset[str]:
-    """The groups at a path; none where it is empty, or leads nowhere."""
+    """The groups at a path; empty if the path is empty, or leads nowhere."""
     found = _at(claims, path) if path else None
     groups = [] if found is None else _texts(found)
     if len(groups) > MOST_GROUPS:
@@ -126,10 +126,10 @@ def _groups(claims: Mapping[str, Any], path: str) -> frozenset[str]:
 
 
 def _at(claims: Mapping[str, Any], path: str) -> object:
-    """What a claim of this name holds, or the claim at `outer.inner`. Raises SaslFailed where an outer one is not an
-    object."""
+    """The value of the claim with this name, or of the claim at `outer.inner`. Raises SaslFailed if an outer one is not
+    an object."""
     if path in claims:
-        return claims[path]  # such names as https://example.com/groups have dots of their own
+        return claims[path]  # names such as https://example.com/groups contain dots
     found: object = claims
     for name in path.split("."):
         if found is None:

@@ -1,4 +1,4 @@
-"""The mechanisms that a listener offers: each one's messages brought together with the credentials they are about."""
+"""The mechanisms that a listener offers: each combines its messages with the credentials that they refer to."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol, TypeAlias
@@ -14,23 +14,23 @@ from headrace.security.scram_common import HASHES
 MECHANISMS: Final = (*HASHES, "PLAIN", "OAUTHBEARER")
 
 RunBlocking: TypeAlias = Callable[[Callable[[], frozenset[bytes]]], Awaitable[frozenset[bytes]]]
-"""Runs a function that blocks, in a thread."""
+"""Runs a blocking function in a thread."""
 Offered: TypeAlias = Mapping[str, Callable[[], Mechanism]]
-"""What starts an exchange, by mechanism."""
+"""Functions that start an exchange, by mechanism."""
 
 
 class Verifier(Protocol):
     """Checks bearer tokens (`jwt.TokenVerifier`, which nodes without OAUTHBEARER do not load)."""
 
     async def verify(self, text: str) -> Proven:
-        """Whom a token proves. Raises SaslFailed."""
+        """The identity that a token proves. Raises SaslFailed."""
 
 
 def offered_mechanisms(
     names: Iterable[str], *, credentials: Credentials, run_blocking: RunBlocking, verifier: Verifier | None = None
 ) -> Offered:
-    """What a listener offers. Raises KafkaError INVALID_CONFIG for a mechanism that there is not, for none at all, and
-    for OAUTHBEARER with nothing to check tokens with."""
+    """The mechanisms that a listener offers. Raises KafkaError INVALID_CONFIG for an unknown mechanism, for an empty
+    list, and for OAUTHBEARER without a verifier."""
     offered: dict[str, Callable[[], Mechanism]] = {}
     for name in names:
         if name in HASHES:
@@ -96,11 +96,11 @@ class PlainMechanism:
 
 
 class OAuthBearerMechanism:
-    """OAUTHBEARER: one message, or where the token does not count two, of which the second closes the matter."""
+    """OAUTHBEARER: one message, or two if the token is invalid; the second one ends the exchange."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.claimed_user: str | None = None
-        """Never what a token says that is not proven."""
+        """Never taken from an unverified token."""
         self._verifier = verifier
         self._refusal: Refusal | None = None
 

@@ -1,4 +1,4 @@
-"""What a listener has to be told before it takes bearer tokens. There is no default for whom it trusts."""
+"""The settings that a listener needs before it accepts bearer tokens. There is no default for whom it trusts."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -12,20 +12,21 @@ MOST_CLOCK_SKEW_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """Raises KafkaError INVALID_CONFIG, which names the property, unless key set, issuer and audience are all given."""
+    """The settings for bearer tokens. Raises KafkaError INVALID_CONFIG, which names the property, unless key set,
+    issuer and audience are all given."""
 
     jwks_url: str
     """`sasl.oauthbearer.jwks.endpoint.url`."""
     issuer: str
     """`sasl.oauthbearer.expected.issuer`."""
     audiences: frozenset[str]
-    """`sasl.oauthbearer.expected.audience`: one of them is enough."""
+    """`sasl.oauthbearer.expected.audience`: a token needs one of them."""
     user_claim: str = "sub"
     """`sasl.oauthbearer.sub.claim.name`."""
     scope_claim: str = "scope"
     """`sasl.oauthbearer.scope.claim.name`."""
     required_scopes: frozenset[str] = field(default=frozenset())
-    """All of which a token must have."""
+    """Scopes that a token must have, all of them."""
     groups_claim: str = ""
     """The claim that names groups, or a path to it as `realm_access.roles`; empty: groups are not taken from tokens."""
     clock_skew_s: float = 30.0

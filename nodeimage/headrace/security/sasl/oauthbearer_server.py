@@ -1,10 +1,10 @@
-"""OAUTHBEARER, the server's side (RFC 7628): the token out of the client's first message, and how a failure is told.
+"""OAUTHBEARER, the server's side (RFC 7628): reads the token in the client's first message, and words the failure.
 
     client first    n,[a=<authorization id>],^Aauth=Bearer <token>^A[<extension>=<value>^A]^A
-    server          nothing, or where the token does not count {"status":"invalid_token"}
-    client          ^A, or anything else, to which the server answers that the authentication failed
+    server          nothing, or {"status":"invalid_token"} if the token is invalid
+    client          ^A, or anything else; the server answers that the authentication failed
 
-Whether a token counts is for others to say (`jwt`).
+`jwt` decides whether a token is valid.
 """
 
 import re
@@ -25,14 +25,14 @@ _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9._~+/=-]+)[ \t]*", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class BearerMessage:
-    """What a client's first message says. Extensions are passed over."""
+    """The contents of a client's first message. Extensions are ignored."""
 
     token: str = field(repr=False)
     authorization_id: str | None
 
 
 def read_bearer(message: bytes) -> BearerMessage:
-    """Raises SaslFailed."""
+    """Parse a client's first message. Raises SaslFailed."""
     header, _, rest = message_text(message, most_bytes=MOST_MESSAGE_BYTES).partition("\x01")
     authorization_id = _authorization_id(header)
     if not rest.endswith("\x01\x01"):

@@ -1,6 +1,6 @@
-"""What comes of a client's tokens: somebody is proven, something more is asked, or one of the named refusals.
+"""The outcomes of a client's tokens: an authenticated client, a further challenge, or one of the named refusals.
 
-A client never learns which refusal it met; the audit does. So a refusal is one of a closed list of words, and nothing
+A client never learns which refusal it met; the audit does. So a refusal is one of a closed list of texts, and nothing
 that a client sent can get into it.
 """
 
@@ -56,7 +56,7 @@ class Refusal(StrEnum):
 
 
 class SaslFailed(Exception):
-    """An authentication that is over, without anybody proven."""
+    """An authentication has failed."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.value)
@@ -65,29 +65,29 @@ class SaslFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Who somebody has proved to be."""
+    """An identity that a client has proved."""
 
     user: str
     groups: frozenset[str] = frozenset()
-    """Those that the proof itself names."""
+    """The groups that the proof itself names."""
     lifetime_s: float | None = None
-    """How long the proof lasts; None: without end."""
+    """Seconds for which the proof lasts; None: without end."""
     passwords: frozenset[bytes] = field(default=frozenset(), repr=False, compare=False)
     """Marks of the credentials that a password fits (`ScramCredential.mark`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """More is asked of the client."""
+    """The client has to send another message."""
 
     token: bytes = field(repr=False)
     refusal: Refusal | None = None
-    """Why the exchange has failed already, where the client's next message is only to acknowledge that."""
+    """Why the exchange has already failed, if the client's next message only acknowledges that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A mechanism is through; `token` is its last word to the client."""
+    """A mechanism has succeeded; `token` is its last message to the client."""
 
     proven: Proven
     token: bytes = field(default=b"", repr=False)
@@ -98,7 +98,7 @@ class Mechanism(Protocol):
 
     @property
     def claimed_user(self) -> str | None:
-        """Whom the client claims to be, for the audit; None as long as it has not said so."""
+        """The user that the client claims to be, for the audit; None until it has named one."""
 
     async def step(self, token: bytes) -> Challenge | Accepted:
-        """Answer a client's message. Raises SaslFailed, after which there is no next step."""
+        """Answer a client's message. Raises SaslFailed, after which `step` is not called again."""

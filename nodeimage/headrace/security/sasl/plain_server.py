@@ -1,9 +1,9 @@
-"""PLAIN, the server's side (RFC 4616), checked against the records of SCRAM: no password is kept in clear text.
+"""PLAIN, the server's side (RFC 4616), checked against SCRAM's credentials: no password is stored in clear.
 
     [<authorization id>] NUL <user> NUL <password>
 
-A password is right if it is that of any record of its user. All mechanisms of SCRAM are tried, with a made-up record in
-the place of one that does not exist, so that the work is the same whoever is named.
+A password is right if it matches any credential of its user. All SCRAM mechanisms are tried, with a made-up credential
+for one that does not exist, so that the work is the same for every user name.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ MOST_MESSAGE_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class PlainLogin:
-    """What a client's one message says."""
+    """The contents of a client's only message."""
 
     user: str
     password: str = field(repr=False)
@@ -44,14 +44,14 @@ def read_plain(token: bytes) -> PlainLogin:
 
 
 def is_right(login: PlainLogin, records: Mapping[str, ScramCredential | None], *, unknown_salt_key: bytes) -> bool:
-    """[blocking] Whether the password is that of a record, as `fitting`."""
+    """[blocking] Whether the password matches a credential; arguments as for `fitting`."""
     return bool(fitting(login, records, unknown_salt_key=unknown_salt_key))
 
 
 def fitting(
     login: PlainLogin, records: Mapping[str, ScramCredential | None], *, unknown_salt_key: bytes
 ) -> frozenset[bytes]:
-    """[blocking] The marks of the records that the password is of; `records`: the user's, by mechanism of SCRAM."""
+    """[blocking] The marks of the credentials that the password matches; `records`: the user's, by SCRAM mechanism."""
     found: set[bytes] = set()
     for mechanism in HASHES:
         unknown = credential_of_unknown(unknown_salt_key, login.user, mechanism)

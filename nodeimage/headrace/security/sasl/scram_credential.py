@@ -1,4 +1,5 @@
-"""What a server keeps of a password: two keys, from which the password cannot be had, and how they were made."""
+"""What a server stores of a password: two keys, from which the password cannot be recovered, and how they were derived.
+"""
 
 import hashlib
 import hmac
@@ -22,14 +23,14 @@ SALT_BYTES: Final = 24
 MOST_SALT_BYTES: Final = 1024
 
 _MECHANISMS: Final = {hashlib.new(name).digest_size: mechanism for mechanism, name in HASHES.items()}
-"""By length of a key."""
+"""Mechanisms by the length of a key."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScramCredential:
-    """A password's record for one mechanism. Raises KafkaError UNACCEPTABLE_CREDENTIAL when made of what cannot be one.
+    """A password's stored credential for one mechanism. Raises KafkaError UNACCEPTABLE_CREDENTIAL for invalid values.
 
-    The mechanism is told by the length of the keys.
+    The length of the keys determines the mechanism.
     """
 
     salt: bytes
@@ -57,7 +58,7 @@ class ScramCredential:
     def made_of(
         cls, password: str, mechanism: str, iterations: int = DEFAULT_ITERATIONS, salt: bytes | None = None
     ) -> "ScramCredential":
-        """[blocking] The record of a password; `salt`: random where None is given."""
+        """[blocking] The credential for a password; `salt`: random if None."""
         if not password or not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
             raise _unacceptable(f"a password is not empty, iterations are {LEAST_ITERATIONS} to {MOST_ITERATIONS}")
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
@@ -66,7 +67,7 @@ class ScramCredential:
 
     @classmethod
     def from_salted_password(cls, salted: bytes, *, mechanism: str, iterations: int, salt: bytes) -> "ScramCredential":
-        """The record of a password that the client has salted, as AlterUserScramCredentials sends it."""
+        """The credential for a password that the client has salted, as AlterUserScramCredentials sends it."""
         name = _hash_of(mechanism)
         if len(salted) != hashlib.new(name).digest_size:
             raise _unacceptable("a salted password has the length of the mechanism's hash")
@@ -79,13 +80,14 @@ class ScramCredential:
 
     @property
     def mark(self) -> bytes:
-        """Tells this credential from every other one, and nothing of its keys: another password has another mark."""
+        """An id that differs from every other credential's and reveals nothing of the keys: a new password has a new
+        mark."""
         return hashlib.sha256(b"headrace: mark of a credential\0" + self.stored_key + self.salt).digest()
 
     def fits_password(self, password: str) -> bool:
-        """[blocking] Whether the record was made of this password.
+        """[blocking] Whether the credential was made from this password.
 
-        Raises KafkaError UNACCEPTABLE_CREDENTIAL for one that is not Unicode text.
+        Raises KafkaError UNACCEPTABLE_CREDENTIAL if it is not Unicode text.
         """
         name = HASHES[self.mechanism]
         salted = salted_password(name, _encoded(password), self.salt, self.iterations)
@@ -93,20 +95,20 @@ class ScramCredential:
 
 
 class Credentials(Protocol):
-    """The records of all users."""
+    """The credentials of all users."""
 
     @property
     def unknown_salt_key(self) -> bytes:
-        """A secret that all nodes share, from which records of users that do not exist are made."""
+        """A secret shared by all nodes, from which credentials for unknown users are derived."""
 
     async def scram(self, user: str, mechanism: str) -> ScramCredential | None:
-        """A user's record; None where there is no such user, or no such record. Raises HeadraceError when it cannot be
-        read."""
+        """A user's credential; None if there is no such user or credential. Raises HeadraceError if it cannot be read.
+        """
 
 
 def credential_of_unknown(key: bytes, user: str, mechanism: str) -> ScramCredential:
-    """A record that no password fits, the same for a name each time, on each node: with it an exchange goes on as with
-    a user's own, so that neither answers nor the work behind them tell who exists."""
+    """A credential that matches no password, and is the same each time, on each node, for a user name. With it an
+    exchange proceeds as with a real one, so that neither answers nor their timing reveal which users exist."""
     about = b"\0".join((mechanism.encode(), user.encode()))
     size = hashlib.new(_hash_of(mechanism)).digest_size
     return ScramCredential(
@@ -127,7 +129,7 @@ def _encoded(password: str) -> bytes:
     try:
         return password.encode()
     except UnicodeEncodeError:
-        pass  # raised outside of this handler: Python's error holds the password
+        pass  # raise outside this handler: Python's error holds the password
     raise _unacceptable("a password is Unicode text")
 
 

@@ -1,16 +1,15 @@
-"""SCRAM, the server's side (RFC 5802, RFC 7677): what to say, from what the client said. No I/O.
+"""SCRAM, the server's side (RFC 5802, RFC 7677): the messages to send in answer to the client's. No I/O.
 
     client first    n,,n=<user>,r=<client nonce>[,<extensions>]
     server first    r=<client nonce><server nonce>,s=<salt>,i=<iterations>
     client final    c=biws,r=<both nonces>[,<extensions>],p=<proof>
     server final    v=<server's signature>
 
-As Kafka has it: no channel binding, no authorization id, names and passwords as they are (no SASLprep). A user who does
-not exist is asked for a proof as anybody is, with a salt that stays the same; the same keys are made, compared and
-refused.
+As in Kafka: no channel binding, no authorization id, names and passwords as they are (no SASLprep). A user who does not
+exist is challenged like any other, with a salt that stays the same; the same keys are computed, compared and refused.
 
-librdkafka before 2.6.1 puts its nonce before both nonces in its last message. That one form is let pass, as in Kafka up
-to 3.9 (Kafka 4 refuses it): the server's nonce is there whole, and the proof is of what was sent.
+librdkafka before 2.6.1 prepends its own nonce to both nonces in its last message. That one form is accepted, as in
+Kafka up to 3.9 (Kafka 4 refuses it): the server's whole nonce is in it, and the proof covers what was sent.
 """
 
 import hmac
@@ -32,7 +31,7 @@ from headrace.security.scram_common import (
 )
 
 MOST_MESSAGE_BYTES: Final = 8192
-"""Of each of a client's two messages."""
+"""Most bytes of each of a client's two messages."""
 MOST_NONCE: Final = 1024
 
 _NONCE: Final = r"(?P<nonce>[!-+\--~]+)"
@@ -42,11 +41,11 @@ _FINAL: Final = re.compile(rf"c=(?P<binding>[^,]*),r={_NONCE}{_EXTENSIONS}")
 
 
 class ScramServer:
-    """One exchange: `first` says who it is, `challenge` asks for the proof, `final` checks it and gives the server's
-    own. Each raises SaslFailed, after which the exchange is over."""
+    """One exchange: `first` reads the user's name, `challenge` requests the proof, `final` checks it and returns the
+    server's own. Each raises SaslFailed, after which the exchange is over."""
 
     def __init__(self, mechanism: str, *, unknown_salt_key: bytes, nonce: str | None = None) -> None:
-        """`nonce`: for tests alone."""
+        """`nonce`: for tests only."""
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._unknown_salt_key = unknown_salt_key
@@ -77,7 +76,7 @@ class ScramServer:
         return self._user
 
     def challenge(self, credential: ScramCredential | None) -> bytes:
-        """The server's first message, from the user's record; None: there is no such user."""
+        """The server's first message, from the user's credential; None: there is no such user."""
         if not self._nonce:
             raise SaslFailed(Refusal.ILLEGAL_STATE)
         unknown = credential_of_unknown(self._unknown_salt_key, self._user, self._mechanism)
@@ -87,7 +86,7 @@ class ScramServer:
         return self._server_first
 
     def final(self, token: bytes) -> bytes:
-        """The server's last message, once the client's proof fits."""
+        """The server's last message, if the client's proof is right."""
         credential, self._credential = self._credential, None
         if credential is None:
             raise SaslFailed(Refusal.ILLEGAL_STATE)
@@ -98,8 +97,8 @@ class ScramServer:
         if said["binding"] != NO_CHANNEL_BINDING:
             raise SaslFailed(Refusal.CHANNEL_BINDING)
         sent = said["nonce"]
-        if not hmac.compare_digest(sent, self._nonce):  # of both sides, not the client's part alone
-            sent = sent.removeprefix(self._client_nonce)  # of an old librdkafka
+        if not hmac.compare_digest(sent, self._nonce):  # both nonces, not only the client's part
+            sent = sent.removeprefix(self._client_nonce)  # sent by an old librdkafka
         if not hmac.compare_digest(sent, self._nonce):
             raise SaslFailed(Refusal.OTHER_NONCE)
         _check_extensions(said["extensions"])
@@ -119,7 +118,7 @@ def _refusal_of_header(text: str) -> Refusal:
 
 
 def _check_extensions(extensions: str) -> None:
-    """Those that need not be understood are passed over (RFC 5802, 5.1)."""
+    """Ignore optional extensions, and refuse mandatory ones (RFC 5802, 5.1)."""
     names = [each.partition("=")[0] for each in extensions.split(",")[1:]]
     if "tokenauth" in names:
         raise SaslFailed(Refusal.DELEGATION_TOKEN)

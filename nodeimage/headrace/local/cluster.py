@@ -1,9 +1,9 @@
-"""Starts and stops the embedded cluster of a folder: nodes as processes, each in a session of its own.
+"""Starts and stops the embedded cluster of a folder: nodes as processes, each in its own session.
 
-Nodes belong to nobody's terminal: Ctrl-C reaches `headrace up`, which then ends them in order, and they outlive it
-when it is detached or killed. What runs is known from `cluster.json` and asked of the operating system each time,
-never remembered. Every function blocks; `Started.check` is the one to call now and then. A start that fails, or that
-`stopping()` gives up, leaves no process behind.
+Nodes belong to no terminal: Ctrl-C reaches `headrace up`, which then ends them in order, and they survive if it is
+detached or killed. Which nodes run is read from `cluster.json` and checked with the operating system each time, never
+remembered. Every function blocks; callers call `Started.check` from time to time. A start that fails, or that
+`stopping()` cancels, leaves no process behind.
 """
 
 import contextlib
@@ -49,16 +49,16 @@ from headrace.local.starting import (
 
 STOP_TIMEOUT_S = 30.0
 ENDING_S = 1.0
-"""So long `check` waits for a process that is a corpse already, whose threads are still ending."""
+"""Seconds that `check` waits for a process that is already a zombie, whose threads are still ending."""
 PORT_TRIES = 5
 
 
 class AlreadyRunning(HeadraceError):
-    """The folder's cluster runs already, or a start of it was cut short."""
+    """The folder's cluster already runs, or an earlier start of it was interrupted."""
 
 
 class Unprotected(HeadraceError):
-    """A cluster that would be open to others than this machine's users, and nobody said so."""
+    """The cluster would be open to others than this machine's users, without the user having asked for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,28 +66,29 @@ class StartOptions:
     """How to start an embedded cluster."""
 
     nodes: int | None = None
-    """How many a new folder gets. None: one; a folder that has nodes starts those."""
+    """Number of nodes. None: one for a new folder, the existing ones for a folder that has nodes."""
     port: int | None = None
-    """Of the first node, the next ones follow. None: the ports of the last start, else from 9092 on; 0: free ones."""
+    """Port of the first node; the others follow. None: the ports of the last start, otherwise from 9092 on; 0: free
+    ports."""
     node_options: Sequence[str] = ()
-    """More arguments for `python -m headrace.node`."""
+    """Further arguments for `python -m headrace.node`."""
     secure: bool = False
-    """Have the folder be secure from now on (local/secure_folder.py)."""
+    """Make the folder secure from now on (local/secure_folder.py)."""
     hosts: Sequence[str] = ()
-    """Names and addresses by which clients elsewhere reach the nodes; the first is what they are told. None: those of
-    the last start of a secure folder, else loopback."""
+    """Names and addresses by which clients elsewhere reach the nodes; clients receive the first. Empty: those of the
+    last start of a secure folder, otherwise loopback."""
     allow_anonymous: bool = False
-    """Clients elsewhere may come in without proving anything."""
+    """Let clients elsewhere connect without proving who they are."""
     ready_timeout_s: float = READY_TIMEOUT_S
 
 
 class Started:
-    """An embedded cluster that this process has started, and what became of its nodes since."""
+    """An embedded cluster that this process has started, and the state of its nodes since."""
 
     def __init__(self, folder: Path, cluster: ClusterFile, children: Sequence[Child]) -> None:
         self.folder = folder
         self.cluster = cluster
-        """As it was started."""
+        """The cluster as it was started."""
         self.children: dict[str, subprocess.Popen[bytes]] = {child.name: child.process for child in children}
         self.log_offsets = {child.name: child.log_offset for child in children}
         self._children = tuple(children)
@@ -95,15 +96,15 @@ class Started:
         self._deaths: list[NodeDied] = []
 
     def log_path(self, name: str) -> Path:
-        """Where the node's output goes."""
+        """The path of the node's output."""
         return log_path(self.folder, name)
 
     def now(self) -> ClusterFile:
-        """The folder's nodes as they are by now: others may have been added, started again or removed."""
+        """The folder's current nodes: others may have been added, restarted or removed."""
         return read_cluster_file(self.folder) or self.cluster
 
     def check(self) -> bool:
-        """True while any node runs; False once the last was stopped cleanly. Raises NodeDied where it was not."""
+        """Whether any node runs; False once the last was stopped cleanly. Raises NodeDied if it was not."""
         for child in self._children:
             code = child.process.poll()
             if code is None and not is_alive(child.node):
@@ -121,12 +122,12 @@ class Started:
         return False
 
     def deaths(self) -> list[NodeDied]:
-        """What `check` found since the last call of nodes that ended without having been asked to."""
+        """The unexpected ends of nodes that `check` found since the last call."""
         found, self._deaths = self._deaths, []
         return found
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[str, ...]:
-        """Stops all nodes of the folder; the names of those that had to be killed."""
+        """Stop all nodes of the folder; returns the names of those that had to be killed."""
         try:
             nodes = self.now().nodes
         except FolderRefused:
@@ -138,7 +139,7 @@ class Started:
 
 
 def running_cluster(folder: Path) -> ClusterFile | None:
-    """The cluster that serves the folder now: its nodes that are alive; None where none is."""
+    """The cluster that serves the folder now, with its running nodes; None if none runs."""
     cluster = read_cluster_file(expanded(folder))
     if cluster is None:
         return None
@@ -153,7 +154,7 @@ def start(
     progress: Progress,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Started:
-    """Starts all nodes of the folder's cluster and returns once each answers on its port.
+    """Start all nodes of the folder's cluster, and return once each answers on its port.
 
     Raises Unprotected, AlreadyRunning, PortTaken, NodeDied, StartGivenUp (when `stopping()` turns true), OtherNodes,
     FolderRefused.
@@ -174,7 +175,8 @@ def start(
             try:
                 return _start_once(folder, options, progress=progress, stopping=stopping)
             except NodeDied:
-                # Whoever took a port since it was chosen has it still; what is left of our nodes lets go in a moment.
+                # A process that took a port since it was chosen still has it; leftovers of our nodes release theirs in
+                # a moment.
                 cluster = read_cluster_file(folder)
                 nodes = cluster.nodes if cluster else ()
                 taken = [node.port for node in nodes if not port_is_free(_bind(folder, options), node.port)]
@@ -185,7 +187,7 @@ def start(
 
 
 def stop(folder: Path, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[ClusterFile, tuple[str, ...]]:
-    """Stops the folder's cluster: the nodes that ran, and the names of those that had to be killed.
+    """Stop the folder's cluster; returns the nodes that ran, and the names of those that had to be killed.
 
     Raises ClusterNotRunning.
     """
@@ -196,7 +198,7 @@ def stop(folder: Path, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[ClusterFil
 
 
 def end_processes(nodes: Sequence[NodeProcess], *, timeout_s: float) -> tuple[str, ...]:
-    """SIGTERM to all, SIGKILL to those that still run after `timeout_s`; gives the names of the latter."""
+    """Send SIGTERM to all, and SIGKILL to those that still run after `timeout_s`; returns the names of the latter."""
     for node in nodes:
         end(node, signal.SIGTERM)
     late = _await_end(nodes, timeout_s=timeout_s)
@@ -235,7 +237,7 @@ def _refuse_running(folder: Path) -> None:
 
 
 def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stopping: Callable[[], bool]) -> Started:
-    """One try. Whatever goes wrong, no process stays."""
+    """Try once to start all nodes. On any failure no process stays."""
     before = read_cluster_file(folder) or ClusterFile(host=HOST)
     secure, bind = secure_folder.secured(folder), _bind(folder, options)
     hosts = secure.hosts if secure is not None else options.hosts
@@ -244,10 +246,10 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
     if before.nodes:
         names = ensure_nodes(folder, options.nodes)
         ports = choice.choose([_kept_port(before, name) for name in names], options.port)
-    else:  # a port that is refused leaves nothing behind in a new folder
+    else:  # choose ports first: a refused port leaves nothing behind in a new folder
         ports = choice.choose([None] * (options.nodes or 1), options.port)
         names = ensure_nodes(folder, options.nodes)
-        if len(names) > len(ports):  # cluster.json is gone, the nodes are there
+        if len(names) > len(ports):  # cluster.json is missing, but the nodes exist
             ports = Ports(bind).choose([None] * len(names), options.port)
     for line in choice.said:
         progress(line)
@@ -305,7 +307,7 @@ def _start_once(folder: Path, options: StartOptions, *, progress: Progress, stop
 
 
 def _bind(folder: Path, options: StartOptions) -> str:
-    """Where the nodes listen: on loopback alone, unless others are told of them."""
+    """The address that the nodes listen at: loopback, unless clients elsewhere receive other addresses."""
     secure = secure_folder.secured(folder)
     hosts = secure.hosts if secure is not None else options.hosts
     return HOST if all(each in ("localhost", HOST) for each in hosts) else ANY_ADDRESS

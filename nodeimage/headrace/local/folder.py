@@ -4,13 +4,13 @@
     DIR/cluster.sqlite    the cluster store
     DIR/node-1/           one node's data; the number is the node's id
     DIR/logs/node-1.log   what the node prints
-    DIR/room              keeps room on the disk for a cluster store that is built anew (local/store_recovery.py)
-    DIR/client.properties who the administrator is, for clients; of a secure cluster (local/secure_folder.py)
+    DIR/room              reserves disk space for rebuilding the cluster store (local/store_recovery.py)
+    DIR/client.properties the administrator's login, for clients of a secure cluster (local/secure_folder.py)
     DIR/security/         its authorities and passwords
     DIR/start.lock        held by flock while nodes are being started, added or removed
 
-The file is written before a node is ready, so that a start that is killed halfway leaves nothing that `down` cannot
-find. It outlives the processes: nodes and ports are kept for the next start. Knows nothing of how processes are
+`cluster.json` is written before a node is ready, so that an interrupted start leaves nothing that `down` cannot find.
+It outlives the processes: nodes and ports are kept for the next start. This module knows nothing of how processes are
 started.
 """
 
@@ -28,11 +28,11 @@ from headrace.base.errors import FolderRefused, HeadraceError
 FILE_VERSION = 1
 DATA_VARIABLE = "HEADRACE_DATA"
 ROOM_BYTES = 4 << 20
-"""More than a store of a thousand containers takes, with SQLite's own files beside it."""
+"""Size of the room file: more than the store of a thousand containers takes, with SQLite's own files."""
 
 
 class ClusterNotRunning(HeadraceError):
-    """No embedded cluster runs in the folder that was named."""
+    """No embedded cluster runs in the given folder."""
 
 
 class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,31 +41,32 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     port: int
     pid: int
-    """0: it was stopped on request."""
+    """The process id; 0: the node was stopped on request."""
     created: float
-    """Seconds since 1970. Names the process where `birth` is empty; moves with the clock."""
+    """Creation time in seconds since 1970. Identifies the process if `birth` is empty; shifts when the clock is set."""
     birth: str = ""
-    """Of the process, in the kernel's words (processes.py). Empty where it has none, and in a former version's file."""
+    """Identifies the process's birth by the kernel's data (processes.py). Empty if the system has none, and in files of
+    former versions."""
     node_id: int | None = None
-    """Unknown until the node is ready."""
+    """The node's id; None until the node is ready."""
     metrics_port: int | None = None
-    """Where it serves its metrics, on loopback; None: nowhere, or it is not ready."""
+    """The port of its metrics, on loopback; None: not served, or not ready."""
     options: tuple[str, ...] = ()
-    """Arguments of this node alone, for each of its starts."""
+    """Arguments for this node only, at each of its starts."""
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster.json` holds."""
+    """The contents of `cluster.json`."""
 
     version: int = FILE_VERSION
     state: Literal["starting", "ready"] = "starting"
     host: str = "127.0.0.1"
-    """Of the addresses that clients are told."""
+    """The host in the addresses that clients receive."""
     bind: str = "127.0.0.1"
-    """Where the nodes listen."""
+    """The address that the nodes listen at."""
     nodes: tuple[NodeProcess, ...] = ()
     options: tuple[str, ...] = ()
-    """Arguments that all nodes were started with, for those that are started later."""
+    """Arguments that all nodes were started with; nodes that are started later get them too."""
 
     @property
     def bootstrap(self) -> str:
@@ -73,17 +74,17 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
         return ",".join(f"{self.host}:{node.port}" for node in self.nodes)
 
     def node(self, name: str) -> NodeProcess | None:
-        """The node of that name."""
+        """The node of that name; None: there is none."""
         return next((node for node in self.nodes if node.name == name), None)
 
     def with_node(self, node: NodeProcess) -> "ClusterFile":
-        """The same with this node in place of the one of its name, or added."""
+        """A copy with this node added, or in place of the one with its name."""
         others = [each for each in self.nodes if each.name != node.name]
         ordered = sorted([*others, node], key=lambda each: node_number(each.name))
         return msgspec.structs.replace(self, nodes=tuple(ordered))
 
     def without_node(self, name: str) -> "ClusterFile":
-        """The same without the node of that name."""
+        """A copy without the node of that name."""
         return msgspec.structs.replace(self, nodes=tuple(each for each in self.nodes if each.name != name))
 
 
@@ -92,7 +93,7 @@ _fields = msgspec.json.Decoder(dict[str, object])
 
 
 def node_name(number: int) -> str:
-    """The name of a node's folder, log and process here, by the node's id."""
+    """The name of a node's folder, log and process, from the node's id."""
     return f"node-{number}"
 
 
@@ -103,20 +104,20 @@ def node_number(name: str) -> int:
 
 
 def node_folders(folder: Path) -> list[str]:
-    """The names of the nodes whose data lie in the folder, by number."""
+    """The names of the nodes whose data lie in the folder, ordered by number."""
     names = [path.parent.name for path in folder.glob("node-*/node.json")]
     return sorted((name for name in names if node_number(name) > 0), key=node_number)
 
 
 def default_folder() -> Path:
-    """`$HEADRACE_DATA`, else `~/.headrace`. Raises FolderRefused where there is no home directory."""
+    """`$HEADRACE_DATA`, otherwise `~/.headrace`. Raises FolderRefused if there is no home directory."""
     named = os.environ.get(DATA_VARIABLE)
     return Path(named) if named else expanded(Path("~")) / ".headrace"
 
 
 def expanded(folder: Path) -> Path:
-    """The folder with `~` as the home directory that it means. Raises FolderRefused where there is none: HOME is not
-    set or empty, and the user is unknown to the system, as in many containers."""
+    """The folder with `~` replaced by the home directory. Raises FolderRefused if there is none: HOME is unset or
+    empty, and the system does not know the user, as in many containers."""
     try:
         if folder.parts[:1] == ("~",) and not os.environ.get("HOME", "?"):
             raise RuntimeError("HOME is empty")
@@ -128,7 +129,7 @@ def expanded(folder: Path) -> Path:
 
 
 def read_cluster_file(folder: Path) -> ClusterFile | None:
-    """The folder's `cluster.json`, or None where there is none. Raises FolderRefused when it cannot be understood."""
+    """The folder's `cluster.json`; None if there is none. Raises FolderRefused if it cannot be read or understood."""
     path = folder / "cluster.json"
     try:
         written = path.read_bytes()
@@ -148,7 +149,7 @@ def read_cluster_file(folder: Path) -> ClusterFile | None:
 
 
 def write_cluster_file(folder: Path, cluster: ClusterFile) -> None:
-    """Replaces `cluster.json` in one step: a reader sees the old file or the new one, also after a crash."""
+    """Replace `cluster.json` in one step: a reader sees the old file or the new one, even after a crash."""
     path = folder / "cluster.json"
     draft = path.with_suffix(f".{os.getpid()}.new")
     try:
@@ -163,12 +164,12 @@ def write_cluster_file(folder: Path, cluster: ClusterFile) -> None:
 
 
 def open_folder(folder: Path) -> Path:
-    """Makes the folder (only the owner may enter) and gives its full path. Raises FolderRefused with the reason."""
+    """Create the folder (only its owner may enter), and return its full path. Raises FolderRefused with the reason."""
     try:
         folder = expanded(folder).resolve()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "logs").mkdir(exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead round in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         why = error.strerror if isinstance(error, OSError) else error
         raise FolderRefused(f"{folder} cannot be made: {why}: name another with --data") from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -177,30 +178,32 @@ def open_folder(folder: Path) -> Path:
 
 
 def client_properties_path(folder: Path) -> Path:
-    """By what a secure cluster's clients know it and its administrator; there where the cluster is secure alone."""
+    """The file with a secure cluster's addresses and administrator, for clients; exists only if the cluster is secure.
+    """
     return folder / "client.properties"
 
 
 def room_file(folder: Path) -> Path:
-    """Holds nothing: it goes when a new cluster store is written, on a disk that may be full."""
+    """The file that reserves disk space: it is deleted when a new cluster store is written, on a disk that may be full.
+    """
     return folder / "room"
 
 
 def keep_room(folder: Path) -> None:
-    """Makes the room file where it is missing and there is room for it."""
+    """Create the room file if it is missing and there is room for it."""
     path = room_file(folder)
     if path.exists():
         return
     try:
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
-    except OSError:  # the next start makes it
+    except OSError:  # the next start tries again
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def start_lock(folder: Path) -> Iterator[None]:
-    """Holds the folder against another start or stop. Raises FolderRefused when one is under way."""
+    """Lock the folder against another start or stop. Raises FolderRefused if one is under way."""
     try:
         file = (folder / "start.lock").open("wb")
     except OSError as error:

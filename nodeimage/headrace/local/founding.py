@@ -1,8 +1,8 @@
 """What a folder needs before its nodes can start: the cluster store, the default volume, and the nodes' identities.
 
-A node's id is taken from the store before its process runs, so that the folder `node-3` is that of node 3. Its record
-stands in the store from then on, with a run that never was: nobody gives it roles until the process has registered
-itself and answers. Everything here blocks.
+A node's id is taken from the store before its process runs, so that the folder `node-3` is that of node 3. From then on
+the store has a record of the node, with a run that never existed: the node gets no roles until its process has
+registered itself and answers. Everything here blocks.
 """
 
 import shutil
@@ -23,11 +23,11 @@ from headrace.store.sqlite import SqliteStore
 
 STORE_FILE = "cluster.sqlite"
 MOST_NODES = 99
-"""Of one machine."""
+"""Most nodes on one machine."""
 
 
 class OtherNodes(HeadraceError):
-    """The folder has other nodes than were asked for."""
+    """The folder has another number of nodes than was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ class NewNode:
 
     node_id: NodeId
     run: uuid.UUID
-    """In its record as long as its process has not registered itself."""
+    """The placeholder run in its record until its process has registered itself."""
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return node_name(self.node_id)
 
 
 def default_volume(nodes: int) -> VolumeRecord:
-    """The volume `default` of a cluster that starts with so many nodes."""
+    """The volume `default` of a cluster that starts with this many nodes."""
     replicas = default_replicas(nodes)
     return VolumeRecord("default", replicas=replicas, min_in_sync=default_min_in_sync(replicas))
 
 
 @contextmanager
 def opened_store(folder: Path) -> Iterator[SqliteStore]:
-    """The folder's cluster store. Raises FolderRefused where it is gone but nodes are there, StoreUnavailable."""
+    """The folder's cluster store. Raises FolderRefused if it is missing although nodes exist, and StoreUnavailable."""
     path = folder / STORE_FILE
     if not path.exists() and node_folders(folder):
         raise FolderRefused(
@@ -64,9 +64,10 @@ def opened_store(folder: Path) -> Iterator[SqliteStore]:
 
 
 def removed_nodes(folder: Path) -> list[str]:
-    """The names of nodes whose folders are there though the cluster has them no more. Raises FolderRefused.
+    """The names of nodes that still have folders, but were removed from the cluster. Raises FolderRefused.
 
-    By way of an address a node is removed, and its folder stays as it is. It is left alone: it may be missed yet.
+    Removing a node by way of an address leaves its folder as it is. The folder is not touched here: it may still be
+    needed.
     """
     present = node_folders(folder)
     if not present:
@@ -76,10 +77,10 @@ def removed_nodes(folder: Path) -> list[str]:
 
 
 def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
-    """The names of the folder's nodes; `wanted` of them are made (None: one) where it has none that ever served. Not of
-    those that were removed.
+    """The names of the folder's nodes, without removed ones. Creates `wanted` nodes (None: one) if none has ever
+    served.
 
-    Raises OtherNodes for a cluster that has another number of nodes than `wanted`, FolderRefused, StoreUnavailable.
+    Raises OtherNodes if the cluster has another number of nodes than `wanted`, FolderRefused, StoreUnavailable.
     """
     with opened_store(folder) as store:
         found = node_folders(folder)
@@ -100,13 +101,13 @@ def ensure_nodes(folder: Path, wanted: int | None) -> list[str]:
 
 
 def new_node(folder: Path) -> NewNode:
-    """One more node of a cluster that is there. Raises FolderRefused, StoreUnavailable."""
+    """Create one more node for an existing cluster. Raises FolderRefused, StoreUnavailable."""
     with opened_store(folder) as store:
         return _new_node(store, folder, records.ensure_cluster(store).cluster_id)
 
 
 def forget_if_new(folder: Path, node: NewNode) -> bool:
-    """Undo `new_node` where the node's process never registered itself; whether it was undone."""
+    """Undo `new_node` if the node's process never registered itself; returns whether it was undone."""
     with opened_store(folder) as store:
         present = records.get_node(store, node.node_id)
         if present is not None and present.run != node.run:
@@ -117,10 +118,10 @@ def forget_if_new(folder: Path, node: NewNode) -> bool:
 
 
 def _removed(store: SqliteStore, folder: Path, names: list[str]) -> list[str]:
-    """Those that were removed, and that the store has no more. Raises FolderRefused for one that it never had, or has
-    lost, or where it has none."""
+    """The nodes that the store knows to be removed. Raises FolderRefused for a node that the store never had or has
+    lost, and if the store has none of them."""
     gone = [name for name in names if records.get_node(store, NodeId(node_number(name))) is None]
-    unknown = [name for name in gone if not _was_had(store, folder / name)]
+    unknown = [name for name in gone if not _is_known_removed(store, folder / name)]
     if unknown or (gone and gone == names):
         raise FolderRefused(
             f"{folder / STORE_FILE} does not know {(unknown or gone)[0]}: it is an old copy, or another cluster's; put"
@@ -129,8 +130,8 @@ def _removed(store: SqliteStore, folder: Path, names: list[str]) -> list[str]:
     return gone
 
 
-def _was_had(store: SqliteStore, folder: Path) -> bool:
-    """Whether the store tells of a node that it has no more; else it is an old copy."""
+def _is_known_removed(store: SqliteStore, folder: Path) -> bool:
+    """Whether the store shows that it had this node; otherwise the store is an old copy."""
     node_id = NodeId(node_number(folder.name))
     lost = records.may_be_lost(store, node_id, folder_level=level_seen(folder))
     return records.had_node_id(store, node_id) and not lost

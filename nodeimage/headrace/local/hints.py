@@ -1,4 +1,4 @@
-"""Words of commands that a message tells the reader to run, so that they can be pasted into a shell. Pure."""
+"""Quotes words of commands that messages advise, so that the commands can be pasted into a shell. Pure."""
 
 import os
 import shlex
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def quoted(word: str | Path) -> str:
-    """The word as a shell takes it: bare, in quotes, or as `$'...'` where it holds what no terminal shows."""
+    """The word in a form that a shell reads: bare, in quotes, or as `$'...'` if it has unprintable characters."""
     text = os.fspath(word)
     if text.isprintable():
         return shlex.quote(text)
@@ -14,7 +14,7 @@ def quoted(word: str | Path) -> str:
 
 
 def data_option(folder: Path | None) -> str:
-    """` --data FOLDER`, or nothing where the folder was not said."""
+    """` --data FOLDER`, or nothing if the user named no folder."""
     return f" --data {quoted(folder)}" if folder else ""
 
 

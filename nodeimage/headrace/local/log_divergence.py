@@ -1,9 +1,9 @@
-"""Divergence of two logs that their histories do not show, found by comparing frames.
+"""Finds divergence of two logs that their histories do not show, by comparing frames.
 
 Histories tell logs apart by epochs, since only one node writes in an epoch (container/history.py). A cluster store that
-was put back to an old copy gives out epochs for the second time: a node that led by it may have written other frames in
-an epoch that the others know too. So when a store is rebuilt, frames are compared, from the start of the last epoch
-that two logs have in common. Knows nothing of records and stores. Everything here blocks.
+was restored from an old copy hands out epochs again: a node that led by it may have written other frames in an epoch
+that other nodes know too. So when a store is rebuilt, frames are compared from the start of the last epoch that two
+logs have in common. This module knows nothing of records and stores. Everything here blocks.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _AT_ONCE_BYTES: Final = 4 << 20
 
 
 def diverges(log: ContainerLog, history: History, ahead: ContainerLog, history_ahead: History) -> bool:
-    """Whether `log` holds another frame than `ahead` below the point up to which their histories say that they match.
+    """Whether `log` and `ahead` hold different frames below the point up to which their histories agree.
 
-    What was given back in one of them counts as the same. Raises CorruptLog where one cannot be read.
+    Space that was reclaimed in either log counts as equal. Raises CorruptLog if a log cannot be read.
     """
     point = match_point(history, log.end, history_ahead, ahead.end)
     starts = [start for _, start in (*history, *history_ahead) if start < point]
@@ -38,11 +38,11 @@ def diverges(log: ContainerLog, history: History, ahead: ContainerLog, history_a
 
 
 _Frame = tuple[int, int]
-"""(position behind it, checksum)"""
+"""(position after the frame, checksum)"""
 
 
 def _frames(raw: RawFrames, end: Position) -> tuple[dict[int, _Frame], list[range]]:
-    """The frames that begin below `end`, by position, and what was given back."""
+    """The frames that begin below `end`, by position, and the ranges that were reclaimed."""
     found: dict[int, _Frame] = {}
     gaps: list[range] = []
     for position, length, type, crc in _headers(raw):
@@ -60,7 +60,7 @@ def _headers(raw: RawFrames) -> Iterator[tuple[int, int, int, int]]:
         while at < len(buffer):
             crc, length, type, _, position, *_ = HEADER.unpack_from(buffer, at)
             yield position, length, type, crc
-            at += length  # a gap's header is the last of its buffer
+            at += length  # a gap's header is always the last in its buffer
 
 
 def _differ(mine: tuple[dict[int, _Frame], list[range]], theirs: tuple[dict[int, _Frame], list[range]]) -> bool:

@@ -1,7 +1,7 @@
-"""Single nodes of an embedded cluster that runs: one more, one that was stopped again, one less.
+"""Single nodes of a running embedded cluster: adding one, restarting a stopped one, stopping and dropping one.
 
-The cluster's own decisions (drain, forget) are asked of the cluster over its port; here are only the processes, the
-folders and `cluster.json`. Everything here blocks.
+The cluster itself decides about draining and forgetting nodes, and is called over its port; this module handles only
+processes, folders and `cluster.json`. Everything here blocks.
 """
 
 import shutil
@@ -33,11 +33,11 @@ from headrace.local.starting import HOST, Progress, await_ready, ready_path, spa
 
 
 class NodeRefused(HeadraceError):
-    """The folder has no such node, or it is not as it would have to be."""
+    """The folder has no such node, or the node is in the wrong state."""
 
 
 def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress: Progress) -> NodeProcess:
-    """Starts one more node and returns when it answers. A node that never came up leaves nothing behind.
+    """Start one more node, and return when it answers. If it never does, nothing of it is left behind.
 
     Raises ClusterNotRunning, PortTaken, NodeDied, FolderRefused.
     """
@@ -60,7 +60,7 @@ def add_node(folder: Path, *, port: int | None, options: Sequence[str], progress
 
 
 def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
-    """Starts a node of the folder that does not run, on its former port, and returns when it answers.
+    """Start a node of the folder that does not run, on its former port, and return when it answers.
 
     Raises ClusterNotRunning, NodeRefused, PortTaken, NodeDied, FolderRefused.
     """
@@ -82,7 +82,7 @@ def start_node(folder: Path, asked: str, *, progress: Progress) -> NodeProcess:
 
 
 def stop_node(folder: Path, asked: str, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[str, bool]:
-    """Stops one node: its name, and whether it had to be killed. Raises NodeRefused, FolderRefused."""
+    """Stop one node; returns its name, and whether it had to be killed. Raises NodeRefused, FolderRefused."""
     folder = _opened(folder)
     with start_lock(folder):
         cluster = read_cluster_file(folder) or ClusterFile(host=HOST)
@@ -90,7 +90,7 @@ def stop_node(folder: Path, asked: str, *, timeout_s: float = STOP_TIMEOUT_S) ->
         node = cluster.node(name)
         if node is None or not is_alive(node):
             raise NodeRefused(f"{name} does not run")
-        # First the file: `headrace up` in the foreground then knows that it was asked for.
+        # Write the file first, so that `headrace up` in the foreground knows that the stop was requested.
         write_cluster_file(folder, cluster.with_node(msgspec.structs.replace(node, pid=0)))
         try:
             return name, bool(end_processes([node], timeout_s=timeout_s))
@@ -100,7 +100,7 @@ def stop_node(folder: Path, asked: str, *, timeout_s: float = STOP_TIMEOUT_S) ->
 
 
 def drop_node(folder: Path, asked: str, *, erase: bool) -> None:
-    """Takes a node that does not run out of `cluster.json`; with `erase` its data go too. Raises FolderRefused."""
+    """Remove a node that does not run from `cluster.json`; with `erase`, delete its data too. Raises FolderRefused."""
     folder = _opened(folder)
     with start_lock(folder):
         name = known_name(folder, asked)
@@ -115,7 +115,7 @@ def drop_node(folder: Path, asked: str, *, erase: bool) -> None:
 
 
 def known_name(folder: Path, asked: str) -> str:
-    """The name of the node that `3` or `node-3` means. Raises NodeRefused where the folder has no such node."""
+    """The name of the node that `3` or `node-3` means. Raises NodeRefused if the folder has no such node."""
     name = node_name(int(asked)) if asked.isdecimal() else asked
     present = node_folders(folder)
     if name not in present:
@@ -125,7 +125,8 @@ def known_name(folder: Path, asked: str) -> str:
 
 
 def _opened(folder: Path) -> Path:
-    """A cluster's folder, by its full path; in another nothing is made. Raises ClusterNotRunning, FolderRefused."""
+    """The full path of a cluster's folder; creates nothing in other folders. Raises ClusterNotRunning, FolderRefused.
+    """
     path = expanded(folder)
     if read_cluster_file(path) is None and not node_folders(path):
         raise ClusterNotRunning(f"no cluster runs in {path}: start it with `headrace up`, or name one with --data")

@@ -1,7 +1,7 @@
 """Which ports the nodes of an embedded cluster listen on.
 
-Nobody asked: those of the last start, for a new folder 9092 and the next ones; whatever is taken gives way to a free
-one. A number was asked for: that one and the next ones, or none at all. 0: free ones.
+Without a requested port: those of the last start, for a new folder 9092 and the next ones; a taken port is replaced by
+a free one. With a requested port: that one and the next ones, or an error. With 0: free ports.
 """
 
 import time
@@ -17,11 +17,11 @@ POLL_S = 0.02
 
 
 class PortTaken(HeadraceError):
-    """Another process listens on a port that was asked for."""
+    """Another process listens on a requested port."""
 
 
 class Ports:
-    """Chooses ports, none twice. `said` are lines for the user about those that gave way."""
+    """Chooses ports, none twice. `said`: lines for the user about ports that were replaced."""
 
     def __init__(self, host: str) -> None:
         self.said: list[str] = []
@@ -29,9 +29,9 @@ class Ports:
         self._chosen: set[int] = set()
 
     def choose(self, kept: Sequence[int | None], asked: int | None) -> tuple[int, ...]:
-        """A port for each node; `kept`: that of its last start, None for a node that is new.
+        """A port for each node; `kept`: the ports of their last starts, None for a new node.
 
-        Raises PortTaken, also where the ports from `asked` on do not suffice.
+        Raises PortTaken, also if there are not enough ports from `asked` on.
         """
         if asked == 0:
             return tuple(self._free() for _ in kept)
@@ -78,7 +78,7 @@ class Ports:
 
 
 def soon_free(host: str, port: int) -> bool:
-    """Whether the port is free within a moment: what is left of a killed node may hold it a little longer."""
+    """Whether the port becomes free within a moment: leftovers of a killed node may hold it a little longer."""
     until = time.monotonic() + PORT_WAIT_S
     while not port_is_free(host, port):
         if time.monotonic() >= until:

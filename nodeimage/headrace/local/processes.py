@@ -1,7 +1,7 @@
-"""Processes and ports of this machine: is a process still the one that we started, who holds a port, ending one.
+"""Processes and ports of this machine: identifies processes that we started, ends them, and finds who holds a port.
 
-A process id alone names nobody, since ids are used again: each question takes the process's birth too, by the kernel's
-own count. Where the system tells no such, or a former version started the process, it takes the time of creation.
+A process id alone does not identify a process, since ids are reused: each check also takes the process's birth, by the
+kernel's own count. If the system has none, or a former version started the process, the creation time is used.
 """
 
 import contextlib
@@ -16,17 +16,19 @@ from headrace.base.machine import boot_id
 from headrace.local.folder import NodeProcess
 
 CREATED_TOLERANCE_S = 2.0
-"""The kernel's boot time, from which creation times are reckoned, moves when the clock is set: a little as it is kept
-right, by any span when somebody sets it."""
+"""Tolerance for creation times. They are derived from the kernel's boot time, which shifts when the clock is set:
+slightly by synchronization, by any amount when a person sets it."""
 STATE, START_TICKS = 0, 19
-"""Fields 3 and 22 of /proc/PID/stat (proc(5)), counted behind the program's name, which may hold anything."""
+"""Indexes of fields 3 and 22 of /proc/PID/stat (proc(5)), counted after the program's name, which may contain anything.
+"""
 FREE_PORTS = range(20_000, 32_000)
-"""Below Linux's ephemeral range, whose ports any outgoing connection may take while a node is down."""
+"""Ports for nodes. They lie below Linux's ephemeral range, whose ports any outgoing connection may take while a node is
+down."""
 
 
 def created_at(pid: int) -> float | None:
-    """When the process was created (seconds since 1970), or None where it is gone or only its corpse is left."""
-    if pid <= 0:  # nobody's; and a signal to 0 reaches a whole group
+    """When the process was created (seconds since 1970); None if it is gone or a zombie."""
+    if pid <= 0:  # no process has it, and a signal to 0 reaches a whole group
         return None
     try:
         process = psutil.Process(pid)
@@ -38,9 +40,10 @@ def created_at(pid: int) -> float | None:
 
 
 def birth_of(pid: int) -> str:
-    """Which boot of the machine, and when in it (clock ticks), the process was created: no clock that is set moves it.
+    """The boot of the machine, and the clock ticks since then, at which the process was created. Setting the clock does
+    not change it.
 
-    "" where the process is gone, or only its corpse is left, or where the system does not say (other than Linux).
+    "" if the process is gone or a zombie, or if the system does not say (other than Linux).
     """
     try:
         boot = boot_id()
@@ -56,7 +59,7 @@ def birth_of(pid: int) -> str:
 
 
 def is_alive(node: NodeProcess) -> bool:
-    """Whether the very process that was started still runs."""
+    """Whether exactly the process that was started still runs."""
     if node.birth:
         return birth_of(node.pid) == node.birth
     created = created_at(node.pid)
@@ -64,14 +67,14 @@ def is_alive(node: NodeProcess) -> bool:
 
 
 def end(node: NodeProcess, signal_number: int) -> None:
-    """Sends the signal to the node's process, and to no other that has taken its id since."""
+    """Send the signal to the node's process, but to no other process that has reused its id."""
     if is_alive(node):
         with contextlib.suppress(ProcessLookupError):
             os.kill(node.pid, signal_number)
 
 
 def resident_bytes(node: NodeProcess) -> int | None:
-    """Resident memory of the node's process, or None where it is gone."""
+    """Resident memory of the node's process in bytes; None if it is gone."""
     if not is_alive(node):
         return None
     try:
@@ -81,7 +84,7 @@ def resident_bytes(node: NodeProcess) -> int | None:
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether a listener could be opened now; connections of a former listener that linger do not count."""
+    """Whether a listener could be opened now; lingering connections of a former listener do not count."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -93,7 +96,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def port_holder(port: int) -> str | None:
-    """The process that listens on the port, as `name (pid 123)`, where this user may know it."""
+    """The process that listens on the port, as `name (pid 123)`; None if this user may not see it."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.AccessDenied, OSError):
@@ -109,7 +112,7 @@ def port_holder(port: int) -> str | None:
 
 
 def free_port(host: str) -> int:
-    """A port that is free now. Raises OSError when 100 random tries found none."""
+    """A port that is free now. Raises OSError if 100 random tries find none."""
     for port in random.sample(FREE_PORTS, 100):
         if port_is_free(host, port):
             return port

@@ -1,7 +1,7 @@
-"""The secret by which the nodes of a folder know each other changes, by way of both, while they run.
+"""Changes the secret by which the nodes of a folder authenticate each other, while they run, in two steps.
 
-First the file says a new one and the former one, which nodes take both from their next look on; then, once all have
-looked, the new one alone. A crash in between leaves one step or the other.
+First the file gets a new secret beside the former one, and nodes accept both from their next look at it on; once all
+have looked, the file gets the new one only. A crash leaves the file after one step or the other.
 """
 
 import os
@@ -19,24 +19,24 @@ from headrace.store import records
 
 BYTES: Final = 32
 LOOKED_S: Final = 6 * LOOK_S
-"""By then every node that runs has looked at the file, busy as it may be."""
+"""Seconds within which every running node has looked at the file, however busy it is."""
 
 
 class SecretNotChanged(HeadraceError):
-    """A step that is not due."""
+    """The step is not due."""
 
 
 def begin(folder: Path) -> Secrets:
-    """[blocking] Have nodes take a new secret beside the one that they have. Raises HeadraceError."""
+    """[blocking] Make nodes accept a new secret beside the present one. Raises HeadraceError."""
     file = folder / PEER_SECRETS
     known = read_secrets(file)
     if known is not None and known.former:
         raise SecretNotChanged("the secret changes already: `headrace rotate-secret --finish` ends that")
-    return _write(file, Secrets(secrets.token_hex(BYTES), _of_record(folder) if known is None else known.newest))
+    return _write(file, Secrets(secrets.token_hex(BYTES), _record_secret(folder) if known is None else known.newest))
 
 
 def finish(folder: Path, *, now: float) -> Secrets:
-    """[blocking] Have nodes take the newest secret alone. `now`: seconds since 1970. Raises HeadraceError."""
+    """[blocking] Make nodes accept the newest secret only. `now`: seconds since 1970. Raises HeadraceError."""
     file = folder / PEER_SECRETS
     known = read_secrets(file)
     if known is None or not known.former:
@@ -47,7 +47,7 @@ def finish(folder: Path, *, now: float) -> Secrets:
     return _write(file, Secrets(known.newest))
 
 
-def _of_record(folder: Path) -> str:
+def _record_secret(folder: Path) -> str:
     if not node_folders(folder):
         raise SecretNotChanged(f"{folder} holds no cluster; name its folder with --data")
     with opened_store(folder) as store:

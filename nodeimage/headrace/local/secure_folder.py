@@ -1,21 +1,21 @@
 """What a secure embedded cluster has in its folder (`headrace up --secure`): authorities, certificates, passwords.
 
-    DIR/security/                   for its owner alone, as all that follows
-        secure.json                 this folder is secure: written first, before anything else is made
-        authority.pem, ca.crt       signs the certificates of the nodes' listeners; what clients trust
-        peer-authority.pem,         the same for what nodes show each other
+    DIR/security/                   for its owner only, as all that follows
+        secure.json                 marks the folder as secure: written before anything else
+        authority.pem, ca.crt       signs the certificates of the nodes' listeners; clients trust ca.crt
+        peer-authority.pem,         the same for certificates that nodes show each other
         peer-ca.crt
-        admin.password              of the user `admin`; the files below follow it
+        admin.password              password of the user `admin`; the files below are derived from it
         admin.toml                  the same for nodes (`--bootstrap-admin`)
-    DIR/client.properties           what a client of Java's has to know, and Headrace's own command line
-    DIR/librdkafka.properties       the same for librdkafka, which refuses Java's names
+    DIR/client.properties           properties for Java clients and Headrace's own command line
+    DIR/librdkafka.properties       the same for librdkafka, which refuses Java's property names
     DIR/node-1/listeners.toml       the listener of `--port`, with SASL_SSL
     DIR/node-1/listener/            its tls.crt, tls.key
     DIR/node-1/peer-tls/            tls.crt, tls.key, ca.crt, unless DIR/peer-tls is there
 
-`ensure` makes whatever lacks, does not fit or ends soon, at each start and, by `renew`, while the cluster runs: nodes
-look at their files every ten seconds. A crash at any point is mended by the next call; a folder that was to be secure
-never starts otherwise. Everything here blocks.
+`ensure` creates whatever is missing, does not match or expires soon, at each start and, by `renew`, while the cluster
+runs: nodes look at their files every ten seconds. The next call repairs what a crash leaves; a folder that was made
+secure never starts in any other way. Everything here blocks.
 """
 
 import os
@@ -46,37 +46,37 @@ DAY_S: Final = 86_400
 AUTHORITY_DAYS: Final = 7_300
 CERTIFICATE_DAYS: Final = 365
 RENEWED_DAYS: Final = 30
-"""A certificate is made anew when fewer days are left."""
+"""A certificate is renewed when fewer days than this are left."""
 AUTHORITY_RENEWED_DAYS: Final = CERTIFICATE_DAYS + RENEWED_DAYS
-"""No certificate of an authority ends behind it."""
+"""An authority is renewed when fewer days than this are left, so that none of its certificates outlives it."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
 
 class SecureFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What `secure.json` holds."""
+    """The contents of `secure.json`."""
 
     hosts: tuple[str, ...] = ()
-    """Names and addresses by which clients elsewhere reach the nodes; the first is what they are told."""
+    """Names and addresses by which clients elsewhere reach the nodes; clients receive the first."""
     renew_at: float = 0.0
-    """When something in the folder is to be made anew, in seconds since 1970."""
+    """When something in the folder has to be renewed, in seconds since 1970."""
 
 
 _files = msgspec.json.Decoder(SecureFile)
 
 
 def security_folder(folder: Path) -> Path:
-    """Where authorities and passwords are."""
+    """The folder of authorities and passwords."""
     return folder / "security"
 
 
 def librdkafka_properties_path(folder: Path) -> Path:
-    """What kcat takes by `-F`."""
+    """The client properties for librdkafka, such as kcat's `-F`."""
     return folder / "librdkafka.properties"
 
 
 def secured(folder: Path) -> SecureFile | None:
-    """How the folder is secure; None: it is not. Raises FolderRefused where that cannot be known."""
+    """The folder's security settings; None: it is not secure. Raises FolderRefused if they cannot be read."""
     path = security_folder(folder) / "secure.json"
     try:
         return _files.decode(path.read_bytes())
@@ -91,7 +91,7 @@ def secured(folder: Path) -> SecureFile | None:
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raises HeadraceError for what is no host's name or address, or cannot be the one that clients are told."""
+    """Raise HeadraceError unless each is a host's name or address, and the first can be given to clients."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise HeadraceError(f"--host {host!r} is no name or address of a host")
@@ -102,7 +102,8 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def check_level(store: ClusterStore) -> None:
-    """Raises FolderRefused for a cluster that has to be raised first, which only an open one can be."""
+    """Raise FolderRefused if the cluster's feature level has to be raised first, which requires starting it without
+    security."""
     level = get_features(store).level
     if level < Level.SECURED:
         raise FolderRefused(
@@ -112,12 +113,12 @@ def check_level(store: ClusterStore) -> None:
 
 
 def make_secure(folder: Path, hosts: Sequence[str]) -> None:
-    """Have the folder be secure from now on, whatever happens next; `hosts`: none leaves those that it has."""
+    """Make the folder secure from now on, whatever happens next; `hosts`: empty keeps the present ones."""
     present = secured(folder)
     if not str(folder).isprintable() or "\\" in str(folder):
         raise FolderRefused(f"{folder} cannot stand in clients' files: a secure cluster takes a folder of another name")
     try:
-        folder.chmod(0o700)  # the cluster store has a secret too
+        folder.chmod(0o700)  # the cluster store contains a secret too
         security_folder(folder).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise FolderRefused(f"{folder} cannot be made its owner's alone: {error.strerror}") from error
@@ -126,7 +127,7 @@ def make_secure(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def ensure(folder: Path, names: Sequence[str], *, now: float) -> list[str]:
-    """Make what these nodes lack, all that a secure folder has; a line for each thing that was made.
+    """Create what is missing for these nodes and the folder; returns a line for each thing that was created.
 
     Raises FolderRefused.
     """
@@ -143,12 +144,13 @@ def ensure(folder: Path, names: Sequence[str], *, now: float) -> list[str]:
 
 
 def renew(folder: Path, *, now: float) -> list[str]:
-    """As `ensure` for all nodes that the folder has, when it is due, or the password is another; else nothing."""
+    """Call `ensure` for all nodes of the folder if a renewal is due or the password has changed; otherwise do nothing.
+    """
     present = secured(folder)
     cluster = read_cluster_file(folder)
     if present is None or cluster is None or (now < present.renew_at and _follows_password(folder)):
         return []
-    if security_folder(folder).stat().st_uid != os.geteuid():  # the nodes could not read what another user makes
+    if security_folder(folder).stat().st_uid != os.geteuid():  # the nodes could not read another user's files
         return []
     with start_lock(folder):
         made = ensure(folder, node_folders(folder), now=now)
@@ -157,7 +159,7 @@ def renew(folder: Path, *, now: float) -> list[str]:
 
 
 def node_options(folder: Path, name: str) -> list[str]:
-    """More arguments for a node of the folder."""
+    """Further arguments for a node of the folder."""
     if secured(folder) is None:
         return []
     node = folder / name
@@ -167,7 +169,7 @@ def node_options(folder: Path, name: str) -> list[str]:
 
 
 def write_client_files(folder: Path, bootstrap: str) -> None:
-    """What clients have to know, of a cluster at these addresses. Raises FolderRefused."""
+    """Write the clients' property files for a cluster at these addresses. Raises FolderRefused."""
     authority = str(security_folder(folder) / "ca.crt")
     try:
         password = secret_files.read_password(_password_path(folder))
@@ -197,7 +199,7 @@ _HEAD: Final = "# Made by `headrace up`, and made anew when what it says changes
 
 
 def _ensured(folder: Path, names: Sequence[str], hosts: Sequence[str], now: float) -> tuple[list[str], float]:
-    """What was made, and when the first of all ends."""
+    """Lines about what was created, and the first time at which something expires."""
     security = security_folder(folder)
     made: list[str] = []
     security.chmod(0o700)
@@ -236,7 +238,8 @@ key = "listener/tls.key"
 
 
 def _authority(path: Path, trusted: Path, name: str, now: float, made: list[str]) -> "tuple[Authority, float, str]":
-    """The one that signs, when it ends, and what is to be trusted: the former one too, for a while."""
+    """The authority that signs, when it expires, and the certificates to trust: for a while the former authority's too.
+    """
     from headrace.security.certificate_authority import Authority, CertificateRefused, KeyPair
 
     before = _read(path)
@@ -256,7 +259,8 @@ def _authority(path: Path, trusted: Path, name: str, now: float, made: list[str]
 def _certificate(
     authority: "Authority", folder: Path, name: str, hosts: Sequence[str], now: float, made: list[str], *, of_peer: bool
 ) -> float:
-    """When the folder's certificate ends: the one that is there, if it is good for a while, else a new one."""
+    """When the certificate in the folder expires. Keeps the existing one if it is valid long enough; otherwise issues a
+    new one."""
     from headrace.security.certificate_authority import CertificateRefused, KeyPair, not_after
 
     certificate, key = folder / "tls.crt", folder / "tls.key"
@@ -273,7 +277,7 @@ def _certificate(
 
 
 def _names(hosts: Sequence[str]) -> list[str]:
-    """Of a listener's certificate."""
+    """The names in a listener's certificate."""
     own = socket.gethostname()
     return list(dict.fromkeys([*LOOPBACK, *([own] if _HOST.fullmatch(own) else []), *hosts]))
 
@@ -303,7 +307,7 @@ def _admin_text(password: str) -> str:
 
 
 def _in_quotes(password: str) -> str:
-    """As TOML and Java's login configuration take it."""
+    """The password escaped for TOML and for Java's login configuration."""
     return password.replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -320,13 +324,13 @@ def _write_secure_file(folder: Path, content: SecureFile) -> None:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Have the file hold this text, for its owner alone."""
+    """Make the file contain this text, readable by its owner only."""
     if _read(path) != text or secret_files.may_be_read_by_others(path):
         secret_files.write(path, text)
 
 
 def _read(path: Path) -> str:
-    """ "": there is none that can be read."""
+    """The file's text; "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""Starts node processes, all at the same time, and waits until each says that it serves.
+"""Starts node processes, all at the same time, and waits until each reports that it serves.
 
-A node says so in its ready file. One that ends before it, or that is not ready in time, fails the start with the last
-lines of its log; whoever called ends the others. Everything here blocks.
+A node reports that in its ready file. If a node ends before that, or is not ready in time, the start fails with the
+last lines of its log; the caller ends the others. Everything here blocks.
 """
 
 import os
@@ -24,21 +24,22 @@ from headrace.local.tail import last_lines
 
 HOST = "127.0.0.1"
 PEER_TLS = "peer-tls"
-"""The folder with what the nodes show each other; without it they speak in clear."""
+"""Name of the folder with the certificates that nodes show each other; without it they speak in clear."""
 PEER_SECRETS = "peer-secrets"
-"""The file that says by what the nodes know each other, once that has changed (node.peer_secrets)."""
-ANY_ADDRESS = "0.0.0.0"  # asked for by `headrace up --host`
+"""Name of the file with the secrets by which nodes authenticate each other, once they have changed (node.peer_secrets).
+"""
+ANY_ADDRESS = "0.0.0.0"  # used with `headrace up --host`
 READY_TIMEOUT_S = 30.0
 POLL_S = 0.02
 SHOWN_LINES = 10
 LOG_KEPT_BYTES = 8 << 20
-"""A longer log is set aside as `.log.1` at the next start."""
+"""Size above which a log is renamed to `.log.1` at the next start."""
 
 Progress = Callable[[str], None]
 
 
 class NodeDied(HeadraceError):
-    """A node ended without having been asked to. `log` holds its last lines."""
+    """A node ended unexpectedly. `log` holds its last lines."""
 
     def __init__(self, message: str, *, name: str, log: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -47,7 +48,7 @@ class NodeDied(HeadraceError):
 
 
 class StartGivenUp(HeadraceError):
-    """A stop was asked for before the nodes were ready."""
+    """A stop was requested before the nodes were ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +59,24 @@ class Child:
     process: "subprocess.Popen[bytes]"
     log_path: Path
     log_offset: int
-    """Where this start's lines begin."""
+    """Offset in the log at which this start's lines begin."""
 
     @property
     def name(self) -> str:
-        """Of the node."""
+        """The node's name."""
         return self.node.name
 
     def death(self, code: int) -> NodeDied:
         """The error for a node that ended with `code`."""
         log = last_lines(self.log_path, count=SHOWN_LINES, offset=self.log_offset)
-        if code == 2 and log:  # the node's own word for a refusal is its last line
+        if code == 2 and log:  # a node explains its refusal in its last line
             return NodeDied(f"{self.name} refused to start: {log[-1].removeprefix('headrace: ')}", name=self.name)
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         last = f": {log[-1]}" if log and code > 0 else ""
         return NodeDied(f"{self.name} {how}{last}: its log is {self.log_path}", name=self.name, log=log)
 
     def end(self) -> None:
-        """SIGTERM, then SIGKILL, and waits."""
+        """Send SIGTERM, then SIGKILL, and wait for the end."""
         self.process.terminate()
         try:
             self.process.wait(timeout=10)
@@ -85,7 +86,7 @@ class Child:
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a node says of itself once it serves."""
+    """The contents of a node's ready file."""
 
     id: int
     metrics_port: int | None = None
@@ -95,12 +96,12 @@ _ready_files = msgspec.json.Decoder(Ready)
 
 
 def log_path(folder: Path, name: str) -> Path:
-    """Where a node's output goes."""
+    """The path of a node's output."""
     return folder / "logs" / f"{name}.log"
 
 
 def ready_path(folder: Path, name: str) -> Path:
-    """The file by which a node says that it serves."""
+    """The file in which a node reports that it serves."""
     return folder / f"{name}.ready"
 
 
@@ -115,7 +116,7 @@ def spawn(
     host: str = HOST,
     bind: str = HOST,
 ) -> Child:
-    """Starts a node's process in a session of its own; it is not ready yet."""
+    """Start a node's process in its own session; it is not ready yet."""
     ready_path(folder, name).unlink(missing_ok=True)
     path = log_path(folder, name)
     offset = _open_log(path)
@@ -123,7 +124,7 @@ def spawn(
     command += ["--store", str(folder / STORE_FILE), "--host", host, "--port", str(port), "--peer-port", "0"]
     if bind != host:
         command += ["--bind", bind, "--peer-host", HOST]
-    command += ["--failure-host", name]  # what fails together is the process
+    command += ["--failure-host", name]  # each process fails on its own
     command += ["--peer-secrets", str(folder / PEER_SECRETS)]
     if (folder / PEER_TLS).is_dir():
         command += ["--peer-tls", str(folder / PEER_TLS)]
@@ -159,7 +160,7 @@ def await_ready(
     stopping: Callable[[], bool] = lambda: False,
     timeout_s: float = READY_TIMEOUT_S,
 ) -> Mapping[str, NodeProcess]:
-    """Waits until all say that they serve; each by its name, with what it says. Raises NodeDied, StartGivenUp."""
+    """Wait until all report that they serve; returns each by name, with its report. Raises NodeDied, StartGivenUp."""
     began = time.monotonic()
     ready: dict[str, NodeProcess] = {}
     while True:
@@ -179,14 +180,14 @@ def await_ready(
 
 
 def _ready(folder: Path, child: Child) -> Ready | None:
-    """What a node says if it serves, None if not yet. Raises NodeDied."""
+    """A node's report if it serves; None if it does not yet. Raises NodeDied."""
     code = child.process.poll()
     if code is not None:
         raise child.death(code)
     try:
         return _ready_files.decode(ready_path(folder, child.name).read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):
-        return None  # not there yet, or not whole yet
+        return None  # the file is missing or incomplete so far
 
 
 def _late(children: Sequence[Child], ready: Mapping[str, NodeProcess], timeout_s: float) -> NodeDied:
@@ -202,7 +203,7 @@ def _late(children: Sequence[Child], ready: Mapping[str, NodeProcess], timeout_s
 
 
 def _open_log(path: Path) -> int:
-    """Sets a long log aside; the length of what is there, where this start's lines begin."""
+    """Rename a long log, and return the present log's length, at which this start's lines begin."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:

@@ -1,15 +1,16 @@
-"""Builds the cluster store of a stopped embedded cluster anew, from what the nodes' folders say (DESIGN section 3).
+"""Rebuilds the cluster store of a stopped embedded cluster from the nodes' folders (DESIGN section 3).
 
-Each replica keeps its container's last known record; container.lost_record says what becomes of these. A replica whose
-node led by an old copy of the store, and wrote other frames in an epoch that the leading one knows too, is set aside,
-and its node begins anew: by their histories the two would pass for the same (local/log_divergence.py).
+Each replica keeps its container's last known record; container.lost_record decides what becomes of these. If a
+replica's node led by an old copy of the store, and wrote other frames in an epoch that the leading replica knows too,
+that replica is set aside and recreated: by their histories alone the two would seem equal (local/log_divergence.py).
 
 What only the store knew is lost: zones, labels, limits and spread of volumes, drains, and how many producer ids were
-handed out. The new store gets other random bits for these, so no id comes twice. Ids of nodes and containers skip
-ahead. An old store that can be read gives its volumes and its secret. It is kept beside the new one.
+handed out. The new store uses other random bits for producer ids, so that none is handed out twice. Ids of nodes and
+containers skip ahead. If an old store can be read, its volumes and its secret are kept, and the file itself stays
+beside the new one.
 
-Needs no room on the disk but what `headrace up` has kept for it. Everything here blocks. Nothing is changed before all
-folders have been read.
+Recovery needs no disk space beyond what `headrace up` has reserved for it. Everything here blocks. Nothing is changed
+before all folders have been read.
 """
 
 import re
@@ -52,24 +53,24 @@ from headrace.store.sqlite import SqliteStore
 
 
 class NotRecovered(HeadraceError):
-    """The folder does not hold what a store could be built from."""
+    """The folder does not contain enough to rebuild a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the new store holds, and what to know about it."""
+    """The contents of the new store, and warnings about it."""
 
     cluster_id: str
     nodes: tuple[NodeId, ...]
     containers: tuple[ContainerRecord, ...]
     volumes: tuple[VolumeRecord, ...]
     kept_as: Path | None
-    """Where the old store is now."""
+    """The path of the old store; None: there was none."""
     warnings: list[str] = field(default_factory=list)
 
 
 def recover_store(folder: Path) -> Recovered:
-    """Replaces the store of a folder whose nodes all stand still. Raises NotRecovered, FolderRefused."""
+    """Replace the store of a folder whose nodes are all stopped. Raises NotRecovered, FolderRefused."""
     folder = expanded(folder).resolve()
     if not node_folders(folder):
         raise NotRecovered(f"{folder} holds no nodes: name the folder of the cluster with --data")
@@ -80,7 +81,7 @@ def recover_store(folder: Path) -> Recovered:
         identities: list[Identity] = []
         replicas: dict[ContainerId, list[FoundReplica]] = {}
         for name in node_folders(folder):
-            data = DataFolder.open(folder / name)  # refused while a process has it
+            data = DataFolder.open(folder / name)  # refused while a process uses it
             try:
                 identity = data.identity()
                 assert identity is not None, "node_folders found its node.json"
@@ -89,18 +90,18 @@ def recover_store(folder: Path) -> Recovered:
                     replicas.setdefault(found.record.container_id, []).append(found)
             finally:
                 data.close()
-        parted = {container: _parted(found, warnings) for container, found in replicas.items()}
+        diverged = {container: _diverged(found, warnings) for container, found in replicas.items()}
         replicas = {
-            container: [each for each in found if each not in parted[container]]
+            container: [each for each in found if each not in diverged[container]]
             for container, found in replicas.items()
         }
-        return _write(folder, identities, replicas, [each for found in parted.values() for each in found], warnings)
+        return _write(folder, identities, replicas, [each for found in diverged.values() for each in found], warnings)
 
 
-def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundReplica]:
-    """Those that part from the one that is ahead where their histories do not."""
+def _diverged(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundReplica]:
+    """The replicas that diverge from the one that is ahead although their histories agree."""
     best = ahead(found)
-    parted = []
+    diverged = []
     for each in found:
         if each is best:
             continue
@@ -110,10 +111,10 @@ def _parted(found: Sequence[FoundReplica], warnings: list[str]) -> list[FoundRep
                 closing(ContainerLog.open(best.folder, AS_IT_LIES)) as leading,
             ):
                 if diverges(log, each.history, leading, best.history):
-                    parted.append(each)
+                    diverged.append(each)
         except CorruptLog as error:
             warnings.append(f"{each.folder} cannot be compared with {best.folder}, and is kept: {error}")
-    return parted
+    return diverged
 
 
 def _set_aside(replica: FoundReplica, warnings: list[str]) -> None:
@@ -145,7 +146,7 @@ def _write(
     folder: Path,
     identities: Sequence[Identity],
     replicas: dict[ContainerId, list[FoundReplica]],
-    parted: Sequence[FoundReplica],
+    diverged: Sequence[FoundReplica],
     warnings: list[str],
 ) -> Recovered:
     clusters = sorted({identity.cluster_id for identity in identities})
@@ -157,7 +158,7 @@ def _write(
     room_file(folder).unlink(missing_ok=True)
     old = _old_store(folder, clusters[0], warnings)
     volumes = _volumes(containers, old, len(identities))
-    level = max(identity.level for identity in identities)  # what is in the folders may be of that
+    level = max(identity.level for identity in identities)  # the folders' contents may be of that level
     cluster = ClusterRecord(
         cluster_id=clusters[0],
         random_bits=1 + secrets.randbelow(2**23 - 1),
@@ -181,7 +182,7 @@ def _write(
         named = (node for record in containers for node in (*record.replicas, *(each for each, _ in record.in_sync)))
         skip_ids(store, "node", max([*named, *(NodeId(identity.node_id) for identity in identities)]))
         skip_ids(store, "container", max(record.container_id for record in containers))
-    for each in parted:
+    for each in diverged:
         _set_aside(each, warnings)
     kept_as = _replace(folder, draft)
     for record in containers:
@@ -199,7 +200,7 @@ def _write(
 
 
 def _accept_end(replica: FoundReplica, warnings: list[str]) -> None:
-    """It counts with what it has: there is none that has more. Else its node would call it another than is in sync."""
+    """Accept a replica's end as it is, since no replica has more. Otherwise its node would not count it as in sync."""
     synced = read_mark(replica.folder)
     if replica.end < synced:
         warnings.append(
@@ -210,8 +211,8 @@ def _accept_end(replica: FoundReplica, warnings: list[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Old:
-    """What an old store still tells."""
+class _OldStore:
+    """What can be read from an old store."""
 
     secret: str = ""
     volumes: tuple[VolumeRecord, ...] = ()
@@ -219,17 +220,17 @@ class _Old:
     draining: frozenset[NodeId] = frozenset()
 
 
-def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _Old:
+def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _OldStore:
     path = folder / STORE_FILE
     if not path.exists():
-        return _Old()
+        return _OldStore()
     try:
         with closing(SqliteStore(path)) as store:
             cluster = records.ensure_cluster(store)
             if cluster.cluster_id != cluster_id:
                 warnings.append(f"{path} is the store of another cluster; nothing is taken from it")
-                return _Old()
-            return _Old(
+                return _OldStore()
+            return _OldStore(
                 secret=cluster.secret,
                 volumes=tuple(records.volumes(store)),
                 features=get_features(store),
@@ -237,18 +238,18 @@ def _old_store(folder: Path, cluster_id: str, warnings: list[str]) -> _Old:
             )
     except (FolderRefused, StoreUnavailable, CorruptLog) as error:
         warnings.append(f"nothing is taken from the old store: {error}")
-        return _Old()
+        return _OldStore()
 
 
-def _volumes(containers: Sequence[ContainerRecord], old: _Old, nodes: int) -> tuple[VolumeRecord, ...]:
-    """Those of the old store; others as far as the containers' records tell of them."""
+def _volumes(containers: Sequence[ContainerRecord], old: _OldStore, nodes: int) -> tuple[VolumeRecord, ...]:
+    """The old store's volumes, and others as far as the containers' records describe them."""
     volumes = {volume.name: volume for volume in (*volumes_told(containers), *old.volumes)}
     volumes.setdefault("default", default_volume(nodes))
     return tuple(volume for _, volume in sorted(volumes.items()))
 
 
-def _node(identity: Identity, old: _Old) -> NodeRecord:
-    """As it stands until the node registers itself at its next start."""
+def _node(identity: Identity, old: _OldStore) -> NodeRecord:
+    """A node's record until the node registers itself at its next start."""
     return NodeRecord(
         node_id=NodeId(identity.node_id),
         format=uuid.UUID(identity.folder_id),
@@ -264,12 +265,12 @@ def _put(store: SqliteStore, key: str, record: msgspec.Struct) -> None:
 
 
 def _replace(folder: Path, draft: Path) -> Path | None:
-    """Puts the new store in the old one's place. A crash in between leaves both, under their names."""
+    """Put the new store in the old one's place. A crash in between leaves both files, under their own names."""
     path = folder / STORE_FILE
     kept_as = None
     if path.exists():
         kept_as = folder / f"{STORE_FILE}.before-{time.strftime('%Y%m%dT%H%M%S')}"
-        for suffix in ("-wal", "-shm"):  # what a killed process left belongs to the old file
+        for suffix in ("-wal", "-shm"):  # leftovers of a killed process belong to the old file
             part = path.with_name(path.name + suffix)
             if part.exists():
                 part.rename(kept_as.with_name(kept_as.name + suffix))

@@ -7,7 +7,7 @@ CHUNK = 1 << 16
 
 
 class LogTail:
-    """The whole lines appended to a file from `offset` on; a file that was cut short is read from its beginning."""
+    """The complete lines appended to a file after `offset`; a file that was truncated is read from its beginning."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.path = path
@@ -15,7 +15,7 @@ class LogTail:
         self._partial = b""
 
     def read(self) -> list[str]:
-        """Lines that were completed since the last call, without their ends, at most 64 KiB a call."""
+        """Lines that were completed since the last call, without line ends, at most 64 KiB per call."""
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
@@ -30,7 +30,7 @@ class LogTail:
 
 
 def last_lines(path: Path, *, count: int, offset: int = 0) -> list[str]:
-    """The last `count` lines that are not empty, at or after `offset`, reading at most 64 KiB; [] without a file."""
+    """The last `count` non-empty lines at or after `offset`, reading at most 64 KiB; [] without a file."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
